@@ -1,0 +1,1 @@
+"""What Flower starts: ServerApp, ClientApp, run config, registry and artifacts."""

@@ -1,0 +1,218 @@
+"""What a run leaves: config.toml, metrics.jsonl, result.json, model.safetensors, checkpoints, events, curves.png."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from numpy.typing import NDArray
+
+from apps.config import ConfigError, RunConfig
+from apps.files import read_tensors, write_atomic, write_tensors
+from payloads.record import FloatArray, Payload, PayloadError
+from payloads.wire import MODEL_ARRAYS
+
+CHECKPOINT_VERSION = "1"
+KEPT_CHECKPOINTS = 3
+# keys that may differ between a run and its continuation
+_FREE_KEYS = {
+    "resume",
+    "output-dir",
+    "run-name",
+    "num-server-rounds",
+    "checkpoint-every",
+    "round-timeout",
+    "handshake-timeout",
+    "data-dir",
+    "device",
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after a round: the model, the strategy's state and the best metrics so far."""
+
+    server_round: int
+    model: list[FloatArray]
+    state: dict[str, NDArray[Any]]
+    best: dict[str, float]
+
+
+def default_run_name(config: RunConfig) -> str:
+    """``strategy-dataset-seedN``."""
+    return f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}"
+
+
+class RunDirectory:
+    """One run's directory. Opening it decides where the run goes and never overwrites another's results."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._events: Any = None
+
+    @classmethod
+    def open(cls, config: RunConfig) -> RunDirectory:
+        """The directory of a new run, or of the one to resume.
+
+        A run whose name was left to us takes the first free of name, name-2, name-3, ...; resuming takes the last.
+
+        Raises:
+            ConfigError: the named directory already holds a run, or there is none to resume, or its settings differ.
+        """
+        base = Path(config.run.output_dir).expanduser().resolve()
+        given = config.run.run_name
+        name = given or default_run_name(config)
+        taken = [path for path in _numbered(base, name) if (path / "metrics.jsonl").exists()]
+        if config.run.resume:
+            path = base / given if given else (taken[-1] if taken else base / name)
+            directory = cls(path)
+            directory._check_resumable(config)
+        elif given and (base / given / "metrics.jsonl").exists():
+            raise ConfigError(
+                f"{base / given} already holds a run; choose another run-name (or --out), or continue it with "
+                "resume=true"
+            )
+        else:
+            free = base / name if given or not taken else base / f"{name}-{_next_number(taken, name)}"
+            directory = cls(free)
+            try:
+                free.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ConfigError(f"output-dir: cannot create {free} ({error.strerror})") from None
+        write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
+        (directory.path / "failure.json").unlink(missing_ok=True)
+        return directory
+
+    # One line a round.
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a round's line to metrics.jsonl and its numbers to the TensorBoard events."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        for name, value in line.items():
+            if name != "round" and isinstance(value, int | float):
+                self.events.add_scalar(name, value, line["round"])
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All rounds so far."""
+        path = self.path / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+    def cut_after(self, server_round: int) -> None:
+        """Forget the rounds after a checkpoint that a resumed run makes again."""
+        kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
+        write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
+
+    @property
+    def events(self) -> Any:
+        """The TensorBoard writer, opened when first needed (its import takes a second)."""
+        if self._events is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(self.path / "events"))
+        return self._events
+
+    # Checkpoints.
+
+    @property
+    def client_state(self) -> Path:
+        """Where clients that share this disk keep their state."""
+        return self.path / "client-state"
+
+    def save_checkpoint(
+        self, server_round: int, model: list[FloatArray], state: Payload | None, best: Mapping[str, float]
+    ) -> None:
+        """Write a checkpoint and let go of all but the last few."""
+        folder = self.path / "checkpoints"
+        folder.mkdir(exist_ok=True)
+        arrays: dict[str, NDArray[Any]] = {
+            f"model.{name}": value for name, value in zip(MODEL_ARRAYS, model, strict=False)
+        }
+        if state is not None:
+            arrays |= {f"strategy.{name}": value for name, value in state.arrays().items()}
+        metadata = {
+            "format": "florilegium-checkpoint",
+            "version": CHECKPOINT_VERSION,
+            "round": str(server_round),
+            "best": json.dumps(dict(best)),
+        }
+        write_tensors(folder / f"round-{server_round:06d}.safetensors", arrays, metadata)
+        for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def newest_checkpoint(self) -> Checkpoint:
+        """The newest checkpoint.
+
+        Raises:
+            ConfigError: there is none, or it is truncated, foreign or of another version.
+        """
+        found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
+        if not found:
+            raise ConfigError(f"resume: {self.path / 'checkpoints'} holds no checkpoint (checkpoint-every makes them)")
+        try:
+            arrays, metadata = read_tensors(found[-1])
+        except PayloadError as error:
+            raise ConfigError(f"resume: unreadable checkpoint {error}") from None
+        if metadata.get("format") != "florilegium-checkpoint" or metadata.get("version") != CHECKPOINT_VERSION:
+            raise ConfigError(f"resume: {found[-1]} is not a checkpoint of version {CHECKPOINT_VERSION}")
+        model = [arrays[f"model.{name}"] for name in MODEL_ARRAYS if f"model.{name}" in arrays]
+        state = {
+            name.removeprefix("strategy."): value for name, value in arrays.items() if name.startswith("strategy.")
+        }
+        return Checkpoint(int(metadata["round"]), model, state, json.loads(metadata["best"]))
+
+    def _check_resumable(self, config: RunConfig) -> None:
+        path = self.path / "config.toml"
+        if not path.exists():
+            raise ConfigError(f"resume: there is no run in {self.path}")
+        before, now = _flat(tomllib.loads(path.read_text("utf-8"))), _flat(config.resolved())
+        free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
+        changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
+        if changed:
+            key = changed[0]
+            raise ConfigError(
+                f"resume: {key} is {now.get(key)!r}, but the run in {self.path} was started with {before.get(key)!r}"
+            )
+
+    # The end.
+
+    def save_model(self, named: Mapping[str, NDArray[Any]]) -> None:
+        """The final model by parameter name, loadable into the plain PyTorch module."""
+        write_tensors(self.path / "model.safetensors", dict(named), {"format": "pt"})
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Draw the curves and write result.json last: its presence means that the run completed."""
+        from apps.curves import draw_curves
+
+        if self._events is not None:
+            self._events.close()
+        draw_curves(self.lines(), self.path / "curves.png", title=f"{result['strategy']} on {result['dataset']}")
+        write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+
+    def fail(self, reason: str) -> None:
+        """Say why a run ended without a result."""
+        if self._events is not None:
+            self._events.close()
+        write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
+
+
+def _numbered(base: Path, name: str) -> list[Path]:
+    numbered = [p for p in base.glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
+    return [base / name, *sorted(numbered, key=lambda path: int(path.name.rsplit("-", 1)[1]))]
+
+
+def _next_number(taken: list[Path], name: str) -> int:
+    last = taken[-1].name.removeprefix(name).removeprefix("-")
+    return int(last or 1) + 1
+
+
+def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in nested.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

@@ -1,0 +1,153 @@
+"""The ClientApp: turns messages into calls of a ``NumPyClient`` and its answers into replies."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+
+import numpy as np
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from apps import resources
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.state_store import StateStore
+from clients.base import PayloadClient, Site
+from payloads.handshake import SiteReport
+from payloads.record import PayloadError
+from payloads.wire import (
+    ARRAYS,
+    CONFIG,
+    METRICS,
+    NUM_EXAMPLES,
+    PAYLOAD,
+    ROUND,
+    content,
+    model_arrays,
+    model_record,
+    payload_record,
+)
+
+STATE = "client-state"
+
+app = ClientApp()
+
+
+@lru_cache(maxsize=16)
+def _parsed(items: tuple[tuple[str, Scalar], ...]) -> RunConfig:
+    return parse_run_config(dict(items))
+
+
+def run_config(context: Context) -> RunConfig:
+    """The context's run config, parsed once a process and configuration."""
+    return _parsed(tuple(sorted(context.run_config.items())))
+
+
+def node_place(context: Context) -> tuple[int, int]:
+    """(partition id, number of partitions) from the node config.
+
+    Raises:
+        ConfigError: a node that was started without them.
+    """
+    try:
+        place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+    except KeyError as error:
+        raise ConfigError(
+            f"node config has no {error}: start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
+        ) from None
+    if not 0 <= place[0] < place[1]:
+        raise ConfigError(f"partition-id: got {place[0]}, allowed: 0 to num-partitions - 1 = {place[1] - 1}")
+    return place
+
+
+def _site(context: Context, config: RunConfig) -> Site:
+    torch.set_num_threads(config.training.torch_threads)
+    partition_id, num_partitions = node_place(context)
+    return resources.site(config, num_partitions, partition_id)
+
+
+def make_client(context: Context) -> PayloadClient:
+    """The registered client of this node, on resident data and a resident model skeleton."""
+    config = run_config(context)
+    site = _site(context, config)
+    model = resources.skeleton(config, tuple(site.features.shape[1:]))
+    return config.algorithm.client(site, model, config.training, config.family)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """The handshake: who this site is and what it holds."""
+    config = run_config(context)
+    site = _site(context, config)
+    partition_id, num_partitions = node_place(context)
+    report = SiteReport(
+        identity=np.array([partition_id, num_partitions]),
+        class_counts=np.array([len(site.negatives), len(site.positives)]),
+        feature_range=np.array([float(site.features.min()), float(site.features.max())]),
+    )
+    facts = ConfigRecord(
+        {
+            "device": resources.device_of(config.training).type,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "pid": os.getpid(),
+        }
+    )
+    return Message(content(config=facts, payload=report.to_record()), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """One call of ``fit``: records in, payload in the inbox, state from the context, and back."""
+    client = make_client(context)
+    records = message.content
+    config = dict(records.config_records[CONFIG])
+    server_round = int(config[ROUND])  # type: ignore[arg-type]
+    parameters = model_arrays(records.array_records[ARRAYS])
+    if PAYLOAD in records.config_records and client.down is not None:
+        client.inbox = client.down.from_record(records.config_records[PAYLOAD], {"d": len(parameters[0])})
+    store = StateStore.of(context, config, client.site.partition_id)
+    if client.memory is not None:
+        client.state = recall(client, context, store, server_round)
+    arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
+    if client.memory is not None and client.state is not None:
+        context.state[STATE] = client.state.to_record()
+        context.state.metric_records[STATE + "-round"] = MetricRecord({ROUND: server_round})
+        if store is not None:
+            store.save(server_round, client.state)
+    return Message(
+        content(
+            arrays=model_record(arrays) if arrays else None,
+            payload=payload_record(client.outbox),
+            metrics={NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics},  # type: ignore[dict-item]
+        ),
+        reply_to=message,
+    )
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """One call of ``evaluate``."""
+    client = make_client(context)
+    records = message.content
+    parameters = model_arrays(records.array_records[ARRAYS])
+    config = dict(records.config_records.get(CONFIG, ConfigRecord()))
+    loss, num_examples, metrics = client.evaluate(parameters, config)  # type: ignore[arg-type]
+    numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
+    return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
+
+
+def recall(client: PayloadClient, context: Context, store: StateStore | None, server_round: int) -> object:
+    """The client's state: from the context, else from the site's files (a resumed run), else none."""
+    assert client.memory is not None
+    if STATE in context.state:
+        return client.memory.from_record(context.state.config_records[STATE])
+    if store is not None:
+        try:
+            return store.load(client.memory, before=server_round)
+        except PayloadError as error:
+            raise ConfigError(f"{store.folder}: a saved client state is unusable: {error}") from None
+    return None

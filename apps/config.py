@@ -1,0 +1,172 @@
+"""The run config, parsed once on each side into typed models.
+
+Flower hands over a flat dictionary whose values it has not checked: a string may have replaced a number, and a
+table's key is spelled ``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible
+combination becomes one error that names the key, what it got and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from apps.registry import ALGORITHMS, Algorithm
+from payloads.settings import Settings, TrainingSettings, kebab
+from problems.data import DATASETS, PARTITIONS, DataError, DataSpec, validate
+from problems.models import MODELS
+from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
+
+Scalar = bool | int | float | str
+
+
+class ConfigError(ValueError):
+    """A run config that cannot be run; the message is complete and needs no traceback."""
+
+
+class RunSettings(Settings):
+    """Keys that say where a run's parts come from and where its results go."""
+
+    strategy: str = Field("fedx2", description=f"one of {', '.join(ALGORITHMS)}")
+    model: str = Field("mlp", description=f"one of {', '.join(MODELS)}, or 'package.module:factory'")
+    output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
+    run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
+    resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
+
+
+class DataSettings(Settings):
+    """Keys of the data set, its partition and its transformations; `problems.data.DataSpec` holds what they mean."""
+
+    dataset: str = Field("digits", description=f"one of {', '.join(DATASETS)}")
+    data_dir: str = Field("", description="the folder or file of a data set that is not bundled")
+    partition: str = Field("iid", description=f"one of {', '.join(PARTITIONS)}")
+    partition_alpha: float = Field(0.5, gt=0, description="Dirichlet concentration, a number > 0")
+    partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological)")
+    positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
+    label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
+    imbalance: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of positives left in the training set, in (0, 1), or 0: as they are",
+    )
+    label_noise: float = Field(0.0, ge=0, lt=0.5, description="share of each class's labels flipped, in [0, 0.5)")
+    client_shift: float = Field(0.0, description="step from client to client of the mean of added Gaussian noise")
+    client_shift_std: float = Field(0.2, ge=0, description="its standard deviation, a number >= 0")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="share held out for testing where a set has no test split, in (0, 1)"
+    )
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run config, valid as a whole. ``loss`` in `training` is never "auto" here."""
+
+    run: RunSettings
+    training: TrainingSettings
+    data: DataSpec
+    family: Settings
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return ALGORITHMS[self.run.strategy]
+
+    def resolved(self) -> dict[str, Any]:
+        """Nested, with every default filled in: what ``config.toml`` holds."""
+        data = {kebab(name): value for name, value in vars(self.data).items() if name != "seed"}
+        flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}
+        if self.algorithm.table:
+            flat[self.algorithm.table] = self.family.model_dump(by_alias=True)
+        return flat
+
+
+_COMMON: tuple[type[Settings], ...] = (RunSettings, TrainingSettings, DataSettings)
+_TABLES: dict[str, type[Settings]] = {row.table: row.settings for row in ALGORITHMS.values() if row.table}
+
+
+def known_keys() -> dict[str, str]:
+    """Every run-config key with what it allows."""
+    keys: dict[str, str] = {}
+    for prefix, model in [*(("", model) for model in _COMMON), *((f"{t}.", m) for t, m in _TABLES.items())]:
+        keys |= {prefix + kebab(name): field.description or "" for name, field in model.model_fields.items()}
+    return keys
+
+
+def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
+    """Parse Flower's flat run config.
+
+    Args:
+        flat: run-config key -> value; keys that are absent take their defaults.
+
+    Raises:
+        ConfigError: naming every key at fault, what it got and what is allowed.
+    """
+    keys = known_keys()
+    problems = [_unknown(key, keys) for key in flat if key not in keys]
+    parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
+    tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
+    if problems:
+        raise ConfigError("; ".join(problems))
+    run, training, data = (parts[model] for model in _COMMON)
+    assert isinstance(run, RunSettings)
+    assert isinstance(training, TrainingSettings)
+    if run.strategy not in ALGORITHMS:
+        raise ConfigError(_choice("strategy", run.strategy, list(ALGORITHMS)))
+    algorithm = ALGORITHMS[run.strategy]
+    spec = DataSpec(**data.model_dump(), seed=training.seed)
+    family = tables[algorithm.table] if algorithm.table else Settings()
+    if run.model not in MODELS and ":" not in run.model:
+        raise ConfigError(_choice("model", run.model, [*MODELS, "package.module:factory"]))
+    try:
+        validate(spec)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    return RunConfig(run, _with_loss(training, run.strategy, algorithm, family), spec, family)
+
+
+def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
+    loss = algorithm.client.default_loss if training.loss == "auto" else training.loss
+    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY]
+    if loss not in everything:
+        raise ConfigError(_choice("loss", loss, ["auto", *everything]))
+    if loss not in algorithm.losses:
+        fitting = [name for name, row in ALGORITHMS.items() if loss in row.losses]
+        raise ConfigError(
+            f"loss: got {loss!r}, but strategy {strategy!r} allows {', '.join(('auto', *algorithm.losses))}; "
+            f"{loss!r} goes with strategy {' or '.join(fitting)}"
+        )
+    if loss in PAIRWISE_LOSSES:
+        try:
+            make_objective(loss, **getattr(family, "objective_options", {}))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    return training.model_copy(update={"loss": loss})
+
+
+def _parse(
+    model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[str]
+) -> Any:
+    names = {prefix + kebab(name): kebab(name) for name in model.model_fields}
+    try:
+        return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
+    except ValidationError as error:
+        for detail in error.errors():
+            key = prefix + str(detail["loc"][0])
+            problems.append(f"{key}: got {detail['input']!r}, allowed: {keys[key]}")
+        return None
+
+
+def _unknown(key: str, keys: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(key, keys, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists them all"
+    return f"{key}: unknown run-config key; {hint}"
+
+
+def _choice(key: str, got: str, allowed: list[str]) -> str:
+    close = difflib.get_close_matches(got, allowed, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    return f"{key}: got {got!r}, allowed: {', '.join(allowed)}{hint}"

@@ -1,0 +1,40 @@
+"""The picture of a run: its ranking metrics and its loss against the round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+RANKING = {
+    "auc": "AUC",
+    "pauc_fpr50": "partial AUC, FPR up to 0.5",
+    "pauc_fpr30": "partial AUC, FPR up to 0.3",
+    "average_precision": "average precision",
+}
+
+
+def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw metrics.jsonl's lines as one PNG. Written without pyplot, whose state belongs to the main thread."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for name, label in RANKING.items():
+        points = [(line["round"], line[name]) for line in lines if name in line]
+        if points:
+            left.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 40 else None)
+    losses = [(line["round"], line["loss"]) for line in lines if "loss" in line]
+    if losses:
+        right.plot(*zip(*losses, strict=True), color="tab:gray", marker="." if len(losses) < 40 else None)
+    left.set(xlabel="round", ylabel="on the test set", title=title)
+    right.set(xlabel="round", ylabel="loss", title="objective on the test set")
+    if left.lines:
+        left.legend(loc="lower right", frameon=False)
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.savefig(path, dpi=120)

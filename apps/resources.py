@@ -1,0 +1,76 @@
+"""What a process keeps between messages, so that no message reloads data or rebuilds a model.
+
+Nothing depends on these caches: in a deployment every message meets a fresh process.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+import torch
+
+from apps.config import RunConfig
+from clients.base import Site
+from payloads.settings import TrainingSettings
+from problems.data import DataSpec, FederatedData, load
+from problems.models import FlatModel, build_model
+
+_load_lock = threading.Lock()
+_skeletons = threading.local()
+
+
+def device_of(training: TrainingSettings) -> torch.device:
+    """The device a run computes on; "auto" is CUDA where there is one.
+
+    Raises:
+        ValueError: CUDA was asked for and is not there.
+    """
+    if training.device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu")
+    wanted = "cuda" if training.device == "auto" and torch.cuda.is_available() else training.device
+    return torch.device("cpu" if wanted == "auto" else wanted)
+
+
+def dtype_of(training: TrainingSettings) -> torch.dtype:
+    """The number type of a run."""
+    return torch.float64 if training.dtype == "float64" else torch.float32
+
+
+@lru_cache(maxsize=4)
+def _federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
+    return load(spec, num_clients)
+
+
+def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
+    """The data set split over the clients, loaded once a process."""
+    with _load_lock:
+        return _federated_data(spec, num_clients)
+
+
+@lru_cache(maxsize=4096)
+def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtype, device: torch.device) -> Site:
+    samples = _federated_data(spec, num_clients).client(partition_id)
+    return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
+
+
+def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
+    """One client's resident data on the run's device."""
+    with _load_lock:
+        return _site(config.data, num_clients, partition_id, dtype_of(config.training), device_of(config.training))
+
+
+def skeleton(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
+    """A model to set weights into, one a thread; its initial weights are the run's only when just built."""
+    key = (config.run.model, input_shape, config.training.dtype, device_of(config.training))
+    cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
+    if key not in cache:
+        cache[key] = new_model(config, input_shape)
+    return cache[key]
+
+
+def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
+    """A model with the run's seeded initial weights."""
+    training = config.training
+    module = build_model(config.run.model, input_shape, training.seed)
+    return FlatModel(module, dtype=dtype_of(training), device=device_of(training))

@@ -1,0 +1,198 @@
+"""The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and honest timing."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from logging import INFO
+from typing import Any
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from apps import resources
+from apps.artifacts import RunDirectory
+from apps.config import RunConfig
+from apps.evaluation import Evaluator
+from apps.state_store import CHECKPOINT_ROUND, STATE_DIR
+from payloads.record import FloatArray
+from payloads.wire import check_model, model_arrays, model_record
+from strategies.base import PayloadStrategy
+
+ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": "deployment"}
+SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "loss")
+
+
+def engine_of(grid: Grid) -> str:
+    """What carries the messages: in-process, flower-simulation or deployment."""
+    return str(getattr(grid, "engine", ENGINES.get(type(grid).__name__, type(grid).__name__)))
+
+
+class Training:
+    """One run from its first handshake to its result."""
+
+    def __init__(self, config: RunConfig, grid: Grid, directory: RunDirectory) -> None:
+        self.config = config
+        self.grid = grid
+        self.directory = directory
+        self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
+        self.engine = engine_of(grid)
+        self.started = time.perf_counter()
+        # of the whole run so far
+        self.best: dict[str, float] = {}
+        self.metrics: dict[str, float] = {}
+        self.bytes_up = self.bytes_down = 0
+
+    def run(self) -> dict[str, Any]:
+        """Train to the last round; returns what result.json holds."""
+        config, training = self.config, self.config.training
+        torch.set_num_threads(training.torch_threads)
+        if hasattr(self.grid, "pull_interval"):
+            self.grid.pull_interval = 0.005  # the default of 0.1 s is most of a short round
+        roster = self.strategy.join(self.grid)
+        log(
+            INFO,
+            "%s on %s: %d sites, engine %s",
+            config.run.strategy,
+            config.data.dataset,
+            len(roster),
+            self.engine,
+        )
+        data = resources.federated_data(config.data, len(roster))
+        model = resources.new_model(config, data.input_shape)
+        evaluator = Evaluator(config, model, data.test)
+        log(INFO, "model %s: %d parameters; results in %s", config.run.model, model.dim, self.directory.path)
+        arrays = model.arrays()
+        first_round = self.resume(arrays) if config.run.resume else 0
+        if first_round:
+            arrays = self.directory.newest_checkpoint().model
+        self.offer_state_dir(first_round)
+        record = model_record(arrays)
+        if not first_round:
+            begun = time.perf_counter()
+            self.strategy.prepare(record, self.grid)
+            self.write(0, evaluator(arrays), begun, exchange=0.0)
+        for server_round in range(first_round + 1, training.num_server_rounds + 1):
+            record, arrays = self.round(server_round, record, arrays, evaluator)
+        self.directory.save_model(model.named(arrays))
+        result = self.result(len(roster))
+        self.directory.finish(result)
+        return result
+
+    def round(
+        self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator
+    ) -> tuple[ArrayRecord, list[FloatArray]]:
+        """One round: configure, exchange, aggregate, evaluate, record, checkpoint."""
+        training = self.config.training
+        begun = time.perf_counter()
+        messages = list(self.strategy.configure_train(server_round, record, ConfigRecord(), self.grid))
+        sent = time.perf_counter()
+        replies = list(self.grid.send_and_receive(messages, timeout=training.round_timeout))
+        exchange = time.perf_counter() - sent
+        aggregated, _ = self.strategy.aggregate_train(server_round, replies)
+        if aggregated is not None:
+            record, arrays = aggregated, model_arrays(aggregated)
+        last = server_round == training.num_server_rounds
+        due = last or server_round % training.evaluate_every == 0
+        self.write(server_round, evaluator(arrays) if due else {}, begun, exchange)
+        every = training.checkpoint_every
+        if every and (last or server_round % every == 0):
+            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), self.best)
+            self.offer_state_dir(server_round)
+        return record, arrays
+
+    def write(self, server_round: int, metrics: Mapping[str, float], begun: float, exchange: float) -> None:
+        """One line to metrics.jsonl and one to the log."""
+        report = self.strategy.report
+        seconds = time.perf_counter() - begun
+        self.bytes_up += report.bytes_up
+        self.bytes_down += report.bytes_down
+        if metrics:
+            self.metrics = dict(metrics)
+            for name, value in metrics.items():
+                better = min if name == "loss" else max
+                self.best[name] = better(self.best.get(name, value), value)
+        self.directory.append(
+            {
+                "round": server_round,
+                **metrics,
+                "bytes_up": report.bytes_up,
+                "bytes_down": report.bytes_down,
+                "clients_asked": len(report.asked),
+                "clients_answered": len(report.answered),
+                "dropped": {str(site): reason for site, reason in report.dropped.items()},
+                "seconds": seconds,
+                "server_seconds": seconds - exchange,
+            }
+        )
+        width = len(str(self.config.training.num_server_rounds))
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
+        log(
+            INFO,
+            "round %*d/%d  %s  sites %d/%d  %.2f s",
+            width,
+            server_round,
+            self.config.training.num_server_rounds,
+            shown,
+            len(report.answered),
+            len(report.asked),
+            seconds,
+        )
+
+    def resume(self, like: list[FloatArray]) -> int:
+        """Take model, strategy state and history from the newest checkpoint; returns its round."""
+        checkpoint = self.directory.newest_checkpoint()
+        check_model(checkpoint.model, like)
+        state_type = self.strategy.state_type
+        if state_type is not None and checkpoint.state:
+            self.strategy.restore(state_type(**checkpoint.state).check())
+        self.best = checkpoint.best
+        self.directory.cut_after(checkpoint.server_round)
+        for line in self.directory.lines():
+            self.bytes_up += line["bytes_up"]
+            self.bytes_down += line["bytes_down"]
+            self.metrics = {name: line[name] for name in self.best if name in line} or self.metrics
+        log(INFO, "resuming after round %d", checkpoint.server_round)
+        return checkpoint.server_round
+
+    def offer_state_dir(self, checkpoint_round: int) -> None:
+        """Tell clients which checkpoint is durable, and where to keep state if they share this disk."""
+        if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
+            return
+        self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round}
+        if self.engine != "deployment":
+            self.directory.client_state.mkdir(exist_ok=True)
+            self.strategy.extra_config[STATE_DIR] = str(self.directory.client_state)
+
+    def result(self, num_clients: int) -> dict[str, Any]:
+        """What result.json holds."""
+        return {
+            "strategy": self.config.run.strategy,
+            "dataset": self.config.data.dataset,
+            "seed": self.config.training.seed,
+            "engine": self.engine,
+            "rounds": self.config.training.num_server_rounds,
+            "metrics": self.metrics,
+            "best": self.best,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "wall_seconds": time.perf_counter() - self.started,
+            "clients": num_clients,
+            "versions": versions(),
+            "config": self.config.resolved(),
+        }
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides a result."""
+    found = {"python": platform.python_version()}
+    for package in ("florilegium", "flwr", "torch", "numpy", "scikit-learn"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

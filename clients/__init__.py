@@ -1,0 +1,1 @@
+"""The client half of every algorithm: NumPyClients that carry typed payloads."""

@@ -1,0 +1,121 @@
+"""What every client of ours is: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
+
+``fit`` and ``evaluate`` keep Flower's signature (model arrays in, ``(arrays, num_examples, metrics)`` out). What an
+algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client keeps
+between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
+
+    client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
+    client.inbox = FedXPool(...)
+    arrays, num_examples, metrics = client.fit([weights], {"server-round": 1})
+    client.outbox.positive_scores
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from flwr.common import Scalar
+from numpy.typing import NDArray
+from torch import Tensor
+
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import ROUND
+from problems.models import FlatModel
+from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
+from problems.randomness import Purpose, stream
+from problems.sampling import Indices
+
+SCORING_ROUND = 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A client's identity and its resident data.
+
+    Attributes:
+        partition_id: which partition this is; addresses all of the client's randomness.
+        features: (n, *shape) on the device and in the number type of the run.
+        labels: (n,) 0.0 or 1.0, likewise.
+        positives, negatives: indices of each class.
+    """
+
+    partition_id: int
+    features: Tensor
+    labels: Tensor
+    positives: Indices
+    negatives: Indices
+
+    @classmethod
+    def from_arrays(
+        cls,
+        partition_id: int,
+        features: NDArray[Any],
+        labels: NDArray[Any],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Self:
+        """Build a site from (n, *shape) features and (n,) labels in {0, 1}."""
+        return cls(
+            partition_id,
+            torch.tensor(features, dtype=dtype, device=device),
+            torch.tensor(labels, dtype=dtype, device=device),
+            np.flatnonzero(labels == 1),
+            np.flatnonzero(labels == 0),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, indices: Indices) -> Tensor:
+        """(len(indices), *shape) the features of some samples."""
+        return self.features[torch.from_numpy(indices).to(self.features.device)]
+
+
+class PayloadClient(NumPyClient):
+    """Base of all clients. Subclasses name their records and implement `fit`."""
+
+    down: ClassVar[type[Payload] | None] = None
+    up: ClassVar[type[Payload] | None] = None
+    memory: ClassVar[type[Payload] | None] = None
+    default_loss: ClassVar[str] = CROSS_ENTROPY
+
+    def __init__(
+        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        self.site = site
+        self.model = model
+        self.training = training
+        self.loss = self.default_loss if training.loss == "auto" else training.loss
+        # exchanged beside the model
+        self.inbox: Any = None
+        self.outbox: Any = None
+        # kept between rounds
+        self.state: Any = None
+
+    def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
+        """Load the model, seed torch for this (client, round), clear the outbox; returns the round."""
+        server_round = int(config[ROUND])
+        self.model.load(parameters)
+        self.outbox = None
+        seeds = stream(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
+        torch.manual_seed(int(seeds.integers(2**63)))
+        return server_round
+
+    def local_iterations(self, server_round: int) -> range:
+        """The numbers of this round's K local iterations, counted over the whole run."""
+        steps = self.training.local_steps
+        return range((server_round - 1) * steps, server_round * steps)
+
+    def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+        """Cross-entropy and accuracy of a model on the site's own samples."""
+        self.model.load(parameters)
+        logits = self.model.predict(self.site.features)
+        correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()
+        loss = float(cross_entropy(logits, self.site.labels))
+        return loss, len(self.site), {"accuracy": float(correct)}

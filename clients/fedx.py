@@ -1,0 +1,448 @@
+"""FedX's client half: Algorithms 1 and 2 of "FedX: Federated Learning for Compositional Pairwise Risk
+Optimization" (Guo, Jin, Luo, Yang), and the local method on the same loss.
+
+| paper                      | here                                                           |
+|----------------------------|----------------------------------------------------------------|
+| S_1^i, S_2^i               | positives and partners of the `Site`                           |
+| H_{i,1}, H_{i,2}, U_i      | `FedXPredictions`, gathered over the round                     |
+| B_{i,1}, B_{i,2}, C_i      | two `PoolQueue`s over the `FedXPool` that came down            |
+| h_xi, (h_zeta, u_zeta)     | `Draw`: lazy partners; lazy positives with their u             |
+| u(z), equation (8)         | `InnerEstimates` (log u for ``kl-opauc``)                      |
+| G_{i,k,1} + G_{i,k,2}      | one vector-Jacobian product of both halves' slopes, (4)+(5), (9) |
+| omega_1i, omega_2i         | ``positive_omega``, ``partner_omega``                          |
+
+What differs from the boxes. Line 12 names the histories crosswise: the partner of an active positive comes from the
+pool of partners, and of an active partner from the pool of positives. Both active batches go through the network in
+one forward pass, so that batch normalisation sees the mixture and not one class at a time. The first visit of a
+sample sets u to what it observes: the box's u = 0 would make f' infinite. Predictions of the scoring round have no u
+yet; it is observed against the partners drawn with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from flwr.common import Scalar
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.base import SCORING_ROUND, PayloadClient, Site
+from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
+from payloads.record import FloatArray
+from payloads.settings import Settings, TrainingSettings
+from problems.models import FlatModel
+from problems.objectives.pairwise import PairwiseObjective, make_objective
+from problems.randomness import Purpose, stream
+from problems.sampling import EpochSampler, Indices, PoolQueue
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The lazy parts of one local step, taken from the pool. All (b,) but u (b, k); float64."""
+
+    # positives: scores, weights, inner estimates, and which of these exist (None: all of them)
+    positive_scores: Tensor
+    positive_weights: Tensor
+    u: Tensor | None
+    tracked: Tensor | None
+    # partners
+    partner_scores: Tensor
+    partner_weights: Tensor
+    partner_labels: Tensor | None
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """u of every local positive (n, k), and which have been observed (n,)."""
+
+    u: Tensor
+    observed: Tensor
+
+    def update(self, objective: PairwiseObjective, rows: Tensor, new: Tensor, gamma: float) -> Tensor:
+        """Average ``new`` (b, k) into the rows, equation (8), in place; returns the rows' u (b, k)."""
+        averaged = objective.average(self.u[rows], new, gamma)
+        current = torch.where(self.observed[rows, None], averaged, new)
+        self.u[rows] = current
+        self.observed[rows] = True
+        return current
+
+
+def positive_slopes(
+    objective: PairwiseObjective,
+    scores: Tensor,
+    draw: Draw,
+    u: Tensor | None,
+    omega: float,
+    num_partners: float,
+) -> Tensor:
+    """(b,) G_1's factors of grad h(z): omega * mean_j weight_j f'(u_i) d_1 l(a_i, lazy b_j) / b."""
+    s = draw.partner_scores[None, :] - scores[:, None]  # (b, m)
+    slope = objective.slope(s, draw.partner_labels, u, num_partners)  # type: ignore[arg-type]
+    return slope @ draw.partner_weights * (-omega / s.numel())
+
+
+def partner_slopes(
+    objective: PairwiseObjective,
+    scores: Tensor,
+    labels: Tensor | None,
+    draw: Draw,
+    omega: float,
+    num_partners: float,
+) -> Tensor:
+    """(m,) G_2's factors of grad h(z'): omega * mean_i weight_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m."""
+    s = scores[None, :] - draw.positive_scores[:, None]  # (b, m)
+    slope = objective.slope(s, labels, draw.u, num_partners)  # type: ignore[arg-type]
+    return draw.positive_weights @ slope * (omega / s.numel())
+
+
+def local_pair_slopes(
+    objective: PairwiseObjective, a: Tensor, b: Tensor, labels: Tensor | None, u: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Factors of grad h(z) (n,) and grad h(z') (m,) when both halves of every pair are active."""
+    s = b[None, :] - a[:, None]
+    slope = objective.slope(s, labels, u, float(len(b))) / s.numel()  # type: ignore[arg-type]
+    return -slope.sum(dim=1), slope.sum(dim=0)
+
+
+def momentum_step(model: FlatModel, momentum: Tensor | None, gradient: Tensor, beta: float, step: float) -> Tensor:
+    """G <- (1 - beta) * G + beta * gradient (the first G is the first gradient), w <- w - step * G; returns G."""
+    momentum = gradient.clone() if momentum is None else momentum.mul_(1 - beta).add_(gradient, alpha=beta)
+    model.parameters.add_(momentum, alpha=-step)
+    return momentum
+
+
+class PairwiseClient(PayloadClient):
+    """What FedX and its local counterpart share: the objective, two samplers (one a class) and the u table."""
+
+    memory = InnerEstimates
+
+    def __init__(
+        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        super().__init__(site, model, training)
+        self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
+        self.objective = make_objective(self.loss, **self.settings.objective_options)
+        everyone = np.arange(len(site))
+        self.partners: Indices = everyone if self.objective.partners == "all" else site.negatives
+        # u is kept by a positive's place among the positives
+        self.place = np.full(len(site), -1)
+        self.place[site.positives] = np.arange(len(site.positives))
+
+    def samplers(self, positives: Purpose, partners: Purpose) -> tuple[EpochSampler, EpochSampler]:
+        """Two samplers, one a class, each reshuffled on its own."""
+        seed, partition = self.training.seed, self.site.partition_id
+        return (
+            EpochSampler(self.site.positives, self.settings.positive_batch_size, seed, positives, partition),
+            EpochSampler(self.partners, self.settings.negative_batch_size, seed, partners, partition),
+        )
+
+    def forward(self, positives: Indices, partners: Indices) -> tuple[Tensor, Tensor, Tensor]:
+        """One pass over both batches: (n + m,) scores with their graph, and both parts detached in float64."""
+        scores = self.model.scores(self.site.rows(np.concatenate([positives, partners])))
+        if self.training.score == "sigmoid":
+            scores = torch.sigmoid(scores)
+        fixed = scores.detach().double()
+        return scores, fixed[: len(positives)], fixed[len(positives) :]
+
+    def labels(self, indices: Indices) -> Tensor | None:
+        """(m,) labels of partners in float64 where the objective asks for them."""
+        if self.objective.partners == "negatives":
+            return None
+        return self.site.labels[torch.from_numpy(indices)].double()
+
+    def gradient(self, scores: Tensor, *slopes: Tensor) -> Tensor:
+        """(d,) the slopes of all rows pulled back to the parameters."""
+        return self.model.vjp(scores, torch.cat(slopes).to(scores.dtype))
+
+    def recall(self) -> Estimates:
+        """The u table on the device, copied out of the client's state, or a fresh one."""
+        count = len(self.site.positives)
+        device = self.site.features.device
+        if self.state is None:
+            u = torch.zeros((count, self.objective.inner_dim), dtype=torch.float64, device=device)
+            return Estimates(u, torch.zeros(count, dtype=torch.bool, device=device))
+        self.state.check({"n": count, "k": self.objective.inner_dim})
+        u = torch.tensor(self.state.u, dtype=torch.float64, device=device)
+        return Estimates(u, torch.tensor(self.state.observed, device=device))
+
+    def remember(self, estimates: Estimates) -> None:
+        """Keep the u table as the client's state."""
+        self.state = InnerEstimates(u=estimates.u.cpu().numpy(), observed=estimates.observed.cpu().numpy())
+
+    def table_rows(self, positives: Indices) -> Tensor:
+        """(n,) the places of some positives in the u table."""
+        return torch.from_numpy(self.place[positives]).to(self.site.features.device)
+
+    def flat(self, values: FloatArray | None) -> Tensor | None:
+        """A received (d,) vector as a tensor of its own, or None."""
+        return None if values is None else torch.tensor(values).to(self.model.parameters)
+
+
+class History:
+    """H_{i,1}, H_{i,2} and U_i of one round, in the order the steps made them."""
+
+    def __init__(self) -> None:
+        self.positives: list[Tensor] = []
+        self.u: list[Tensor] = []
+        self.partners: list[Tensor] = []
+        self.labels: list[Tensor] = []
+
+    def add(self, positives: Tensor, u: Tensor | None, partners: Tensor, labels: Tensor | None) -> None:
+        self.positives.append(positives)
+        self.partners.append(partners)
+        if labels is not None:
+            self.labels.append(labels)
+        if u is not None:
+            self.u.append(u)
+
+    def predictions(self, dtype: np.dtype[np.floating], size: int, rng: np.random.Generator) -> FedXPredictions:
+        """The round's record; with ``size`` > 0 a uniform subsample of at most that many of each kind."""
+
+        def join(parts: list[Tensor]) -> FloatArray:
+            joined: FloatArray = torch.cat(parts).cpu().numpy().astype(dtype)
+            return joined
+
+        def chosen(count: int) -> Indices:
+            if not size or count <= size:
+                return np.arange(count)
+            return np.sort(rng.choice(count, size, replace=False))
+
+        positives, partners = join(self.positives), join(self.partners)
+        keep_positives, keep_partners = chosen(len(positives)), chosen(len(partners))
+        return FedXPredictions(
+            positive_scores=positives[keep_positives],
+            partner_scores=partners[keep_partners],
+            partner_labels=join(self.labels)[keep_partners] > 0.5 if self.labels else None,
+            positive_u=join(self.u)[keep_positives] if self.u else None,
+        )
+
+
+class Pool:
+    """The pool that came down, walked as two queues in step."""
+
+    def __init__(self, pool: FedXPool, client: PairwiseClient, server_round: int) -> None:
+        def tensor(values: NDArray[Any]) -> Tensor:
+            return torch.tensor(values, dtype=torch.float64, device=client.site.features.device)
+
+        address = (client.site.partition_id, server_round)
+        self.positives = PoolQueue(len(pool.positive_scores), client.training.seed, Purpose.POSITIVE_POOL, *address)
+        self.partners = PoolQueue(len(pool.partner_scores), client.training.seed, Purpose.PARTNER_POOL, *address)
+        runs = pool.positive_tracked
+        tracked = None if runs is None or runs.all() else np.repeat(runs, pool.positive_lengths)
+        self.all = Draw(
+            tensor(pool.positive_scores),
+            tensor(np.repeat(pool.positive_weights, pool.positive_lengths)),
+            None if pool.positive_u is None else tensor(pool.positive_u),
+            None if tracked is None else tensor(tracked).bool(),
+            tensor(pool.partner_scores),
+            tensor(np.repeat(pool.partner_weights, pool.partner_lengths)),
+            None if pool.partner_labels is None else tensor(pool.partner_labels),
+        )
+
+    def draw(self, num_positives: int, num_partners: int) -> Draw:
+        """Take the next entries of both queues."""
+        device, everything = self.all.positive_scores.device, self.all
+        p = torch.from_numpy(self.positives.take(num_positives)).to(device)
+        q = torch.from_numpy(self.partners.take(num_partners)).to(device)
+        return Draw(
+            everything.positive_scores[p],
+            everything.positive_weights[p],
+            None if everything.u is None else everything.u[p],
+            None if everything.tracked is None else everything.tracked[p],
+            everything.partner_scores[q],
+            everything.partner_weights[q],
+            None if everything.partner_labels is None else everything.partner_labels[q],
+        )
+
+
+class FedX1Client(PairwiseClient):
+    """Algorithm 1: linear f. Nothing is kept between rounds."""
+
+    down = FedXPool
+    up = FedXPredictions
+    default_loss: ClassVar[str] = "psm"
+    momentum: Tensor | None = None
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        server_round = self.begin(parameters, config)
+        history = self.score() if server_round == SCORING_ROUND else self.train(server_round)
+        rng = stream(self.training.seed, Purpose.HISTORY, self.site.partition_id, server_round)
+        self.outbox = history.predictions(np.dtype(self.training.dtype), self.settings.history_size, rng)
+        if server_round == SCORING_ROUND:
+            return [], len(self.site), {}
+        if self.momentum is not None:
+            self.outbox = replace(self.outbox, momentum=self.momentum.cpu().numpy())
+        return self.model.arrays(), len(self.site), {}
+
+    @torch.no_grad()
+    def score(self) -> History:
+        """Lines 3-4: K batches scored with the initial model, before any step."""
+        positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
+        history = History()
+        for position in range(self.training.local_steps):
+            first, second = positives.batch(position), partners.batch(position)
+            _, a, b = self.forward(first, second)
+            history.add(a, None, b, self.labels(second))
+        return history
+
+    def train(self, server_round: int) -> History:
+        """Lines 8-17: K local steps on active batches and lazy draws."""
+        if self.inbox is None:
+            raise ValueError(f"round {server_round}: the inbox is empty, a FedXPool is needed")
+        pool = Pool(self.inbox, self, server_round)
+        num_clients, num_positives, num_partners = (int(total) for total in self.inbox.totals)
+        omega = num_clients * len(self.site.positives) / max(num_positives, 1)  # omega_1i
+        partner_omega = num_clients * len(self.partners) / max(num_partners, 1)  # omega_2i
+        positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
+        fresh = self.samplers(Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS)
+        estimates = self.start_estimates()
+        history = History()
+        for iteration in self.local_iterations(server_round):
+            position = iteration + self.training.local_steps  # the scoring round took the first K batches
+            first, second = positives.batch(position), partners.batch(position)
+            draw = self.complete(pool.draw(self.settings.positive_batch_size, self.settings.negative_batch_size))
+            if self.settings.independent_history:
+                self.record_independent(history, fresh, position, draw, estimates)
+            scores, a, b = self.forward(first, second)
+            labels = self.labels(second)
+
+            u = None
+            slopes = [torch.zeros_like(a), torch.zeros_like(b)]
+            if len(a) and len(draw.partner_scores):
+                u = self.observe(estimates, first, a, draw)
+                slopes[0] = positive_slopes(self.objective, a, draw, u, omega, num_partners)
+            if len(b) and len(draw.positive_scores):
+                slopes[1] = partner_slopes(self.objective, b, labels, draw, partner_omega, num_partners)
+            self.step(self.gradient(scores, *slopes), self.training.learning_rate_at(iteration))
+            if not self.settings.independent_history:
+                history.add(*self.recorded(a, u), b, labels)
+        self.keep_estimates(estimates)
+        return history
+
+    def record_independent(
+        self,
+        history: History,
+        fresh: tuple[EpochSampler, EpochSampler],
+        position: int,
+        draw: Draw,
+        estimates: Estimates | None,
+    ) -> None:
+        """Algorithm 2, line 14: predictions of a sample of its own go into the history."""
+        first, second = (sampler.batch(position) for sampler in fresh)
+        with torch.no_grad():
+            _, a, b = self.forward(first, second)
+        u = None
+        if estimates is not None and len(a) and len(draw.partner_scores):
+            rows = self.table_rows(first)
+            seen = self.objective.observe(
+                draw.partner_scores[None, :] - a[:, None], draw.partner_labels, draw.partner_weights
+            )
+            u = torch.where(estimates.observed[rows, None], estimates.u[rows], seen)
+        history.add(*self.recorded(a, u), b, self.labels(second))
+
+    # What linear f needs none of, and FedX2 fills in.
+
+    def start_estimates(self) -> Estimates | None:
+        return None
+
+    def keep_estimates(self, estimates: Estimates | None) -> None:
+        return None
+
+    def complete(self, draw: Draw) -> Draw:
+        return draw
+
+    def observe(self, estimates: Estimates | None, positives: Indices, scores: Tensor, draw: Draw) -> Tensor | None:
+        return None
+
+    def recorded(self, scores: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return scores, None
+
+    def step(self, gradient: Tensor, step: float) -> None:
+        """w <- w - eta * (G_1 + G_2)."""
+        self.model.parameters.add_(gradient, alpha=-step)
+
+
+class FedX2Client(FedX1Client):
+    """Algorithm 2: non-linear f, with u tracked per positive and a gradient momentum."""
+
+    default_loss: ClassVar[str] = "kl-opauc"
+
+    def start_estimates(self) -> Estimates:
+        self.momentum = self.flat(self.inbox.momentum)
+        return self.recall()
+
+    def keep_estimates(self, estimates: Estimates | None) -> None:
+        assert estimates is not None
+        self.remember(estimates)
+
+    def complete(self, draw: Draw) -> Draw:
+        """Give lazy positives without a u the one observed against the partners drawn with them."""
+        if not len(draw.partner_scores) or (draw.u is not None and draw.tracked is None):
+            return draw
+        s = draw.partner_scores[None, :] - draw.positive_scores[:, None]
+        seen = self.objective.observe(s, draw.partner_labels, draw.partner_weights)
+        if draw.u is None or draw.tracked is None:
+            return replace(draw, u=seen)
+        return replace(draw, u=torch.where(draw.tracked[:, None], draw.u, seen), tracked=None)
+
+    def observe(self, estimates: Estimates | None, positives: Indices, scores: Tensor, draw: Draw) -> Tensor:
+        """Equation (8): u of the batch, updated with what this step observes."""
+        assert estimates is not None
+        s = draw.partner_scores[None, :] - scores[:, None]
+        seen = self.objective.observe(s, draw.partner_labels, draw.partner_weights)
+        return estimates.update(self.objective, self.table_rows(positives), seen, self.settings.gamma)
+
+    def recorded(self, scores: Tensor, u: Tensor | None) -> tuple[Tensor, Tensor]:
+        if u is None:  # no partner in the pool: nothing was observed, so nothing is recorded
+            return scores[:0], scores.new_empty((0, self.objective.inner_dim))
+        return scores, u
+
+    def step(self, gradient: Tensor, step: float) -> None:
+        """G <- (1 - beta) * G + beta * (G_1 + G_2); w <- w - eta * G."""
+        self.momentum = momentum_step(self.model, self.momentum, gradient, self.settings.beta, step)
+
+
+class LocalPairClient(PairwiseClient):
+    """The same loss on local pairs only: mini-batch pairwise SGD for linear f; u and momentum for non-linear f."""
+
+    down = Momentum
+    up = Momentum
+    default_loss: ClassVar[str] = "kl-opauc"
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        server_round = self.begin(parameters, config)
+        tracks = not self.objective.linear
+        estimates = self.recall() if tracks else None
+        momentum = self.flat(self.inbox.momentum) if tracks and self.inbox is not None else None
+        positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
+        for iteration in self.local_iterations(server_round):
+            first, second = positives.batch(iteration), partners.batch(iteration)
+            if not len(first) or not len(second):
+                break  # one class only: a site without a pair has nothing to learn from
+            gradient = self.pair_gradient(first, second, estimates)
+            step = self.training.learning_rate_at(iteration)
+            if tracks:
+                momentum = momentum_step(self.model, momentum, gradient, self.settings.beta, step)
+            else:
+                self.model.parameters.add_(gradient, alpha=-step)
+        if estimates is not None:
+            self.remember(estimates)
+        self.outbox = Momentum(momentum=None if momentum is None else momentum.cpu().numpy())
+        return self.model.arrays(), len(self.site), {}
+
+    def pair_gradient(self, first: Indices, second: Indices, estimates: Estimates | None) -> Tensor:
+        """(d,) the gradient over all pairs of two batches, with u of the positives updated on the way."""
+        scores, a, b = self.forward(first, second)
+        labels = self.labels(second)
+        u = None
+        if estimates is not None:
+            seen = self.objective.observe(b[None, :] - a[:, None], labels, None)
+            u = estimates.update(self.objective, self.table_rows(first), seen, self.settings.gamma)
+        return self.gradient(scores, *local_pair_slopes(self.objective, a, b, labels, u))

@@ -1,0 +1,41 @@
+"""What a site tells before round 1: who it is and how much of each class it holds. No data leaves the site."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from payloads.record import FloatArray, IntArray, Payload, array
+
+QUERY_PHASE = "handshake"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SiteReport(Payload):
+    """A site's answer to the handshake.
+
+    Beside it travel, as scalars of the same message: ``device`` and the versions of the libraries that decide
+    whether two sites compute the same thing.
+    """
+
+    # identity: partition id, number of partitions the site believes in
+    identity: IntArray = array(2, kind="int")
+    # class counts: negatives, positives
+    class_counts: IntArray = array(2, kind="int")
+    # smallest and largest feature value, so that two sites with different units are seen
+    feature_range: FloatArray = array(2)
+
+    @property
+    def partition_id(self) -> int:
+        return int(self.identity[0])
+
+    @property
+    def num_partitions(self) -> int:
+        return int(self.identity[1])
+
+    @property
+    def num_negatives(self) -> int:
+        return int(self.class_counts[0])
+
+    @property
+    def num_positives(self) -> int:
+        return int(self.class_counts[1])

@@ -1,0 +1,159 @@
+"""Typed, named records of arrays: the one way anything but the model travels or is kept.
+
+A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Equal letters must have
+equal lengths, in one record and against the sizes the receiver knows. Each field is encoded on its own with
+safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``: the layout that
+Flower's FedAvg, its mods and its differential-privacy wrappers accept beside the model's ``ArrayRecord``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal, Self
+
+import numpy as np
+from flwr.app import ConfigRecord
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors_numpy
+
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.signedinteger[Any]]
+BoolArray = NDArray[np.bool_]
+
+Kind = Literal["float", "int", "bool"]
+_DTYPES: dict[Kind, tuple[str, ...]] = {
+    "float": ("float32", "float64"),
+    "int": ("int32", "int64"),
+    "bool": ("bool",),
+}
+_TENSOR = "value"
+
+
+class PayloadError(ValueError):
+    """A record that is not what it is declared to be; the message names the field, expected and got."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArraySpec:
+    """Declared dimensions (names or numbers), kind, and whether a field may be absent or non-finite."""
+
+    dims: tuple[str | int, ...]
+    kind: Kind
+    optional: bool
+    finite: bool
+
+
+def array(*dims: str | int, kind: Kind = "float", optional: bool = False, finite: bool = True) -> Any:
+    """Declare a payload field with its dimensions, e.g. ``array("p", "k")``.
+
+    Args:
+        dims: one entry a dimension: a letter (equal letters, equal lengths) or a fixed length.
+        kind: "float" (float32 or float64), "int" (int32 or int64) or "bool".
+        optional: the field may be None; it then does not travel.
+        finite: refuse NaN and infinities on arrival.
+    """
+    spec = ArraySpec(dims, kind, optional, finite)
+    if optional:
+        return dataclasses.field(default=None, metadata={"spec": spec}, kw_only=True)
+    return dataclasses.field(metadata={"spec": spec}, kw_only=True)
+
+
+_specs: dict[type, dict[str, ArraySpec]] = {}
+
+
+def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
+    """The declared fields of a payload class, in order."""
+    if payload not in _specs:
+        _specs[payload] = {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
+    return _specs[payload]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Payload:
+    """Base of every record that travels or is kept. Subclasses are frozen dataclasses of `array` fields."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the declared quantities themselves, without any encoding."""
+        return sum(value.nbytes for value in self.arrays().values())
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The fields that are present, by name."""
+        values = {name: getattr(self, name) for name in specs_of(type(self))}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
+        """Hold every field against its declaration and return the payload.
+
+        Args:
+            sizes: lengths the caller knows, by dimension name.
+            finite: look for NaN and infinities too.
+
+        Raises:
+            PayloadError: naming the field, what was expected and what it got.
+        """
+        known = dict(sizes or {})
+        for name, spec in specs_of(type(self)).items():
+            value = getattr(self, name)
+            if value is None:
+                if not spec.optional:
+                    raise PayloadError(f"{type(self).__name__}.{name}: missing")
+                continue
+            if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES[spec.kind]:
+                got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
+                allowed = " or ".join(_DTYPES[spec.kind])
+                raise PayloadError(f"{type(self).__name__}.{name}: got {got}, allowed: {allowed}")
+            expected = tuple(known.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.dims)
+            if len(expected) != value.ndim or any(
+                isinstance(length, int) and length != got for length, got in zip(expected, value.shape, strict=True)
+            ):
+                shape = "(" + ", ".join(str(length) for length in expected) + ")"
+                raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
+            known |= {dim: got for dim, got in zip(spec.dims, value.shape, strict=True) if isinstance(dim, str)}
+            if finite and spec.finite and spec.kind == "float" and not np.isfinite(value).all():
+                bad = int(value.size - np.isfinite(value).sum())
+                raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
+        return self
+
+    def to_record(self) -> ConfigRecord:
+        """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
+        self.check(finite=False)
+        record = ConfigRecord()
+        for name, value in self.arrays().items():
+            record[name] = safetensors_numpy.save({_TENSOR: np.ascontiguousarray(value)})
+        return record
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord, sizes: dict[str, int] | None = None) -> Self:
+        """Decode and validate a record; the arrays are read-only.
+
+        Raises:
+            PayloadError: a field is unknown, missing, not safetensors, misshapen or not finite.
+        """
+        declared = specs_of(cls)
+        if unknown := sorted(set(record) - set(declared)):
+            raise PayloadError(f"{cls.__name__}: unknown field {unknown[0]!r}, allowed: {', '.join(declared)}")
+        values: dict[str, NDArray[Any] | None] = {}
+        for name, spec in declared.items():
+            if name in record:
+                values[name] = _decode(f"{cls.__name__}.{name}", record[name])
+            elif spec.optional:
+                values[name] = None
+            else:
+                raise PayloadError(f"{cls.__name__}.{name}: missing")
+        return cls(**values).check(sizes)
+
+
+def _decode(field: str, blob: object) -> NDArray[Any]:
+    if not isinstance(blob, bytes):
+        raise PayloadError(f"{field}: got {type(blob).__name__}, expected safetensors bytes")
+    try:
+        tensors = safetensors_numpy.load(blob)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise PayloadError(f"{field}: not safetensors bytes ({error})") from None
+    if set(tensors) != {_TENSOR}:
+        raise PayloadError(f"{field}: got tensors {sorted(tensors)}, expected one named {_TENSOR!r}")
+    value: NDArray[Any] = tensors[_TENSOR]
+    value.flags.writeable = False
+    return value

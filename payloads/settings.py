@@ -1,0 +1,84 @@
+"""Settings that both halves of an algorithm must agree on, as typed, frozen models.
+
+Run-config keys are kebab-case, Python names snake_case, and the two match word for word. Types are strict: Flower
+does not check that an override has the type of the value it replaces, so this is where a wrong one is found.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+def kebab(name: str) -> str:
+    """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
+    return name.rstrip("_").replace("_", "-")
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, strict types, unknown keys refused, kebab-case aliases."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        alias_generator=kebab,
+        populate_by_name=True,
+        allow_inf_nan=False,
+    )
+
+
+class TrainingSettings(Settings):
+    """The common keys that every algorithm's client and strategy read. Descriptions say what is allowed."""
+
+    num_server_rounds: int = Field(25, ge=1, description="number of rounds, an integer >= 1")
+    local_steps: int = Field(8, ge=1, description="local steps K of a client in a round, an integer >= 1")
+    batch_size: int = Field(
+        32, ge=0, description="samples a local step takes, an integer >= 0 (0: all of them, full gradients)"
+    )
+    learning_rate: float = Field(0.1, gt=0, description="step size of a local step, a number > 0")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
+    lr_decay_every: int = Field(
+        0, ge=0, description="drop the learning rate every so many local steps, an integer >= 0 (0: never)"
+    )
+    lr_decay_at: str = Field(
+        "",
+        description="drop it at these fractions of the run, comma-separated numbers in (0, 1), e.g. '0.5,0.75'",
+    )
+    fraction_train: float = Field(1.0, gt=0, le=1, description="fraction of the clients sampled a round, in (0, 1]")
+    min_train_nodes: int = Field(
+        1, ge=1, description="fewest good replies a round needs before the run stops, an integer >= 1"
+    )
+    seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="number type of the model and the payloads: float32 or float64"
+    )
+    torch_threads: int = Field(1, ge=1, description="PyTorch threads of a process, an integer >= 1")
+    loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")
+    score: Literal["logit", "sigmoid"] = Field(
+        "logit", description="what pairwise losses compare: logit (raw output) or sigmoid"
+    )
+    evaluate_every: int = Field(1, ge=1, description="evaluate every so many rounds, an integer >= 1")
+    checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")
+    round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
+    handshake_timeout: float = Field(60.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
+
+    @field_validator("lr_decay_at")
+    @classmethod
+    def _fractions(cls, text: str) -> str:
+        try:
+            fractions = [float(part) for part in text.split(",") if part.strip()]
+        except ValueError:
+            raise ValueError("not a comma-separated list of numbers") from None
+        if not all(0 < fraction < 1 for fraction in fractions):
+            raise ValueError("every fraction must lie in (0, 1)")
+        return text
+
+    def learning_rate_at(self, iteration: int) -> float:
+        """The step size of local iteration ``(round - 1) * local_steps + step``, counted from 0."""
+        drops = iteration // self.lr_decay_every if self.lr_decay_every else 0
+        total = self.num_server_rounds * self.local_steps
+        drops += sum(iteration >= float(part) * total for part in self.lr_decay_at.split(",") if part.strip())
+        return self.learning_rate * self.lr_decay**drops

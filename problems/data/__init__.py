@@ -1,0 +1,17 @@
+"""Data: from a name and a few options to binary-labelled samples, one share a client."""
+
+from problems.data.federated import FederatedData, load, load_site
+from problems.data.samples import Samples
+from problems.data.spec import DATASETS, PARTITIONS, DataError, DataSpec, validate
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "DataError",
+    "DataSpec",
+    "FederatedData",
+    "Samples",
+    "load",
+    "load_site",
+    "validate",
+]

@@ -1,0 +1,106 @@
+"""Arrays in files: svmlight / LIBSVM text (dense in memory) and NumPy's npz."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.source import Source, make_source
+from problems.data.spec import DataError
+
+NPZ_ENDINGS = (".npz",)
+SVMLIGHT_ENDINGS = tuple(
+    f"{ending}{packed}" for ending in (".svm", ".svmlight", ".libsvm", ".txt") for packed in ("", ".gz", ".bz2")
+)
+W8A_FILES = ("w8a.svm", "w8a.svm.gz", "w8a", "w8a.bz2")
+W8A_FEATURES = 300
+MAX_DENSE_BYTES = 8 * 2**30
+
+
+def svmlight(train: Path, test: Path | None, features: int | None = None, *, site: bool = False) -> Source:
+    """Return svmlight text as dense rows, (n, d) float32; `features` fixes d.
+
+    Whether indices start at 0 or 1 is found from the files; a site's file (`site`) must count from 1, because
+    a guess at each site could move the columns of one against another.
+
+    Raises:
+        DataError: when a file cannot be read as svmlight, or would not fit into memory as dense rows.
+    """
+    from sklearn.datasets import load_svmlight_files
+
+    paths = [train] if test is None else [train, test]
+    zero_based: bool | str = False if site or features is not None else "auto"
+    try:
+        loaded = load_svmlight_files(
+            [str(path) for path in paths], n_features=features, dtype=np.float32, zero_based=zero_based
+        )
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{' or '.join(map(str, paths))} cannot be read as svmlight: {error}") from error
+    matrices, labels = loaded[0::2], loaded[1::2]
+    rows, columns = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
+    if rows * columns * 4 > MAX_DENSE_BYTES:
+        raise DataError(
+            f"{train}: {rows:,} x {columns:,} dense features need {rows * columns * 4 / 2**30:.0f} GiB, "
+            f"more than {MAX_DENSE_BYTES // 2**30}; choose fewer features"
+        )
+    dense = np.concatenate([matrix.toarray() for matrix in matrices])
+    return make_source(np.concatenate(labels), dense, None if test is None else len(labels[0]))
+
+
+def npz(train: Path, test: Path | None) -> Source:
+    """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if
+    there.
+
+    A second file `test` may hold the test arrays instead. uint8 features are taken as pixels.
+
+    Raises:
+        DataError: lists the names that are in the file when those it needs are not.
+    """
+    arrays = _arrays(train)
+    features, labels = _pair(train, arrays, "")
+    if features is None or labels is None:
+        raise DataError(
+            f"{train} needs arrays X and y (or features and labels); it holds: {', '.join(arrays) or 'none'}"
+        )
+    if test is not None:
+        test_features, test_labels = _pair(test, _arrays(test), "")
+    else:
+        test_features, test_labels = _pair(train, arrays, "_test")
+    if test_features is None or test_labels is None:
+        return make_source(labels, features)
+    if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
+        raise DataError(
+            f"{train}: training features {features.shape[1:]} {features.dtype} but test features "
+            f"{test_features.shape[1:]} {test_features.dtype}"
+        )
+    return make_source(
+        np.concatenate((labels, test_labels)),
+        np.concatenate((features, test_features)),
+        train_count=len(labels),
+    )
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} cannot be read as npz (arrays without Python objects): {error}") from error
+
+
+def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+    features = next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
+    labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
+    if (features is None) != (labels is None):
+        raise DataError(f"{path} holds only one of features and labels{ending}: {', '.join(arrays)}")
+    if features is None or labels is None:
+        return None, None
+    if features.ndim < 2 or features.dtype.kind not in "biuf":
+        raise DataError(f"{path}: features must be numbers of shape (n, ...), got {features.shape} {features.dtype}")
+    if labels.shape != (len(features),):
+        raise DataError(f"{path}: features {features.shape} and labels {labels.shape} do not belong together")
+    return features, labels

@@ -1,0 +1,109 @@
+"""CIFAR-10 and CIFAR-100 in the forms their page offers: pickled "python version" and binary files."""
+
+from __future__ import annotations
+
+import _codecs
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.files import homes, read_bytes
+from problems.data.source import Source, make_source
+from problems.data.spec import DataError
+
+IMAGE_BYTES = 3 * 32 * 32
+
+# Training files, test file, bytes of labels before an image in the binary form, pickle key of the labels.
+PICKLED: dict[str, tuple[tuple[str, ...], str, bytes]] = {
+    "cifar10": (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", b"labels"),
+    "cifar100": (("train",), "test", b"fine_labels"),
+}
+BINARY: dict[str, tuple[tuple[str, ...], str, int]] = {
+    "cifar10": (tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin", 1),
+    "cifar100": (("train.bin",), "test.bin", 2),
+}
+
+Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Rebuilds containers, numbers, text and numpy arrays; every other name in a file is refused."""
+
+    _allowed: dict[tuple[str, str], Any] = {  # noqa: RUF012 - never written to
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("_codecs", "encode"): _codecs.encode,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._allowed[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in a CIFAR batch") from None
+
+
+def cifar(name: str, root: Path) -> Source | None:
+    """Return `name` ("cifar10" or "cifar100", fine labels) from files in or one folder below `root`.
+
+    None when no file of either form is there.
+
+    Raises:
+        DataError: when some batches are missing, damaged, or hold anything but arrays.
+    """
+    for home in homes(root):
+        batches, test, key = PICKLED[name]
+        if (home / batches[0]).is_file():
+            return _join([_read_pickled(path, key) for path in _all_there(home, (*batches, test))])
+        batches, test, label_bytes = BINARY[name]
+        if (home / batches[0]).is_file():
+            return _join([_read_binary(path, label_bytes) for path in _all_there(home, (*batches, test))])
+    return None
+
+
+def _all_there(home: Path, names: tuple[str, ...]) -> list[Path]:
+    missing = [name for name in names if not (home / name).is_file()]
+    if missing:
+        raise DataError(f"{home} lacks {', '.join(missing)}; unpack the archive again")
+    return [home / name for name in names]
+
+
+def _read_pickled(path: Path, key: bytes) -> Batch:
+    try:
+        batch = _ArraysOnly(io.BytesIO(read_bytes(path)), encoding="bytes").load()
+        pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[key])
+    except (
+        pickle.UnpicklingError,
+        KeyError,
+        TypeError,
+        ValueError,
+        EOFError,
+        IndexError,
+        AttributeError,
+    ) as error:
+        raise DataError(f"{path} is not a CIFAR batch: {type(error).__name__}: {error}") from error
+    if pixels.dtype != np.uint8 or pixels.shape != (len(labels), IMAGE_BYTES):
+        raise DataError(
+            f"{path}: expected data ({len(labels)}, {IMAGE_BYTES}) uint8, got {pixels.shape} {pixels.dtype}"
+        )
+    return pixels, labels.astype(np.int64)
+
+
+def _read_binary(path: Path, label_bytes: int) -> Batch:
+    content = np.frombuffer(read_bytes(path), dtype=np.uint8)
+    record = label_bytes + IMAGE_BYTES
+    if len(content) == 0 or len(content) % record:
+        raise DataError(f"{path} is damaged: {len(content):,} bytes are no multiple of {record:,}")
+    records = content.reshape(-1, record)
+    return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)  # the fine label is the last
+
+
+def _join(batches: list[Batch]) -> Source:
+    pixels = np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([labels for _, labels in batches])
+    return make_source(labels, pixels, train_count=len(labels) - len(batches[-1][1]))

@@ -1,0 +1,85 @@
+"""What experiments do to data: the split, dropped positives, flipped labels, a shift for each client.
+
+Fractions are taken as the decimal numbers they are written as, so 0.3 of 10 is 3 and not 2.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.source import Rows
+from problems.data.spec import DataError
+from problems.data.streams import stream
+
+Labels = NDArray[np.int8]
+
+
+def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Return training and test rows, ascending; each class gives round(test_fraction * its size), at least
+    one.
+
+    Raises:
+        DataError: when a class is too small to be in both.
+    """
+    rng = stream(seed, "test split")
+    test = []
+    for label in (0, 1):
+        rows = np.flatnonzero(labels == label)
+        if len(rows) < 2:
+            raise DataError(f"{len(rows)} {'positive' if label else 'negative'}: training and test set need one each")
+        count = min(max(round(Fraction(str(test_fraction)) * len(rows)), 1), len(rows) - 1)
+        test.append(rng.permutation(rows)[:count])
+    test_rows = np.sort(np.concatenate(test))
+    return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
+
+
+def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
+    """Return the rows to keep, ascending, so that floor(r / (1 - r) * negatives) positives stay; r =
+    `imbalance`.
+
+    Raises:
+        DataError: when that leaves no positive, or asks for more than there are.
+    """
+    if imbalance == 0.0:
+        return np.arange(len(labels))
+    positives, negatives = np.flatnonzero(labels == 1), np.flatnonzero(labels == 0)
+    ratio = Fraction(str(imbalance))
+    kept = int(ratio / (1 - ratio) * len(negatives))
+    there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
+    if kept == 0:
+        raise DataError(f"imbalance {imbalance} keeps no positive: {there}")
+    if kept > len(positives):
+        raise DataError(
+            f"imbalance {imbalance} needs {kept:,} positives: {there}, a share of "
+            f"{len(positives) / len(labels):.4f}, which can only be lowered (0 leaves it as it is)"
+        )
+    chosen = stream(seed, "imbalance").permutation(positives)[:kept]
+    return np.sort(np.concatenate((chosen, negatives)))
+
+
+def flip_labels(labels: Labels, noise: float, seed: int) -> Labels:
+    """Return labels of which floor(noise * size) in each class are flipped."""
+    flipped = labels.copy()
+    rng = stream(seed, "label noise")
+    for label in (0, 1):
+        rows = np.flatnonzero(labels == label)
+        flipped[rng.permutation(rows)[: int(Fraction(str(noise)) * len(rows))]] = 1 - label
+    return flipped
+
+
+def shift_client(
+    features: NDArray[np.float32], partition_id: int, num_clients: int, step: float, std: float, seed: int
+) -> NDArray[np.float32]:
+    """Return client i's features with N(mu_i, std^2) added to each, mu_i = step * (i - N / 2).
+
+    Guo et al., "FedX: Federated Learning for Compositional Pairwise Risk Optimization": step 0.01 and std 0.2
+    with N = 16, that is N(-0.08 + 0.01 i, 0.04).
+    """
+    noise = stream(seed, "client shift", partition_id).standard_normal(features.shape, dtype=np.float32)
+    noise *= np.float32(std)
+    noise += np.float32(step * (partition_id - num_clients / 2))
+    noise += features
+    return noise

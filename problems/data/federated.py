@@ -1,0 +1,142 @@
+"""A data set spread over clients: reading, splitting, disturbing and partitioning put together."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.disturb import drop_positives, flip_labels, shift_client, split
+from problems.data.partitions import partition
+from problems.data.readers import DEFAULT_POSITIVE, read, read_site
+from problems.data.samples import Samples, as_float32
+from problems.data.source import positive_classes
+from problems.data.spec import DataError, DataSpec, validate
+
+
+class FederatedData:
+    """Training samples of every client, the test samples of the server.
+
+    Attributes:
+        num_clients: number of clients.
+        input_shape: shape of one sample's features.
+        train: the union of the clients' samples, client by client, before the clients' shift.
+        test: the test samples, as they are in the data set.
+    """
+
+    def __init__(self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec) -> None:
+        self.train = train
+        self.test = test
+        self.num_clients = len(sizes)
+        self.input_shape = train.shape
+        self._ends = np.cumsum([0, *sizes])
+        self._spec = spec
+        self._shifted: dict[int, Samples] = {}
+
+    def client(self, partition_id: int) -> Samples:
+        """Return one client's training samples, its shift applied: a view of `train` where there is no shift.
+
+        Raises:
+            DataError: when there is no such client.
+        """
+        index = operator.index(partition_id)
+        if not 0 <= index < self.num_clients:
+            raise DataError(f"no client {index}: there are {self.num_clients}, numbered from 0")
+        samples = self.train.part(slice(int(self._ends[index]), int(self._ends[index + 1])))
+        if self._spec.client_shift == 0.0:
+            return samples
+        if index not in self._shifted:
+            features = shift_client(
+                samples.features,
+                index,
+                self.num_clients,
+                self._spec.client_shift,
+                self._spec.client_shift_std,
+                self._spec.seed,
+            )
+            self._shifted[index] = Samples(features, samples.labels)
+        return self._shifted[index]
+
+    def __repr__(self) -> str:
+        return (
+            f"FederatedData({self._spec.dataset!r}, {self.num_clients} clients, "
+            f"{len(self.train):,} training samples with {len(self.train.positives):,} positives, "
+            f"{len(self.test):,} test samples, shape {self.input_shape})"
+        )
+
+
+def load(spec: DataSpec, num_clients: int) -> FederatedData:
+    """Read `spec.dataset` and spread its training part over `num_clients`; equal arguments give equal bytes.
+
+    Raises:
+        DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
+    """
+    validate(spec)
+    if num_clients < 1:
+        raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
+    source = read(spec)
+    marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+    labels = marked[source.codes].astype(np.int8)
+    _both_classes(labels, "the data set", source.classes)
+    if source.train_count is None:
+        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
+    else:
+        train_rows, test_rows = np.split(np.arange(len(source)), [source.train_count])
+        _both_classes(labels[train_rows], "the training set", source.classes)
+        _both_classes(labels[test_rows], "the test set", source.classes)
+    features = source.encode(train_rows)
+    _finite(features)
+
+    rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
+    train_labels = flip_labels(labels[rows], spec.label_noise, spec.seed)
+    parts = partition(spec, train_labels, source.codes[rows], num_clients, source.site_sizes)
+    order = np.concatenate(parts)
+    return FederatedData(
+        train=Samples(as_float32(features[rows[order]]), train_labels[order]),
+        test=Samples(as_float32(features[test_rows]), labels[test_rows]),
+        sizes=[len(part) for part in parts],
+        spec=spec,
+    )
+
+
+def load_site(path: str, spec: DataSpec) -> Samples:
+    """Read one site's own file or folder of class folders; its name's ending tells which reader.
+
+    Of `spec` count `dataset` (for its default positive label, and the columns of "uci-credit" and "w8a"),
+    `positive_label` and `label_column`. A site's data is used as it is: no split, no dropped positives, no
+    noise. Tables are standardised by the site's own statistics. A site may hold one class only.
+
+    Raises:
+        DataError: when the file is missing, damaged, or its labels or columns cannot be understood alone.
+    """
+    validate(spec, from_site=True)
+    source = read_site(Path(path).expanduser(), spec)
+    wanted = spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, "")
+    marked = positive_classes(source.classes, wanted, site=True)
+    features = source.encode(np.arange(len(source)))
+    _finite(features)
+    return Samples(as_float32(features), marked[source.codes].astype(np.int8))
+
+
+def _both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:
+    positives = int(labels.sum())
+    if positives in (0, len(labels)):
+        raise DataError(
+            f"{what} has one class only: {positives:,} positives and {len(labels) - positives:,} negatives; "
+            f"labels that occur: {', '.join(classes[:20])}; set positive-label"
+        )
+
+
+def _finite(features: NDArray[Any]) -> None:
+    if features.dtype.kind != "f":
+        return
+    finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"{int((~finite).sum()):,} of {len(features):,} samples have features that are not finite in "
+            f"float32, the first is row {int(np.argmin(finite)) + 1:,}"
+        )

@@ -1,0 +1,100 @@
+"""Finding a data set's files, and saying what was looked for when they are not there."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from problems.data.spec import DataError
+
+WHERE: dict[str, str] = {
+    "fashion-mnist": "the four .gz files of github.com/zalandoresearch/fashion-mnist (data/fashion)",
+    "cifar10": "cifar-10-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
+    "cifar100": "cifar-100-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
+    "stl10": "stl10_binary.tar.gz, unpacked, of cs.stanford.edu/~acoates/stl10",
+    "uci-credit": "UCI_Credit_Card.csv, the Kaggle form of UCI's 'Default of Credit Card Clients'",
+    "w8a": "the file w8a of LIBSVM's page of binary data sets",
+}
+
+
+def folder(data_dir: str) -> Path:
+    """Return `data_dir` as an existing folder.
+
+    Raises:
+        DataError: when it does not exist or is a file.
+    """
+    path = Path(data_dir).expanduser()
+    if not path.exists():
+        raise DataError(f"data-dir {data_dir!r} does not exist")
+    if not path.is_dir():
+        raise DataError(f"data-dir {data_dir!r} is a file; this data set needs the folder that holds its files")
+    return path
+
+
+def homes(root: Path) -> list[Path]:
+    """Return the folders that may hold a data set's files: `root` and those one below it, sorted."""
+    return [root, *sorted(path for path in root.iterdir() if path.is_dir())]
+
+
+def find(root: Path, *names: str) -> Path | None:
+    """Return the first file called one of `names`, in `root` or one folder below it; None without one."""
+    for home in homes(root):
+        for name in names:
+            if (home / name).is_file():
+                return home / name
+    return None
+
+
+def not_found(dataset: str, looked_for: Sequence[str], data_dir: str, also: str = "") -> DataError:
+    """Return the one error for a data set that is nowhere to be had."""
+    tried = f" {also}." if also else ""
+    place = (
+        f"looked in {data_dir!r} and the folders in it for {'; or '.join(looked_for)}"
+        if data_dir
+        else f"no data-dir was given (a folder with {'; or '.join(looked_for)})"
+    )
+    return DataError(
+        f"data set {dataset!r} is not available: {place}.{tried} To get it: {WHERE[dataset]}; put it "
+        "into a folder and set data-dir to that folder"
+    )
+
+
+def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, Path | None]:
+    """Return a generic set's training file and, if there is one, its test file.
+
+    `data_dir` is the file itself, a folder with `train.*` and perhaps `test.*`, or a folder with one such
+    file.
+
+    Raises:
+        DataError: says which endings were looked for and what was there.
+    """
+    path = Path(data_dir).expanduser()
+    if path.is_file():
+        return path, None
+    root = folder(data_dir)
+    found = sorted(entry for entry in root.iterdir() if entry.is_file() and entry.name.endswith(tuple(endings)))
+    named = {split: [entry for entry in found if entry.name.split(".")[0] == split] for split in ("train", "test")}
+    if len(named["train"]) == 1 and len(named["test"]) <= 1:
+        return named["train"][0], next(iter(named["test"]), None)
+    if len(found) == 1 and not named["test"]:
+        return found[0], None
+    there = ", ".join(entry.name for entry in found) or "none"
+    raise DataError(
+        f"dataset {dataset!r} needs one file ({', '.join(endings)}) in data-dir {data_dir!r}, "
+        f"or train.* and test.*; found: {there}"
+    )
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return a file's content, unpacked when its name ends in .gz.
+
+    Raises:
+        DataError: when the file cannot be read or is not what its name says.
+    """
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,141 @@
+"""Image readers: IDX files (Fashion-MNIST), STL-10's binary files, and folders of class folders.
+
+Pixels stay uint8, (n, channels, height, width), until the samples are chosen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.files import find, homes, read_bytes
+from problems.data.source import Source, make_source
+from problems.data.spec import DataError
+
+Pixels = NDArray[np.uint8]
+
+FASHION_FILES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
+IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Return the array of an IDX file of bytes, plain or .gz.
+
+    Raises:
+        DataError: when it is not such a file or is cut short.
+    """
+    content = read_bytes(path)
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise DataError(f"{path} is not an IDX file of bytes: it starts with {content[:4].hex(' ')}")
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    expected = int(np.prod(shape, dtype=np.int64))
+    if len(shape) != dimensions or len(content) - start != expected:
+        raise DataError(f"{path} is damaged: {expected:,} bytes announced, {max(len(content) - start, 0):,} there")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def fashion_mnist(root: Path) -> Source | None:
+    """Return Fashion-MNIST from its IDX files in or below `root`; None when they are not there."""
+    paths = [find(root, name, f"{name}.gz", name.replace("-idx", ".idx")) for name in FASHION_FILES]
+    if any(path is None for path in paths):
+        return None
+    images, labels, test_images, test_labels = (read_idx(path) for path in paths if path is not None)
+    for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
+        if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
+            raise DataError(f"{what} images {left.shape} and labels {right.shape} in {root} do not belong together")
+    pixels = np.concatenate((images, test_images))[:, None]  # (n, 1, 28, 28)
+    return make_source(np.concatenate((labels, test_labels)), pixels, train_count=len(labels))
+
+
+def stl10(root: Path) -> Source | None:
+    """Return STL-10's labelled images from its binary files in or below `root`; None without them."""
+    paths = [find(root, name) for name in STL10_FILES]
+    if any(path is None for path in paths):
+        return None
+    pixels, labels = [], []
+    for images_path, labels_path in (paths[:2], paths[2:]):
+        assert images_path is not None
+        assert labels_path is not None
+        label = np.frombuffer(read_bytes(labels_path), dtype=np.uint8)
+        raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
+        if len(raw) != len(label) * 3 * 96 * 96:
+            raise DataError(
+                f"{images_path} holds {len(raw) / (3 * 96 * 96):g} images, {labels_path.name} {len(label)} labels"
+            )
+        pixels.append(raw.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))  # stored column by column
+        labels.append(label)
+    return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
+
+
+def class_folders(root: Path) -> Source | None:
+    """Return the images of `train/<class>/` and, if there, `test/<class>/`, in or one folder below `root`.
+
+    Without a `train` folder, `root` itself may hold the class folders. None when there is no class folder.
+
+    Raises:
+        DataError: when images differ in size, cannot be read, or a test class has no training images.
+    """
+    for home in homes(root):
+        if _classes(home / "train"):
+            return _read_folders(home / "train", home / "test")
+    return _read_folders(root, None) if _classes(root) else None
+
+
+def _classes(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and _images(entry))
+
+
+def _images(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in IMAGE_ENDINGS)
+
+
+def _read_folders(train: Path, test: Path | None) -> Source:
+    paths, labels, train_count = [], [], None
+    for split in (train, test):
+        if split is None or not (classes := _classes(split)):
+            continue
+        for folder in classes:
+            files = _images(folder)
+            paths += files
+            labels += [folder.name] * len(files)
+        if split is train:
+            train_count = len(labels)
+    unknown = set(labels[train_count:]) - set(labels[:train_count])
+    if unknown:
+        raise DataError(f"test classes without training images in {train.parent}: {', '.join(sorted(unknown))}")
+    return make_source(labels, _read_images(paths), train_count if len(labels) != train_count else None)
+
+
+def _read_images(paths: list[Path]) -> Pixels:
+    from PIL import Image, UnidentifiedImageError
+
+    grey, sizes = True, dict[tuple[int, int], Path]()
+    try:
+        for path in paths:
+            with Image.open(path) as image:
+                grey &= image.mode in ("1", "L")
+                sizes.setdefault(image.size, path)
+        if len(sizes) > 1:
+            (one, first), (other, second) = list(sizes.items())[:2]
+            raise DataError(f"images differ in size: {first} is {one}, {second} is {other}; bring them to one size")
+        width, height = next(iter(sizes))
+        pixels = np.empty((len(paths), 1 if grey else 3, height, width), dtype=np.uint8)
+        for index, path in enumerate(paths):
+            with Image.open(path) as image:
+                array = np.asarray(image.convert("L" if grey else "RGB"))  # (height, width[, 3])
+            pixels[index] = array[None] if grey else array.transpose(2, 0, 1)
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{path} cannot be read as an image: {error}") from error
+    return pixels

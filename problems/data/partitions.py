@@ -1,0 +1,184 @@
+"""Spreading training rows over clients.
+
+"dirichlet", "shard" and "linear" are flwr-datasets' partitioners, which see row numbers and classes only. The
+rest is NumPy: it is a few lines each, and importing flwr-datasets costs more than a second at start-up.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.source import Rows
+from problems.data.spec import DataError, DataSpec
+from problems.data.streams import stream
+
+SORTED_SHARE = 0.9
+
+
+def partition(
+    spec: DataSpec,
+    labels: NDArray[np.int8],
+    classes: NDArray[np.int64],
+    num_clients: int,
+    site_sizes: tuple[int, ...] | None = None,
+) -> list[Rows]:
+    """Return each client's rows of the training set; every row belongs to exactly one client.
+
+    Args:
+        spec: `partition`, `partition_alpha`, `partition_classes` and `seed` count.
+        labels: (n,) binary labels.
+        classes: (n,) original classes, as integers.
+        num_clients: number of clients.
+        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites.
+
+    Raises:
+        DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
+        spread so.
+    """
+    count, kind = len(labels), spec.partition
+    if num_clients > count:
+        raise DataError(f"{num_clients:,} clients but only {count:,} training samples")
+    rng = stream(spec.seed, f"partition {kind}")
+    if site_sizes is not None:
+        parts = _sites(site_sizes, count, num_clients)
+    elif kind == "iid":
+        parts = _iid(labels, num_clients, rng)
+    elif kind in ("natural", "consecutive"):
+        parts = np.array_split(np.arange(count), num_clients)
+    elif kind == "sorted-90":
+        parts = _mostly_sorted(classes, num_clients, rng)
+    elif kind == "pathological":
+        parts = _pathological(classes, num_clients, spec.partition_classes, rng)
+    elif kind == "positives-skewed":
+        parts = _skewed(labels, num_clients, spec.partition_alpha, rng)
+    else:
+        parts = _by_flwr_datasets(spec, classes, num_clients, rng)
+
+    empty = [client for client, rows in enumerate(parts) if len(rows) == 0]
+    if empty:
+        raise DataError(
+            f"partition {kind!r} over {num_clients:,} clients leaves client "
+            f"{', '.join(map(str, empty[:10]))} without a sample "
+            f"({count:,} training samples): take fewer clients{_way_out(kind)}"
+        )
+    if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
+        raise DataError(f"partition {kind!r} over {num_clients:,} clients does not place every sample{_way_out(kind)}")
+    return parts
+
+
+def _iid(labels: NDArray[np.int8], num_clients: int, rng: np.random.Generator) -> list[Rows]:
+    # Dealt like cards, positives first: sizes and numbers of positives each differ by one at most.
+    deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
+    return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
+
+
+def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
+    if num_clients != len(sizes):
+        raise DataError(f"the data set comes in {len(sizes)} sites: it needs {len(sizes)} clients, got {num_clients}")
+    if sum(sizes) != count:
+        raise DataError("imbalance changes the sizes of the data set's own sites: leave it at 0")
+    return np.split(np.arange(count), np.cumsum(sizes)[:-1])
+
+
+def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> list[Rows]:
+    """The "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10."""
+    order = rng.permutation(len(classes))
+    cut = round(SORTED_SHARE * len(order))
+    in_order = order[:cut][np.argsort(classes[order[:cut]], kind="stable")]
+    sorted_parts, dealt_parts = (
+        np.array_split(in_order, num_clients),
+        np.array_split(order[cut:][::-1], num_clients),
+    )
+    # The larger slices come first in both halves: turning one round keeps the clients even.
+    return [np.concatenate(pair) for pair in zip(sorted_parts, dealt_parts[::-1], strict=True)]
+
+
+def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: np.random.Generator) -> list[Rows]:
+    """Clients take `held` classes in turn from a circle of them; a class is shared evenly by who took it.
+
+    flwr-datasets' partitioner of this name leaves classes out even where clients * `held` would cover them.
+    """
+    circle = rng.permutation(np.unique(classes))
+    if held > len(circle) or num_clients * held < len(circle):
+        raise DataError(
+            f"partition 'pathological' gives {num_clients:,} clients {held} classes each of {len(circle)}: "
+            f"partition-classes must be between {-(-len(circle) // num_clients)} and {len(circle)}"
+        )
+    takers: list[list[int]] = [[] for _ in circle]
+    for place in range(num_clients * held):
+        takers[place % len(circle)].append(place // held)
+    parts: list[list[Rows]] = [[] for _ in range(num_clients)]
+    for label, clients in zip(circle, takers, strict=True):
+        rows = rng.permutation(np.flatnonzero(classes == label))
+        for client, chunk in zip(clients, np.array_split(rows, len(clients)), strict=True):
+            parts[client].append(chunk)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
+    by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
+    parts: list[list[Rows]] = [[] for _ in range(num_clients)]
+    for rows in sorted(by_label, key=len, reverse=True):
+        # One sample of the larger class for everybody, so that no client is left without any.
+        floor = int(rows is max(by_label, key=len) and len(rows) >= num_clients)
+        sizes = floor + rng.multinomial(len(rows) - floor * num_clients, rng.dirichlet([alpha] * num_clients))
+        for part, chunk in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
+            part.append(chunk)
+    return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def _by_flwr_datasets(
+    spec: DataSpec, classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator
+) -> list[Rows]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import datasets
+        from flwr_datasets import partitioner as flower
+
+        order = rng.permutation(len(classes))
+        seed = int(rng.integers(2**31))
+        # Neighbouring classes go to one client: a seeded renaming frees that of the labels' order.
+        names = rng.permutation(int(classes.max()) + 1)
+        splitter: Any
+        if spec.partition == "dirichlet":
+            splitter = flower.DirichletPartitioner(
+                num_partitions=num_clients,
+                partition_by="label",
+                alpha=float(spec.partition_alpha),
+                min_partition_size=max(1, min(10, len(classes) // (4 * num_clients))),
+                self_balancing=True,
+                seed=seed,
+            )
+        elif spec.partition == "shard":
+            # By shard size, because by number of shards the remainder would be thrown away.
+            splitter = flower.ShardPartitioner(
+                num_partitions=num_clients,
+                partition_by="label",
+                shard_size=math.ceil(len(classes) / (num_clients * spec.partition_classes)),
+                keep_incomplete_shard=True,
+                seed=seed,
+            )
+        else:
+            splitter = flower.LinearPartitioner(num_partitions=num_clients)
+        splitter.dataset = datasets.Dataset.from_dict({"index": order, "label": names[classes[order]]})
+        try:
+            parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
+        except ValueError as error:
+            raise DataError(
+                f"partition {spec.partition!r} over {num_clients:,} clients fails{_way_out(spec.partition)} "
+                f"(flwr-datasets: {error})"
+            ) from None
+        return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]
+
+
+def _way_out(kind: str) -> str:
+    hints = {
+        "dirichlet": "; or raise partition-alpha",
+        "shard": "; or lower partition-classes",
+    }
+    return hints.get(kind, "")

@@ -1,0 +1,136 @@
+"""From a data set's name, or a site's file, to the reader that knows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from problems.data import arrays, bundled, cifar, images, tables
+from problems.data.credit import FILES as CREDIT_FILES
+from problems.data.credit import credit
+from problems.data.files import find, folder, locate, not_found
+from problems.data.hub import HUB, fetch
+from problems.data.source import Source
+from problems.data.spec import DataError, DataSpec
+
+DEFAULT_POSITIVE: dict[str, str] = {
+    "digits": "8",
+    "breast-cancer": "malignant",
+    "synthetic-offset-sites": "1",
+    "fashion-mnist": "first-half",
+    "cifar10": "first-half",
+    "cifar100": "first-half",
+    "stl10": "first-half",
+    "uci-credit": "1",
+    "w8a": "1",
+}
+
+_FOLDERS = "train/<class>/*.png and test/<class>/*.png"
+_LOOKED_FOR: dict[str, tuple[str, ...]] = {
+    "fashion-mnist": (", ".join(f"{name}[.gz]" for name in images.FASHION_FILES), _FOLDERS),
+    "cifar10": ("data_batch_1 ... data_batch_5, test_batch", "data_batch_1.bin ... test_batch.bin", _FOLDERS),
+    "cifar100": ("train, test (pickled)", "train.bin, test.bin", _FOLDERS),
+    "stl10": (", ".join(images.STL10_FILES), _FOLDERS),
+    "uci-credit": (" or ".join(CREDIT_FILES),),
+    "w8a": (" or ".join(arrays.W8A_FILES),),
+}
+
+
+def read(spec: DataSpec) -> Source:
+    """Return the rows of `spec.dataset`.
+
+    Raises:
+        DataError: when its files are missing or damaged.
+    """
+    name = spec.dataset
+    if name == "digits":
+        return bundled.digits()
+    if name == "breast-cancer":
+        return bundled.breast_cancer()
+    if name == "synthetic-offset-sites":
+        return bundled.synthetic_offset_sites(spec.seed)
+    if name in HUB:
+        return _image_set(name, spec.data_dir)
+    if name in ("uci-credit", "w8a"):
+        return _named_file(name, spec.data_dir)
+    if name == "image-folder":
+        return _folders(folder(spec.data_dir))
+    endings = {
+        "csv": tables.CSV_ENDINGS,
+        "parquet": tables.PARQUET_ENDINGS,
+        "svmlight": arrays.SVMLIGHT_ENDINGS,
+        "npz": arrays.NPZ_ENDINGS,
+    }[name]
+    train, test = locate(name, spec.data_dir, endings)
+    if name == "svmlight":
+        return arrays.svmlight(train, test)
+    if name == "npz":
+        return arrays.npz(train, test)
+    return tables.table(train, test, spec.label_column)
+
+
+def read_site(path: Path, spec: DataSpec) -> Source:
+    """Return the rows of one site's own file, whose kind its name tells.
+
+    Raises:
+        DataError: when it is missing, damaged or of no known kind.
+    """
+    if path.is_dir():
+        return _folders(path)
+    if not path.is_file():
+        raise DataError(f"{str(path)!r} does not exist")
+    if path.name.endswith((*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)):
+        if spec.dataset == "uci-credit":
+            return credit(path)
+        return tables.table(path, None, spec.label_column, site=True)
+    if path.name.endswith(arrays.NPZ_ENDINGS):
+        return arrays.npz(path, None)
+    if path.name.endswith(arrays.SVMLIGHT_ENDINGS):
+        return arrays.svmlight(path, None, arrays.W8A_FEATURES if spec.dataset == "w8a" else None, site=True)
+    known = (
+        *tables.CSV_ENDINGS,
+        *tables.PARQUET_ENDINGS,
+        *arrays.NPZ_ENDINGS,
+        ".svm",
+        ".svmlight",
+        ".libsvm",
+        ".txt",
+    )
+    raise DataError(f"{str(path)!r} is of no known kind: {', '.join(known)}, or a folder of class folders")
+
+
+def _image_set(name: str, data_dir: str) -> Source:
+    if not data_dir:
+        try:
+            return fetch(name)
+        except DataError as error:
+            raise not_found(name, _LOOKED_FOR[name], data_dir, also=f"Tried the network: {error}") from None
+    root = folder(data_dir)
+    if name == "fashion-mnist":
+        found = images.fashion_mnist(root)
+    elif name == "stl10":
+        found = images.stl10(root)
+    else:
+        found = cifar.cifar(name, root)
+    found = found or images.class_folders(root)
+    if found is None:
+        raise not_found(name, _LOOKED_FOR[name], data_dir)
+    return found
+
+
+def _named_file(name: str, data_dir: str) -> Source:
+    path: Path | None = Path(data_dir).expanduser()
+    if path is None or not path.is_file():
+        path = find(folder(data_dir), *(CREDIT_FILES if name == "uci-credit" else arrays.W8A_FILES))
+    if path is None:
+        raise not_found(name, _LOOKED_FOR[name], data_dir)
+    return credit(path) if name == "uci-credit" else arrays.svmlight(path, None, arrays.W8A_FEATURES)
+
+
+def _folders(root: Path) -> Source:
+    found = images.class_folders(root)
+    if found is None:
+        raise DataError(
+            f"no images in {str(root)!r}: expected train/<class>/ (and test/<class>/), or <class>/, with "
+            f"files {', '.join(images.IMAGE_ENDINGS)}"
+        )
+    return found

@@ -1,0 +1,139 @@
+"""What a reader hands over: every row's original class, and features to encode once the split is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.spec import DataError
+
+Rows = NDArray[np.int64]
+Encoder = Callable[[Rows], NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """All rows of a data set, those of its own test split (if it has one) last.
+
+    `encode(train_rows)` returns the features of all rows, (n, *shape), float or uint8 pixels, with any
+    statistics taken from `train_rows` alone.
+    """
+
+    classes: tuple[str, ...]
+    """The original labels as text, sorted: by value when all are numbers."""
+    codes: NDArray[np.int64]
+    """(n,) each row's index into `classes`."""
+    encode: Encoder
+    train_count: int | None = None
+    """Rows before the set's own test split; None when it has none."""
+    site_sizes: tuple[int, ...] | None = None
+    """Sizes of the sites that the training rows come from, in order; None when there are none."""
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+
+def make_source(
+    labels: NDArray[Any] | Sequence[Any],
+    features: NDArray[Any] | Encoder,
+    train_count: int | None = None,
+    site_sizes: tuple[int, ...] | None = None,
+) -> Source:
+    """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
+
+    Raises:
+        DataError: when a label is missing, or features and labels differ in number.
+    """
+    classes, codes = label_classes(np.asarray(labels))
+    if not callable(features):
+        array = features
+        if len(array) != len(codes):
+            raise DataError(f"{len(array):,} rows of features but {len(codes):,} labels")
+        return Source(classes, codes, lambda train_rows: array, train_count, site_sizes)
+    return Source(classes, codes, features, train_count, site_sizes)
+
+
+def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the distinct labels as sorted text and each label's index among them."""
+    if labels.ndim != 1:
+        raise DataError(f"labels must be one column, got shape {labels.shape}")
+    if len(labels) == 0:
+        raise DataError("there is no sample")
+    if labels.dtype.kind == "f":
+        missing = int(np.isnan(labels).sum())
+    elif labels.dtype.kind == "O":
+        missing = sum(value is None or value != value for value in labels)
+        labels = labels if missing else labels.astype(str)
+    else:
+        missing = 0
+    if missing:
+        raise DataError(f"{missing:,} of {len(labels):,} labels are missing")
+
+    values, codes = np.unique(labels, return_inverse=True)
+    texts = [_text(value) for value in values]
+    classes = sorted(set(texts), key=_numeric_key) if all(map(_is_number, texts)) else sorted(set(texts))
+    place = {text: index for index, text in enumerate(classes)}
+    return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
+
+
+def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False) -> NDArray[np.bool_]:
+    """Mark the classes that count as positive, (len(classes),) bool.
+
+    `wanted` is as `DataSpec.positive_label`. A site's file (`site`) may lack classes that other sites have:
+    there a label that does not occur is no error, and whatever depends on the set of all classes is.
+
+    Raises:
+        DataError: lists the labels that occur.
+    """
+    occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+    if wanted == "":
+        if site and not set(classes) <= {"0", "1", "-1"}:
+            raise DataError(f"a site's file may lack a label that others have: set positive-label; {occur}")
+        if not site and len(classes) != 2:
+            raise DataError(f"{len(classes)} labels: set positive-label to those that are positive; {occur}")
+        return np.array([name == ("1" if site else classes[-1]) for name in classes])
+    if wanted == "first-half" and "first-half" not in classes:
+        if site:
+            raise DataError(
+                "positive-label 'first-half' depends on labels that a site's file may lack: "
+                f"name the positive labels instead, with commas; {occur}"
+            )
+        return np.arange(len(classes)) < len(classes) // 2
+
+    marked = np.zeros(len(classes), dtype=bool)
+    for label in [wanted] if wanted in classes else [part.strip() for part in wanted.split(",")]:
+        match = label if label in classes else _text(float(label)) if _is_number(label) else label
+        if match in classes:
+            marked[list(classes).index(match)] = True
+        elif not site:
+            raise DataError(f"positive-label {label!r} does not occur; {occur}")
+    return marked
+
+
+def standardise(columns: NDArray[np.float64], train_rows: Rows) -> NDArray[np.float64]:
+    """Return `columns` (n, d) with mean 0 and variance 1 over `train_rows`; a constant column becomes 0."""
+    training = columns[train_rows]
+    spread = training.std(axis=0)
+    constant = training.max(axis=0) == training.min(axis=0)
+    return np.where(constant, 0.0, (columns - training.mean(axis=0)) / np.where(constant, 1.0, spread))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+def _numeric_key(text: str) -> tuple[float, str]:
+    return float(text), text

@@ -1,0 +1,122 @@
+"""What a user may ask of the data: the names, the options and the cheap checks of both.
+
+The fields of `DataSpec` are the run-config keys of the same words (`partition_alpha` is `partition-alpha`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+class DataError(ValueError):
+    """The data cannot be had as asked; the message says what was expected, what was found and the way out."""
+
+
+DATASETS: dict[str, str] = {
+    "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
+    "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
+    "synthetic-offset-sites": "16 sites of its own, whose offsets hide the best feature across sites",
+    "fashion-mnist": "70,000 28x28 grey images of clothing, 10 classes; positive: the first five",
+    "cifar10": "60,000 32x32 colour images, 10 classes; positive: the first five",
+    "cifar100": "60,000 32x32 colour images, 100 fine classes; positive: the first fifty",
+    "stl10": "13,000 96x96 colour images, 10 classes; positive: the first five",
+    "uci-credit": "30,000 credit card clients, 90 features after one-hot encoding; positive: default",
+    "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
+    "csv": "your own table (.csv, .csv.gz) with a header line and a label column",
+    "parquet": "your own table (.parquet) with a label column",
+    "svmlight": "your own svmlight / LIBSVM text (.svm, .svmlight, .libsvm, .txt; .gz, .bz2)",
+    "npz": "your own arrays (.npz): X and y, or features and labels; X_test and y_test if you have them",
+    "image-folder": "your own images: train/<class>/*.png and, if you have them, test/<class>/*.png",
+}
+
+PARTITIONS: dict[str, str] = {
+    "iid": "shuffled and dealt out evenly, positives as well as negatives",
+    "dirichlet": "each class's shares drawn from Dirichlet(partition-alpha)",
+    "pathological": "each client holds partition-classes of the original classes",
+    "shard": "sorted by original class, cut into shards, partition-classes shards a client",
+    "linear": "shuffled, client i gets a share proportional to i + 1",
+    "natural": "the data set's own sites; without sites, the order of the file in even slices",
+    "consecutive": "the order of the file in even slices",
+    "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
+    "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
+}
+
+GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
+NEEDS_FILES = (*GENERIC, "uci-credit", "w8a")
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """A data set, how it is made binary, disturbed and spread over clients."""
+
+    dataset: str = "digits"
+    data_dir: str = ""
+    """Folder of a named set's files, or the file or folder of a generic one."""
+
+    partition: str = "iid"
+    partition_alpha: float = 0.5
+    partition_classes: int = 2
+
+    positive_label: str = ""
+    """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
+    label_column: str = ""
+    """Of tables; empty: "label"."""
+
+    # What is done to the training part.
+    imbalance: float = 0.0
+    """0: as it is; r in (0, 1): training positives dropped to floor(r / (1 - r) * negatives)."""
+    label_noise: float = 0.0
+    """Fraction of each class's training labels that is flipped, in [0, 0.5)."""
+    client_shift: float = 0.0
+    """Client i of N gets N(client_shift * (i - N / 2), client_shift_std^2) on its features; 0: none."""
+    client_shift_std: float = 0.2
+
+    test_fraction: float = 0.2
+    """Of sets without a test split of their own; drawn within each class."""
+    seed: int = 0
+
+
+def validate(spec: DataSpec, *, from_site: bool = False) -> None:
+    """Check names and ranges without reading any data.
+
+    `from_site` leaves out what a site's own file makes pointless: `data_dir`.
+
+    Raises:
+        DataError: names the key as the run config spells it, what it got and what is allowed.
+    """
+    _known("dataset", spec.dataset, DATASETS)
+    _known("partition", spec.partition, PARTITIONS)
+    _inside("partition-alpha", spec.partition_alpha, 0.0 < spec.partition_alpha < math.inf, "a number above 0")
+    _inside("partition-classes", spec.partition_classes, spec.partition_classes >= 1, "1 or more")
+    _inside("imbalance", spec.imbalance, 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1")
+    _inside("label-noise", spec.label_noise, 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5")
+    _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")
+    _inside("client-shift-std", spec.client_shift_std, 0.0 <= spec.client_shift_std < math.inf, "0 or above")
+    _inside("test-fraction", spec.test_fraction, 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded")
+    _inside("seed", spec.seed, spec.seed >= 0, "0 or a positive integer")
+    if from_site:
+        return
+    if spec.dataset in NEEDS_FILES and not spec.data_dir:
+        raise DataError(f"dataset {spec.dataset!r} is read from files: set data-dir to the file or its folder")
+    if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
+        raise DataError(
+            f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
+            f"got {spec.partition!r}"
+        )
+
+
+def _known(key: str, got: str, allowed: Iterable[str]) -> None:
+    names = list(allowed)
+    if got in names:
+        return
+    close = difflib.get_close_matches(got, names, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}")
+
+
+def _inside(key: str, got: object, holds: bool, allowed: str) -> None:
+    if not holds:
+        raise DataError(f"{key} must be {allowed}, got {got!r}")

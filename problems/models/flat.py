@@ -1,0 +1,312 @@
+"""`FlatModel`: a torch module whose parameters, gradient and buffers are one contiguous vector each.
+
+An update rule is then one line on `model.parameters` and a payload one array, while torch computes on views:
+
+    scores = model.scores(features)                     # (batch,)
+    gradient = model.vjp(scores, weights)               # (d,)
+    model.parameters.add_(gradient, alpha=-learning_rate)
+
+What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters
+(`requires_grad=False`) travel as well and have a zero gradient. Parameters that share one tensor count once,
+under the first of their names. Buffers here are the persistent floating-point ones (running means and
+variances). Integer buffers (batch norm's `num_batches_tracked`) do not travel: every `load` puts them back to
+what the module came with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from problems.models.zoo import ModelError
+
+NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
+
+AnyArray = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a named array lies in its flat vector."""
+
+    vector: int  # 0 for the parameters, 1 for the buffers
+    start: int
+    shape: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+
+class FlatModel:
+    """A module seen as flat vectors. It takes the module over: moves it, casts it, sets train or eval mode.
+
+    Parameters
+    ----------
+    module
+        Maps `(batch, *input_shape)` to raw logits `(batch,)`, as `problems.models.build_model` makes it.
+    dtype
+        `torch.float32` or `torch.float64`.
+    device
+        Where the vectors live.
+
+    Attributes
+    ----------
+    parameters, gradient
+        `(d,)`: change them in place only. Autograd does not see such a change, so make none between `scores`
+        and the `vjp` of these scores.
+    buffers
+        `(b,)`, b may be 0.
+    parameter_names, parameter_shapes, buffer_names, buffer_shapes
+        In the order of the vectors.
+
+    Raises
+    ------
+    ModelError
+        A module with no parameters, with parameters that are not floating point, or with a batch norm of
+        `momentum=None`, whose average needs a count that does not travel.
+    ValueError
+        Another dtype.
+    """
+
+    def __init__(
+        self, module: nn.Module, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    ) -> None:
+        if dtype not in NUMPY_DTYPES:
+            raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
+        _check_module(module)
+        self.module = module.to(device=device, dtype=dtype)
+        self.dtype = dtype
+        persistent: dict[str, torch.Tensor] = {
+            name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)
+        }
+        parameters = dict(module.named_parameters())  # a tensor with two names comes once
+        buffers = {
+            name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
+        }
+        self.parameter_names = tuple(parameters)
+        self.parameter_shapes = tuple(tuple(value.shape) for value in parameters.values())
+        self.buffer_names = tuple(buffers)
+        self.buffer_shapes = tuple(tuple(value.shape) for value in buffers.values())
+
+        self.parameters = _flatten(parameters.values(), dtype, device)  # (d,)
+        self.gradient = torch.zeros_like(self.parameters)  # (d,)
+        self.buffers = _flatten(buffers.values(), dtype, device)  # (b,)
+        self.dim = self.parameters.numel()
+        self.num_buffers = self.buffers.numel()
+        self.device = self.parameters.device
+
+        gradients = _views(self.gradient, self.parameter_shapes)
+        self._trained = [
+            (parameter, gradient)
+            for parameter, gradient in zip(parameters.values(), gradients, strict=True)
+            if parameter.requires_grad
+        ]
+        self._bind_gradient()
+
+        slots: dict[int, _Slot] = {}  # by the tensor's identity, for tensors with several names
+        members: list[list[torch.Tensor]] = [list(parameters.values()), list(buffers.values())]
+        for vector, tensors in enumerate(members):
+            start = 0
+            for tensor in tensors:
+                slots[id(tensor)] = _Slot(vector, start, tuple(tensor.shape))
+                start += tensor.numel()
+        self._slots = {name: slots[id(value)] for name, value in persistent.items() if id(value) in slots}
+        self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in slots}
+
+    def load(self, arrays: Sequence[FloatArray]) -> None:
+        """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
+
+        Arrays are `(d,)` and `(b,)`, of any float dtype. Nothing is changed when one of them is refused.
+
+        Raises
+        ------
+        ValueError
+            Wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
+        """
+        staged = self._checked(arrays)
+        for vector, array in zip((self.parameters, self.buffers), staged, strict=False):
+            vector.copy_(torch.from_numpy(array))
+        with torch.no_grad():
+            for buffer, initial in self._fixed.values():
+                buffer.copy_(initial)
+
+    def arrays(self) -> list[FloatArray]:
+        """Return independent copies: `[parameters]`, and `buffers` after it if there are any.
+
+        Raises
+        ------
+        ModelError
+            A module that replaced one of its buffers in `forward` instead of changing it in place: the vector
+            then misses it.
+        """
+        if self.num_buffers == 0:
+            return [_to_numpy(self.parameters)]
+        buffers = dict(self.module.named_buffers())
+        for name, view in zip(self.buffer_names, _views(self.buffers, self.buffer_shapes), strict=True):
+            if buffers[name].data_ptr() != view.data_ptr():
+                raise ModelError(f"the module replaced its buffer '{name}'; change buffers in place, as with copy_()")
+        return [_to_numpy(self.parameters), _to_numpy(self.buffers)]
+
+    def scores(self, features: torch.Tensor) -> torch.Tensor:
+        """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
+
+        Features are cast to the model's dtype and device. Batch norm updates its running statistics.
+        """
+        self.module.train()
+        scores: torch.Tensor = self.module(features.to(self.device, self.dtype))
+        return scores
+
+    def predict(self, features: torch.Tensor, batch_size: int = 4096) -> torch.Tensor:
+        """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
+        self.module.eval()
+        # Made outside inference mode, so that the result may take part in a graph later.
+        predictions = torch.empty(len(features), dtype=self.dtype, device=self.device)
+        with torch.inference_mode():
+            for start in range(0, len(features), batch_size):
+                batch = features[start : start + batch_size].to(self.device, self.dtype)
+                predictions[start : start + batch_size] = self.module(batch)
+        return predictions
+
+    def vjp(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Return `sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
+
+        This is `self.gradient` itself, overwritten by the next call. The graph of `scores` is freed.
+        """
+        self.gradient.zero_()
+        self._bind_gradient()
+        torch.autograd.backward(scores, weights)
+        return self.gradient
+
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
+        """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
+
+        The current values are neither read nor changed; integer buffers are those the module came with.
+
+        Raises
+        ------
+        ValueError
+            As `load`.
+        """
+        vectors = self._checked(arrays)
+        named: dict[str, AnyArray] = {
+            name: vectors[slot.vector][slot.start : slot.stop].reshape(slot.shape).copy()
+            for name, slot in self._slots.items()
+        }
+        return named | {name: _to_numpy(initial) for name, (_, initial) in self._fixed.items()}
+
+    def state_dict(self) -> dict[str, AnyArray]:
+        """Return the current values under the names of the module's `state_dict`, for the model file."""
+        return self.named(self.arrays())
+
+    def load_named(self, arrays: Mapping[str, AnyArray]) -> None:
+        """Load what `named` or `state_dict` returned. Integer buffers may be there and are not read.
+
+        Raises
+        ------
+        ValueError
+            Names missing or unknown, two values for one shared tensor, a wrong shape, and as `load`.
+        """
+        missing = sorted(self._slots.keys() - arrays.keys())
+        unknown = sorted(arrays.keys() - self._slots.keys() - self._fixed.keys())
+        if missing or unknown:
+            raise ValueError(f"the names do not fit the model: missing {missing}, unknown {unknown}")
+        pieces: dict[_Slot, FloatArray] = {}
+        for name, slot in self._slots.items():
+            piece = _check_array(arrays[name], slot.shape, f"'{name}'")
+            if slot in pieces and not np.array_equal(pieces[slot], piece):
+                raise ValueError(f"'{name}' shares its tensor with another name, but the two values differ")
+            pieces.setdefault(slot, piece)
+        vectors = [
+            np.empty(self.dim, NUMPY_DTYPES[self.dtype]),
+            np.empty(self.num_buffers, NUMPY_DTYPES[self.dtype]),
+        ]
+        with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused by load
+            for slot, piece in pieces.items():
+                vectors[slot.vector][slot.start : slot.stop] = piece.reshape(-1)
+        self.load(vectors if self.num_buffers else vectors[:1])
+
+    def _bind_gradient(self) -> None:
+        """Make every `.grad` a view of `gradient`, into which autograd then adds.
+
+        Repeated before each backward pass: a `module.zero_grad()` from outside drops the views, and autograd
+        would fill tensors of its own.
+        """
+        for parameter, gradient in self._trained:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+
+    def _checked(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
+        """Return fresh copies of flat arrays in the model's dtype, or raise ValueError."""
+        expected = {"parameters": self.dim} | ({"buffers": self.num_buffers} if self.num_buffers else {})
+        if len(arrays) != len(expected):
+            raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
+        staged = []
+        for (name, size), array in zip(expected.items(), arrays, strict=True):
+            with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
+                copy = np.array(_check_array(array, (size,), name), dtype=NUMPY_DTYPES[self.dtype], order="C")
+            infinite = copy.size - int(np.count_nonzero(np.isfinite(copy)))
+            if infinite:
+                raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
+            staged.append(copy)
+        return staged
+
+
+def _check_module(module: nn.Module) -> None:
+    """Raise ModelError for a module that flat vectors cannot carry."""
+    if not any(True for _ in module.parameters()):
+        raise ModelError(f"{type(module).__name__} has no parameters to train")
+    for name, parameter in module.named_parameters():
+        if not parameter.is_floating_point():
+            raise ModelError(f"parameter '{name}' must be floating point, got {parameter.dtype}")
+    for name, child in module.named_modules():
+        if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
+            raise ModelError(
+                f"batch norm '{name}' has momentum=None, a cumulative average that needs its count of "
+                "batches, and counts do not travel; give it a number, such as momentum=0.1"
+            )
+
+
+def _check_array(array: AnyArray, shape: tuple[int, ...], name: str) -> FloatArray:
+    """Return `array` if it is a float array of `shape`, or raise ValueError."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+    if array.dtype.kind != "f":
+        raise ValueError(f"{name}: expected a float dtype, got {array.dtype}")
+    if array.shape != shape:
+        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
+    return cast(FloatArray, array)
+
+
+def _flatten(tensors: Iterable[torch.Tensor], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
+    """Copy the tensors one after another into a new vector, and make each a view of its part."""
+    tensors = list(tensors)
+    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
+    views = _views(flat, [tuple(tensor.shape) for tensor in tensors])
+    for tensor, view in zip(tensors, views, strict=True):
+        tensor.grad = None
+        view.copy_(tensor.detach())
+        tensor.data = view
+    return flat
+
+
+def _views(flat: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    """Cut a vector into consecutive views of the given shapes."""
+    stops = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
+    return [flat[start:stop].view(shape) for (start, stop), shape in zip(pairwise(stops), shapes, strict=True)]
+
+
+def _to_numpy(tensor: torch.Tensor) -> AnyArray:
+    """Return an independent copy on the host."""
+    array: AnyArray = tensor.detach().to("cpu", copy=True).numpy()
+    return array

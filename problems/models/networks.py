@@ -1,0 +1,86 @@
+"""Small networks: the linear scorer, one hidden layer, and the FashionMNIST network of LocalSCGDAM.
+
+Every module maps `(batch, *input_shape)` to raw logits `(batch,)` and is initialised from torch's global
+generator; `problems.models.build_model` seeds it and checks the input shape.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+HIDDEN_FEATURES = 64
+
+
+class Linear(nn.Module):
+    """A linear score `w . x + b` of the flattened features: prod(input_shape) weights and one bias."""
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.output = nn.Linear(math.prod(input_shape), 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
+        scores: torch.Tensor = self.output(features.flatten(1))  # (batch, 1)
+        return scores.squeeze(1)
+
+
+class MLP(nn.Module):
+    """One hidden ReLU layer of 64 units on the flattened features."""
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(math.prod(input_shape), HIDDEN_FEATURES)
+        self.output = nn.Linear(HIDDEN_FEATURES, 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
+        hidden = torch.relu(self.hidden(features.flatten(1)))  # (batch, 64)
+        scores: torch.Tensor = self.output(hidden)  # (batch, 1)
+        return scores.squeeze(1)
+
+
+class Table3CNN(nn.Module):
+    """The FashionMNIST classifier of LocalSCGDAM, for images of any channels and sides of at least 8.
+
+    Source: "Federated Compositional Deep AUC Maximization" (LocalSCGDAM), Appendix B, Table 3: two blocks of
+    convolution (32, then 64 channels), batch norm, ReLU and 2 x 2 max-pooling with stride 2, then fully
+    connected layers of 600, 120 and 1 outputs.
+
+    The table leaves open the kernel size, the padding and what stands between the fully connected layers.
+    Chosen here, as is usual for this network: kernel 3 with padding 1 in the first block, kernel 3 without
+    padding in the second (28 x 28 -> 14 x 14 -> 6 x 6, 2304 features), and ReLU after the layers of 600 and
+    120.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.block1 = nn.Sequential(
+            nn.Conv2d(channels, 32, kernel_size=3, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=2, stride=2),
+        )
+        self.block2 = nn.Sequential(
+            nn.Conv2d(32, 64, kernel_size=3),
+            nn.BatchNorm2d(64),
+            nn.ReLU(),
+            nn.MaxPool2d(kernel_size=2, stride=2),
+        )
+        rows, columns = ((side // 2 - 2) // 2 for side in (height, width))
+        self.classifier = nn.Sequential(
+            nn.Linear(64 * rows * columns, 600),
+            nn.ReLU(),
+            nn.Linear(600, 120),
+            nn.ReLU(),
+            nn.Linear(120, 1),
+        )
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
+        features = self.block2(self.block1(images))  # (batch, 64, rows, columns)
+        scores: torch.Tensor = self.classifier(features.flatten(1))  # (batch, 1)
+        return scores.squeeze(1)

@@ -1,0 +1,212 @@
+"""The table of models and `build_model`, which makes one: named, seeded and checked.
+
+A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)` and returns one raw logit a
+sample, `(batch,)`. A user's own comes in as `package.module:factory`, where `factory(input_shape)` returns
+the module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.parameter import is_lazy
+
+from problems.models.networks import MLP, Linear, Table3CNN
+from problems.models.resnet import resnet18, resnet20
+
+MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
+DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
+
+# Second entry of the seed sequence: keeps the weights apart from every other use of the run's seed.
+MODEL_STREAM = int.from_bytes(b"model", "big")
+
+DOTTED_FORM = "package.module:factory"
+
+
+class ModelError(ValueError):
+    """A model that cannot be built or used: unknown, not importable, or not one score per sample."""
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One row of the table: a line of description, and the factory `build(input_shape) -> module`."""
+
+    description: str
+    build: Callable[[tuple[int, ...]], nn.Module]
+
+
+def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
+    """Build the model `name` for samples of `input_shape`, with weights that depend on `seed` only.
+
+    The factory runs on a fork of torch's CPU generator, seeded with `SeedSequence((seed, MODEL_STREAM))`: the
+    same seed gives the same weights and the global generators stay as they were. Then one forward pass in
+    eval mode on two random samples and one on a single sample check the output: it must be `(2,)` and `(1,)`.
+    A column, `(2, 1)` and `(1, 1)`, is accepted too: a forward hook drops the last axis, so that the names of
+    the parameters stay the factory's own. The buffers (batch-norm statistics) are those the factory left; the
+    module comes back in train mode.
+
+    Parameters
+    ----------
+    name
+        A key of `MODELS`, or `package.module:factory`.
+    input_shape
+        The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
+    seed
+        The run's seed, not negative.
+
+    Raises
+    ------
+    ModelError
+        Unknown name, factory not importable, a shape that the model cannot take, a factory that fails or
+        returns no module, or an output that is not one score per sample.
+    """
+    shape = tuple(input_shape)
+    if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
+        raise ModelError(f"input_shape must hold positive integers, such as (30,) or (3, 32, 32); got {shape}")
+    build = MODELS[name].build if name in MODELS else _import_factory(name)
+    (state,) = np.random.SeedSequence((seed, MODEL_STREAM)).generate_state(1, np.uint64)
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
+        torch.default_generator.manual_seed(int(state))
+        try:
+            module = build(shape)
+        except ModelError as error:
+            raise ModelError(f"model '{name}' {error}") from error.__cause__
+        except Exception as error:
+            raise ModelError(f"model '{name}' failed on input_shape {shape}: {_one_line(error)}") from error
+        if not isinstance(module, nn.Module):
+            raise ModelError(f"model '{name}' must return a torch.nn.Module, got {type(module).__name__}")
+        _check_scores(name, module, shape)
+    return module
+
+
+def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
+    """Import the factory that `package.module:factory` names."""
+    module_name, separator, attribute = name.partition(":")
+    if not (separator and module_name and attribute):
+        raise ModelError(f"unknown model '{name}'; expected one of {', '.join(MODELS)}, or '{DOTTED_FORM}'")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a module's own code may raise anything while it is imported
+        raise ModelError(f"model '{name}': cannot import '{module_name}': {_one_line(error)}") from error
+    if not hasattr(module, attribute):
+        raise ModelError(f"model '{name}': module '{module_name}' has no attribute '{attribute}'")
+    factory = getattr(module, attribute)
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise ModelError(f"model '{name}': expected a callable that takes input_shape, got {type(factory).__name__}")
+    build: Callable[[tuple[int, ...]], nn.Module] = factory
+    return build
+
+
+def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Check that `module` gives one score a sample; a column passes, behind a hook that drops its axis."""
+    before = {key: value.clone() for key, value in module.named_buffers() if not is_lazy(value)}
+    weights = next(module.parameters(), torch.empty(0))
+    generator = torch.Generator().manual_seed(0)
+    outputs = []
+    module.eval()
+    for batch in (2, 1):
+        features = torch.randn(batch, *input_shape, generator=generator).to(weights.device, weights.dtype)
+        try:
+            with torch.no_grad():
+                output = module(features)
+        except Exception as error:
+            raise ModelError(
+                f"model '{name}' failed on an input of shape {tuple(features.shape)}: {_one_line(error)}"
+            ) from error
+        if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+            got = output.dtype if isinstance(output, torch.Tensor) else type(output).__name__
+            raise ModelError(f"model '{name}' must return one floating-point tensor of scores, got {got}")
+        outputs.append((batch, tuple(output.shape)))
+    module.train()
+    with torch.no_grad():
+        after = dict(module.named_buffers())
+        for key, value in before.items():
+            after[key].copy_(value)
+    is_column = all(shape == (batch, 1) for batch, shape in outputs)
+    for batch, shape in outputs:
+        if shape != (batch,) and not is_column:
+            raise ModelError(
+                f"model '{name}' must return one score per sample: expected shape ({batch},) or ({batch}, 1) "
+                f"for an input of shape {(batch, *input_shape)}, got {shape}"
+            )
+    if is_column:
+        module.register_forward_hook(_drop_last_axis)
+
+
+def _drop_last_axis(module: nn.Module, inputs: Any, scores: torch.Tensor) -> torch.Tensor:
+    """Forward hook: scores `(batch, 1)` become `(batch,)`."""
+    return scores.squeeze(1)
+
+
+def _one_line(error: Exception) -> str:
+    """The error's type and the first line of its message."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+
+
+def _images_only(build: Callable[[tuple[int, ...]], nn.Module]) -> Callable[[tuple[int, ...]], nn.Module]:
+    """Let `build` see nothing but `(channels, height, width)` with sides of at least `MINIMUM_SIDE`."""
+
+    def checked(input_shape: tuple[int, ...]) -> nn.Module:
+        if len(input_shape) != 3 or min(input_shape[1:]) < MINIMUM_SIDE:
+            raise ModelError(
+                "needs images, input_shape (channels, height, width) with sides of at least "
+                f"{MINIMUM_SIDE}; got {input_shape} ('linear' and 'mlp' take any shape)"
+            )
+        return build(input_shape)
+
+    return checked
+
+
+def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
+    """DenseNet-121 as MONAI has it, one output, random weights.
+
+    Source: G. Huang, Z. Liu, L. van der Maaten, K. Weinberger, "Densely Connected Convolutional Networks",
+    CVPR 2017. FedX and LocalSCGDAM use it on medical images, FedX from ImageNet weights: bring those in with
+    a factory of your own. Its five halvings need 29 pixels a side, one more than ChestMNIST has, so a side
+    shorter than 32 is padded with zeros, evenly, to 32.
+    """
+    try:
+        nets = importlib.import_module("monai.networks.nets")
+    except ImportError as error:
+        raise ModelError("needs MONAI, the optional extra 'medical': pip install -e '.[medical]'") from error
+    module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
+    if min(input_shape[1:]) < DENSENET_SIDE:
+        module.register_forward_pre_hook(_pad_images)
+    return module
+
+
+def _pad_images(module: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
+    """Forward pre-hook: pad images `(batch, c, h, w)` with zeros to sides of at least `DENSENET_SIDE`."""
+    (images,) = inputs
+    rows, columns = (max(DENSENET_SIDE - side, 0) for side in images.shape[2:])
+    return functional.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
+
+
+MODELS: dict[str, ModelEntry] = {
+    "linear": ModelEntry("Linear score of the flattened features, with one bias.", Linear),
+    "mlp": ModelEntry("One hidden ReLU layer of 64 units on the flattened features.", MLP),
+    "table3-cnn": ModelEntry(
+        "FashionMNIST network of LocalSCGDAM, Table 3: two convolutions, three fully connected layers.",
+        _images_only(Table3CNN),
+    ),
+    "resnet20": ModelEntry(
+        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.",
+        _images_only(resnet20),
+    ),
+    "resnet18": ModelEntry(
+        "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18)
+    ),
+    "densenet121": ModelEntry(
+        "DenseNet-121 from MONAI for medical images (extra 'medical'), 7 million parameters.",
+        _images_only(_densenet121),
+    ),
+}

@@ -1,0 +1,1 @@
+"""Objectives and their closed-form derivatives."""

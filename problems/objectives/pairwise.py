@@ -1,0 +1,249 @@
+"""Compositional pairwise risks and their closed-form derivatives.
+
+    F(w) = mean_{z in S_1} f( mean_{z' in S_2} l(h(w; z), h(w; z')) )                     FedX, equation (1)
+
+Every l here is a function of the difference s = h(z') - h(z) of a partner's and a positive's score, so one slope
+dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective answers four questions:
+what is observed of the inner mean, how observations are averaged over time, what f'(u) l'(s) is, and what F is.
+
+| name            | l(s)                               | f            | u is kept as |
+|-----------------|------------------------------------|--------------|--------------|
+| square          | (1 + s)^2                          | identity     | -            |
+| psm             | 1 / (1 + exp(-s))                  | identity     | -            |
+| squared-hinge   | (margin + s)_+^2                   | identity     | -            |
+| logistic        | log(1 + exp(s))                    | identity     | -            |
+| kl-opauc        | exp((margin + s)_+^2 / lambda)     | lambda log   | log u        |
+| auprc           | [1(y'=+) l(s), l(s)], S_2 = all    | -u_1 / u_2   | u (2 values) |
+| p-norm-push     | squared-hinge or logistic          | u^p          | u            |
+
+Sources: FedX (Guo et al.) Section 4 and Appendix A; Zhu et al. 2022 for kl-opauc; Qi et al. 2021 for auprc; Rudin
+2009 for p-norm-push. Rudin raises the loss of each *negative* to the power p; here, as in the general form (1), the
+outer mean runs over the positives. The paper's AUPRC f = u_1 / u_2 is to be maximised; it is minimised negated.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# log of the smallest weight told apart from zero: keeps log-domain sums free of -inf - (-inf)
+_LOG_ZERO = -1e300
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """A pairwise loss l(s) of the score difference s = partner - positive, and its derivative."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+def _psm_slope(s: Tensor) -> Tensor:
+    p = torch.sigmoid(s)
+    return p * (1 - p)
+
+
+def make_surrogate(name: str, margin: float) -> Surrogate:
+    """The surrogate called ``name`` (square, psm, squared-hinge or logistic)."""
+    match name:
+        case "square":
+            return Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s))
+        case "psm":
+            return Surrogate(torch.sigmoid, _psm_slope)
+        case "squared-hinge":
+            return Surrogate(
+                lambda s: torch.clamp(margin + s, min=0) ** 2, lambda s: 2 * torch.clamp(margin + s, min=0)
+            )
+        case "logistic":
+            return Surrogate(functional.softplus, torch.sigmoid)
+        case _:
+            raise ValueError(f"surrogate {name!r}: allowed are square, psm, squared-hinge and logistic")
+
+
+class PairwiseObjective(ABC):
+    """One compositional pairwise risk. Shapes: s (n, m) differences of n positives and m partners; labels (m,) of
+    the partners; weights (m,) of the partners in the inner mean; u (n, k) inner estimates."""
+
+    inner_dim: ClassVar[int] = 1
+    linear: ClassVar[bool] = False
+    partners: ClassVar[Literal["negatives", "all"]] = "negatives"
+
+    @abstractmethod
+    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        """(n, k) the observed inner mean (1/m) sum_j weights_j l(s_ij), in the form u is kept in."""
+
+    def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
+        """u <- (1 - gamma) * u + gamma * observed, equation (8)."""
+        return (1 - gamma) * u + gamma * observed
+
+    @abstractmethod
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, which bounds l/u for a u gone stale."""
+
+    @abstractmethod
+    def outer(self, u: Tensor) -> Tensor:
+        """(n,) f(u_i)."""
+
+    def risk(self, positives: Tensor, partners: Tensor, labels: Tensor | None = None, block: int = 512) -> float:
+        """F on given scores: (p,) positives, (q,) partners and, for ``auprc``, their labels."""
+        positives, partners = positives.double(), partners.double()
+        total = 0.0
+        for rows in torch.split(positives, block):
+            observed = self.observe(partners[None, :] - rows[:, None], labels, None)
+            total += float(self.outer(observed).sum())
+        return total / len(positives)
+
+
+@dataclass(frozen=True)
+class LinearRisk(PairwiseObjective):
+    """f = identity: the plain pairwise risk (11). Its inner estimate plays no part in any gradient."""
+
+    linear: ClassVar[bool] = True
+    surrogate: Surrogate
+
+    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
+
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor | None, num_partners: float) -> Tensor:
+        return self.surrogate.slope(s)
+
+    def outer(self, u: Tensor) -> Tensor:
+        return u[:, 0]
+
+
+@dataclass(frozen=True)
+class KLPartialAUC(PairwiseObjective):
+    """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the squared hinge.
+
+    Only l / u ever enters a gradient, so log u is kept and nothing overflows at any score. The exact u is never
+    smaller than l / |S_2|; a stale one can be, and its ratio is cut there.
+    """
+
+    margin: float
+    temperature: float
+
+    def _hinge(self, s: Tensor) -> Tensor:
+        return torch.clamp(self.margin + s, min=0)
+
+    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        exponent = self._hinge(s) ** 2 / self.temperature
+        if weights is not None:
+            exponent = exponent + torch.log(weights).clamp(min=_LOG_ZERO)
+        return (torch.logsumexp(exponent, dim=1) - math.log(s.shape[1]))[:, None]
+
+    def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
+        if gamma == 1:
+            return observed
+        return torch.logaddexp(u + math.log1p(-gamma), observed + math.log(gamma))
+
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+        hinge = self._hinge(s)
+        log_ratio = (hinge**2 / self.temperature - u).clamp(max=math.log(num_partners))  # log(l / u)
+        return torch.exp(log_ratio) * 2 * hinge
+
+    def outer(self, u: Tensor) -> Tensor:
+        return self.temperature * u[:, 0]
+
+
+@dataclass(frozen=True)
+class AUPRC(PairwiseObjective):
+    """Average precision (14): u = (mean of l over positive partners, mean of l over all), f = -u_1 / u_2.
+
+    A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; a stale one is raised to that.
+    """
+
+    inner_dim: ClassVar[int] = 2
+    partners: ClassVar[Literal["negatives", "all"]] = "all"
+    surrogate: Surrogate
+
+    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        assert labels is not None
+        loss = self.surrogate.value(s)
+        return torch.stack([_weighted_mean(loss * labels, weights), _weighted_mean(loss, weights)], dim=1)
+
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+        assert labels is not None
+        floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
+        u1, u2 = u[:, :1], u[:, 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
+        return (u1 / u2 - labels) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2
+
+    def outer(self, u: Tensor) -> Tensor:
+        return -u[:, 0] / u[:, 1].clamp(min=torch.finfo(u.dtype).tiny)
+
+
+@dataclass(frozen=True)
+class PNormPush(PairwiseObjective):
+    """f = u^p, p >= 1: a positive that many partners outrank weighs more than in proportion."""
+
+    surrogate: Surrogate
+    power: float
+
+    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
+
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+        return self.power * u ** (self.power - 1) * self.surrogate.slope(s)
+
+    def outer(self, u: Tensor) -> Tensor:
+        return u[:, 0] ** self.power
+
+
+def _weighted_mean(loss: Tensor, weights: Tensor | None) -> Tensor:
+    return loss.mean(dim=1) if weights is None else loss @ weights / loss.shape[1]
+
+
+LINEAR = {
+    "square": "squared pairwise loss",
+    "psm": "pairwise sigmoid, symmetric: robust to label noise",
+    "squared-hinge": "squared hinge with a margin",
+    "logistic": "logistic pairwise loss",
+}
+NON_LINEAR = {
+    "kl-opauc": "one-way partial AUC, KL form with temperature lambda",
+    "auprc": "average precision; every sample is a partner",
+    "p-norm-push": "p-norm push with p = fedx.power",
+}
+PAIRWISE_LOSSES = LINEAR | NON_LINEAR
+
+
+def make_objective(
+    name: str,
+    *,
+    margin: float = 1.0,
+    temperature: float = 1.0,
+    surrogate: str = "squared-hinge",
+    power: float = 2.0,
+) -> PairwiseObjective:
+    """The objective called ``name`` (a key of `PAIRWISE_LOSSES`).
+
+    Args:
+        margin: of the hinge losses.
+        temperature: lambda of ``kl-opauc``.
+        surrogate: inside ``auprc`` and ``p-norm-push``.
+        power: p of ``p-norm-push``.
+
+    Raises:
+        ValueError: the name is unknown, or the surrogate does not fit.
+    """
+    if name in LINEAR:
+        return LinearRisk(make_surrogate(name, margin))
+    match name:
+        case "kl-opauc":
+            return KLPartialAUC(margin, temperature)
+        case "auprc":
+            if surrogate == "squared-hinge" and margin == 0:
+                raise ValueError("loss 'auprc' with surrogate 'squared-hinge' needs a margin > 0, got 0")
+            return AUPRC(make_surrogate(surrogate, margin))
+        case "p-norm-push":
+            if surrogate == "psm":
+                raise ValueError("loss 'p-norm-push': surrogate got 'psm', allowed: squared-hinge, logistic")
+            return PNormPush(make_surrogate(surrogate, margin), power)
+        case _:
+            raise ValueError(f"loss {name!r}: allowed are {', '.join(PAIRWISE_LOSSES)}")

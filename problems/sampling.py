@@ -1,0 +1,69 @@
+"""Samplers: batches of a class without replacement, epoch by epoch, and the pool walked as a queue.
+
+Both are functions of an address (seed, purpose, client, position), so a sampler has no state that could be lost:
+batch number ``t`` is the same whether or not the batches before it were asked for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.randomness import Purpose, stream
+
+Indices = NDArray[np.int64]
+
+
+class EpochSampler:
+    """Batches of a fixed set of indices, reshuffled every epoch.
+
+    The last incomplete batch of an epoch is dropped unless it is the only one (then every batch is the whole set,
+    shuffled).
+
+    Args:
+        indices: (n,) the samples to draw from; n = 0 gives empty batches.
+        batch_size: samples a batch; 0 means all.
+        seed, purpose, keys: the address of this sampler's streams.
+    """
+
+    def __init__(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose, *keys: int) -> None:
+        self.indices = indices
+        self.batch_size = min(batch_size or len(indices), len(indices))
+        self._address = (seed, purpose, keys)
+        self._epoch = -1
+        self._order = indices
+
+    def batch(self, position: int) -> Indices:
+        """(batch_size,) the indices of batch number ``position``, counted from 0 over the whole run."""
+        if self.batch_size == 0:
+            return self.indices
+        epoch, place = divmod(position, len(self.indices) // self.batch_size)
+        if epoch != self._epoch:
+            seed, purpose, keys = self._address
+            self._order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
+            self._epoch = epoch
+        return self._order[place * self.batch_size : (place + 1) * self.batch_size]
+
+
+class PoolQueue:
+    """Entries 0..size-1 in random order, taken from the front, reshuffled when they run out.
+
+    A draw larger than the pool is the whole pool: every entry once.
+    """
+
+    def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int) -> None:
+        self.size = size
+        self._rng = stream(seed, purpose, *keys)
+        self._queue = self._rng.permutation(size)
+        self._next = 0
+
+    def take(self, count: int) -> Indices:
+        """(min(count, size),) the next entries; a reshuffle in between may repeat one."""
+        count = min(count, self.size)
+        taken = self._queue[self._next : self._next + count]
+        self._next += count
+        if len(taken) < count:
+            self._queue = self._rng.permutation(self.size)
+            self._next = count - len(taken)
+            taken = np.concatenate([taken, self._queue[: self._next]])
+        return taken

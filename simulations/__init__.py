@@ -1,0 +1,1 @@
+"""Research on top of the apps: the in-process engine, references and the command line."""

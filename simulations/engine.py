@@ -1,0 +1,180 @@
+"""The in-process engine: the same ServerApp, Strategy and ClientApp objects, with no polling and no processes.
+
+A ``flwr.serverapp.Grid`` that runs a message's ClientApp when the message is pushed. Node ids, message ids, contexts
+and error replies behave as in Flower's own simulation; what a ClientApp or the server does to a message's records
+stays with it, because each side gets containers of its own. The arrays inside are immutable bytes and are shared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import ClientAppException
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+RUN_ID = 1
+SERVER_NODE_ID = 1
+FIRST_NODE_ID = 1000
+
+
+@contextmanager
+def task_identity() -> Iterator[None]:
+    """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
+    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = RUN_ID, RUN_ID, SERVER_NODE_ID
+    try:
+        yield
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+
+
+class InProcessGrid(Grid):
+    """A grid whose nodes are contexts in this process.
+
+    Args:
+        client_app: what every node runs.
+        num_clients: nodes, with partition ids 0 to num_clients - 1.
+        run_config: the flat run config, copied for every node.
+        node_config: extra node-config entries, the same for every node.
+    """
+
+    engine = "in-process"
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_clients: int,
+        run_config: Mapping[str, bool | int | float | str],
+        node_config: Mapping[str, bool | int | float | str] | None = None,
+    ) -> None:
+        self._app = client_app
+        self._run = Run.create_empty(RUN_ID)
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        self._contexts = {
+            FIRST_NODE_ID + partition: Context(
+                run_id=RUN_ID,
+                node_id=FIRST_NODE_ID + partition,
+                node_config={"partition-id": partition, "num-partitions": num_clients, **(node_config or {})},
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for partition in range(num_clients)
+        }
+
+    def set_run(self, run: Run) -> None:
+        """Set the run the grid operates in."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Flower's deprecated constructor of messages."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """The ids of all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Run each message's ClientApp and keep its reply until it is pulled."""
+        pushed = []
+        for message in messages:
+            message_id = f"message-{next(self._message_ids)}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self._replies[message_id] = self._answer(message)
+            pushed.append(message_id)
+        return pushed
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies to some messages, each handed out once."""
+        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push messages and pull their replies, in the order of the messages."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        replies: list[Message] = []
+        for message in messages:
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            replies.extend(self.pull_messages(self.push_messages([message])))
+        return replies
+
+    def _answer(self, message: Message) -> Message:
+        context = self._contexts.get(message.metadata.dst_node_id)
+        if context is None:
+            error = Error(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}")
+            return self._stamped(Message(error, reply_to=message))
+        try:
+            reply = self._app(_with_own_records(message), context)
+        except Exception as exception:
+            wrapped = ClientAppException(str(exception))
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(wrapped)}:<'{wrapped}'>")
+            reply = Message(error, reply_to=message)
+        return self._stamped(_with_own_records(reply))
+
+    def _stamped(self, reply: Message) -> Message:
+        reply.metadata.__dict__["_message_id"] = f"reply-{reply.metadata.reply_to_message_id}"
+        return reply
+
+
+def _with_own_records(message: Message) -> Message:
+    """The message in containers of its own, around the same immutable values."""
+    if not message.has_content():
+        return message
+    records = RecordDict()
+    for name, record in message.content.items():
+        records[name] = _copied(record)
+    copy = Message(records, reply_to=message)
+    copy.__dict__["_metadata"] = message.metadata
+    return copy
+
+
+def _copied(record: Any) -> Any:
+    if isinstance(record, ArrayRecord):
+        return ArrayRecord(dict(record))
+    kind = MetricRecord if isinstance(record, MetricRecord) else ConfigRecord
+    return kind({key: list(value) if isinstance(value, list) else value for key, value in record.items()})
+
+
+def run_in_process(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    num_clients: int,
+    run_config: Mapping[str, bool | int | float | str],
+) -> InProcessGrid:
+    """Run a whole federation in this process; exceptions of the ServerApp come through.
+
+    Returns:
+        The grid, with the clients' contexts as the run left them.
+    """
+    with task_identity():
+        grid = InProcessGrid(client_app, num_clients, run_config)
+        context = Context(
+            run_id=RUN_ID,
+            node_id=SERVER_NODE_ID,
+            node_config={},
+            state=RecordDict(),
+            run_config=dict(run_config),
+        )
+        server_app(grid, context)
+        return grid

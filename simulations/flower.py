@@ -1,0 +1,108 @@
+"""Runs the app with ``flwr run`` and reports what really happened.
+
+``flwr run`` exits with 0 when the run failed, so this module submits, follows the log, asks for the final status,
+and looks for the result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+PROJECT = Path(__file__).resolve().parent.parent
+POLL_SECONDS = 1.0
+UNFINISHED = ("pending", "starting", "running")
+
+
+class FlowerError(RuntimeError):
+    """``flwr`` refused a run, or the run did not complete; the message says why."""
+
+
+def run_with_flower(
+    num_clients: int, run_config: Mapping[str, bool | int | float | str], *, quiet: bool = False
+) -> None:
+    """Submit a run to Flower's local simulation, follow it, and return when it has completed.
+
+    Raises:
+        FlowerError: the run was refused, failed or was stopped.
+    """
+    if not (PROJECT / "pyproject.toml").exists():
+        raise FlowerError(f"{PROJECT} holds no pyproject.toml: --engine flower needs a checkout of the project")
+    with tempfile.TemporaryDirectory() as folder:
+        overrides = Path(folder) / "run-config.toml"
+        overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
+        cores = os.cpu_count() or 1
+        federation = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={cores}"
+        submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
+    run_id = str(submitted["run-id"])
+    follower = None
+    if not quiet:
+        follower = subprocess.Popen(_flwr("log", run_id, "--stream"), env=_environment())
+    try:
+        status, details = _wait(run_id)
+    except KeyboardInterrupt:
+        subprocess.run(_flwr("stop", run_id), env=_environment(), check=False, capture_output=True)
+        raise
+    finally:
+        if follower is not None:
+            try:
+                follower.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                follower.kill()
+                follower.wait()
+    if status != "finished:completed":
+        raise FlowerError(f"run {run_id} ended as {status}{': ' + details if details else ''}")
+
+
+def nested(flat: Mapping[str, bool | int | float | str]) -> dict[str, Any]:
+    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *tables, name = key.split(".")
+        level = tree
+        for table in tables:
+            level = level.setdefault(table, {})
+        level[name] = value
+    return tree
+
+
+def _wait(run_id: str) -> tuple[str, str]:
+    while True:
+        run = _flwr_json("list", "--run-id", run_id)["runs"][0]
+        if run["status"] not in UNFINISHED:
+            return str(run["status"]), str(run.get("status-details") or "")
+        time.sleep(POLL_SECONDS)
+
+
+def _flwr(*arguments: str) -> list[str]:
+    beside = Path(sys.executable).with_name("flwr")
+    return [str(beside) if beside.exists() else "flwr", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    # Without it Flower re-installs every dependency in a new environment for each run.
+    return {**os.environ, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+
+
+def _flwr_json(*arguments: str) -> Any:
+    done = subprocess.run(
+        _flwr(*arguments, "--format", "json"), env=_environment(), capture_output=True, text=True, check=False
+    )
+    try:
+        answer = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        answer = None
+    if done.returncode != 0 or not isinstance(answer, dict) or answer.get("success") is False:
+        said = answer.get("error-message") if isinstance(answer, dict) else None
+        reason = said or done.stderr.strip() or done.stdout.strip()
+        raise FlowerError(f"flwr {arguments[0]} failed: {reason}")
+    return answer

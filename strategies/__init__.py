@@ -1,0 +1,1 @@
+"""The server half of every algorithm: drop-in Flower strategies."""

@@ -1,0 +1,121 @@
+"""The handshake: which sites there are, by partition id, before the first round.
+
+Flower's node ids are random and change from run to run. Everything that must be reproducible (sampling, order of
+aggregation) therefore goes by partition id, which each node is asked for once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType
+from flwr.serverapp import Grid
+
+from payloads.handshake import SiteReport
+from payloads.record import PayloadError
+from payloads.wire import PAYLOAD, ROUND, content, count_bytes
+from problems.randomness import Purpose, stream
+
+
+class StrategyError(RuntimeError):
+    """A run that cannot go on; the message says at which round and why."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The sites of a run in the order of their partition ids.
+
+    Attributes:
+        node_ids: Flower's node id of each site.
+        reports: what each site told.
+        bytes_up, bytes_down: what the handshake cost.
+    """
+
+    node_ids: tuple[int, ...]
+    reports: tuple[SiteReport, ...]
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __len__(self) -> int:
+        return len(self.node_ids)
+
+    @property
+    def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(N, 2) negatives and positives of each site."""
+        return np.array([report.class_counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
+
+    def sample(self, fraction: float, minimum: int, seed: int, server_round: int) -> list[int]:
+        """Sorted places of the clients of a round: max(minimum, round(fraction * N)), without replacement."""
+        count = max(minimum, round(fraction * len(self)))
+        if count > len(self):
+            raise StrategyError(
+                f"round {server_round}: {count} clients are needed (min-train-nodes), {len(self)} are connected"
+            )
+        if count == len(self):
+            return list(range(count))
+        rng = stream(seed, Purpose.SAMPLE_CLIENTS, server_round)
+        return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
+
+
+def call_the_roll(grid: Grid, timeout: float) -> Roster:
+    """Ask every node who it is until all partitions have answered.
+
+    A node says how many partitions it believes in; the roll is complete when that many have answered. Nodes that
+    name no number (a deployment without ``num-partitions``) are complete as soon as all connected ones answered.
+
+    Raises:
+        StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
+    """
+    deadline = time.monotonic() + timeout
+    reports: dict[int, SiteReport] = {}
+    bytes_up = bytes_down = 0
+    while True:
+        new = sorted(set(grid.get_node_ids()) - set(reports))
+        if new:
+            config = ConfigRecord({ROUND: 0})
+            messages = [
+                Message(content(config=config), dst_node_id=node, message_type=MessageType.QUERY) for node in new
+            ]
+            bytes_down += sum(count_bytes(message.content) for message in messages)
+            replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
+            for reply in replies:
+                reports[reply.metadata.src_node_id] = _read_report(reply)
+                bytes_up += count_bytes(reply.content)
+        expected = max((report.num_partitions for report in reports.values()), default=1)
+        if len(reports) >= expected:
+            return _by_partition(reports, bytes_up, bytes_down)
+        if time.monotonic() > deadline:
+            known = {report.partition_id for report in reports.values()}
+            missing = [str(partition) for partition in range(expected) if partition not in known]
+            raise StrategyError(
+                f"handshake: {len(reports)} of {expected} sites joined within {timeout:g} s; "
+                f"missing partitions: {', '.join(missing)} (handshake-timeout sets the wait)"
+            )
+        time.sleep(0.02)
+
+
+def _read_report(reply: Message) -> SiteReport:
+    if reply.has_error():
+        raise StrategyError(f"handshake: a site failed: {reply.error.reason}")
+    try:
+        return SiteReport.from_record(reply.content.config_records[PAYLOAD])
+    except KeyError:
+        raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?") from None
+    except PayloadError as error:
+        raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
+
+
+def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:
+    order = sorted(reports, key=lambda node: reports[node].partition_id)
+    partitions = [reports[node].partition_id for node in order]
+    if doubled := _first_doubled(partitions):
+        raise StrategyError(f"handshake: partition {doubled[0]} is claimed by two sites")
+    return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
+
+
+def _first_doubled(values: Sequence[int]) -> list[int]:
+    return [left for left, right in pairwise(values) if left == right][:1]

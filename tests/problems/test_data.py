@@ -1,0 +1,284 @@
+"""What `load` promises whatever the data set: determinism, partitions, disturbances, errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from problems.data import DATASETS, PARTITIONS, DataError, DataSpec, FederatedData, Samples, load, validate
+from problems.data.disturb import drop_positives, flip_labels
+from problems.data.partitions import partition
+from problems.data.spec import NEEDS_FILES
+
+
+def parts_of(data: FederatedData) -> list[Samples]:
+    return [data.client(index) for index in range(data.num_clients)]
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("num_clients", [1, 5, 16])
+def test_partitions_place_every_sample_once(name: str, num_clients: int) -> None:
+    rng = np.random.default_rng(1)
+    classes = rng.integers(0, 6, size=701)
+    spec = DataSpec(partition=name, partition_classes=6 if num_clients == 1 else 2)
+    parts = partition(spec, (classes < 3).astype(np.int8), classes, num_clients)
+    assert len(parts) == num_clients
+    assert min(map(len, parts)) >= 1
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(701))
+
+
+@pytest.mark.parametrize("name", PARTITIONS)
+def test_equal_arguments_give_equal_bytes(name: str) -> None:
+    spec = DataSpec(partition=name, label_noise=0.1, client_shift=0.01, seed=3)
+    first, second = load(spec, 10), load(spec, 10)
+    for left, right in zip([*parts_of(first), first.test], [*parts_of(second), second.test], strict=True):
+        assert left.features.tobytes() == right.features.tobytes()
+        assert left.labels.tobytes() == right.labels.tobytes()
+
+
+@pytest.mark.parametrize("name", [name for name in PARTITIONS if name not in ("natural", "consecutive")])
+def test_the_seed_moves_a_drawn_partition(name: str) -> None:
+    classes = np.repeat(np.arange(10), 50)
+    drawn = [
+        partition(DataSpec(partition=name, seed=seed), (classes < 5).astype(np.int8), classes, 8) for seed in (0, 1)
+    ]
+    assert any(not np.array_equal(left, right) for left, right in zip(*drawn, strict=True))
+
+
+def test_iid_clients_are_even_in_size_and_in_positives() -> None:
+    data = load(DataSpec(), 16)
+    sizes = [len(part) for part in parts_of(data)]
+    positives = [len(part.positives) for part in parts_of(data)]
+    assert max(sizes) - min(sizes) <= 1
+    assert max(positives) - min(positives) <= 1
+    assert min(positives) >= 8
+    assert sum(sizes) == len(data.train) == 1437
+
+
+def test_what_the_other_partitions_are_for() -> None:
+    classes = np.repeat(np.arange(10), 100)
+    labels = (classes < 5).astype(np.int8)
+
+    def held(name: str, num_clients: int = 10, **options: float) -> list[np.ndarray]:
+        spec = replace(DataSpec(partition=name), **options)
+        return [np.bincount(classes[rows], minlength=10) for rows in partition(spec, labels, classes, num_clients)]
+
+    assert all((counts > 0).sum() == 2 for counts in held("pathological"))
+    assert all((counts > 0).sum() == 2 and counts.sum() == 200 for counts in held("pathological", num_clients=5))
+    assert all((counts > 0).sum() == 3 for counts in held("pathological", partition_classes=3))
+    assert all((counts > 0).sum() <= 2 and counts.sum() == 100 for counts in held("shard"))
+    linear = [counts.sum() for counts in held("linear")]
+    assert linear[0] < 30
+    assert linear == sorted(linear)
+    assert [np.argmax(counts) for counts in held("sorted-90")] == list(range(10))
+    assert all(75 <= counts.max() < 100 and counts.sum() == 100 for counts in held("sorted-90"))
+    assert [list(np.flatnonzero(counts)) for counts in held("consecutive")] == [[digit] for digit in range(10)]
+    concentrated = np.mean([counts.max() / counts.sum() for counts in held("dirichlet", partition_alpha=0.1)])
+    even = np.mean([counts.max() / counts.sum() for counts in held("dirichlet", partition_alpha=100.0)])
+    assert concentrated > 0.4 > 0.2 > even
+    skewed = [counts.sum() for counts in held("positives-skewed")]
+    assert max(skewed) > 2 * min(skewed)
+
+
+def test_train_is_the_union_of_the_clients_without_copies() -> None:
+    data = load(DataSpec(partition="dirichlet"), 7)
+    assert np.shares_memory(data.client(3).features, data.train.features)
+    np.testing.assert_array_equal(np.concatenate([part.features for part in parts_of(data)]), data.train.features)
+    np.testing.assert_array_equal(np.concatenate([part.labels for part in parts_of(data)]), data.train.labels)
+    assert data.input_shape == data.train.shape == data.client(0).shape == (64,)
+
+
+def test_training_and_test_samples_are_the_data_set() -> None:
+    data = load(DataSpec(dataset="breast-cancer"), 4)
+    assert (len(data.train), len(data.test)) == (456, 113)
+    assert (len(data.train.positives), len(data.test.positives)) == (170, 42)
+    np.testing.assert_allclose(data.train.features.mean(axis=0), 0.0, atol=1e-6)
+    np.testing.assert_allclose(data.train.features.std(axis=0), 1.0, atol=1e-5)
+    rows = {row.tobytes() for row in np.concatenate((data.train.features, data.test.features))}
+    assert len(rows) == 569
+
+
+def test_samples_are_float32_contiguous_and_read_only() -> None:
+    data = load(DataSpec(client_shift=0.01), 3)
+    for samples in (data.train, data.test, data.client(2)):
+        assert samples.features.dtype == np.float32
+        assert samples.labels.dtype == np.int8
+        assert samples.features.flags.c_contiguous
+        assert not samples.features.flags.writeable
+        assert not samples.labels.flags.writeable
+        assert len(samples.positives) + len(samples.negatives) == len(samples)
+        assert samples.labels[samples.positives].all()
+    mine = np.zeros((2, 3), dtype=np.float32)
+    Samples(mine, np.array([0, 1]))
+    assert mine.flags.writeable
+    with pytest.raises(ValueError, match="do not belong together"):
+        Samples(mine, np.array([0, 1, 1]))
+    with pytest.raises(ValueError, match=r"labels must be 0 or 1, got \[0, 2\]"):
+        Samples(mine, np.array([0, 2]))
+
+
+@pytest.mark.parametrize(("noise", "flipped"), [(0.0, (0, 0)), (0.1, (13, 129)), (0.2, (27, 259)), (0.3, (41, 389))])
+def test_label_noise_flips_exactly_its_share_of_each_class(noise: float, flipped: tuple[int, int]) -> None:
+    clean, noisy = load(DataSpec(), 4), load(DataSpec(label_noise=noise), 4)
+    labels = clean.train.labels
+    assert (len(clean.train.positives), len(clean.train.negatives)) == (139, 1298)
+    changed = flip_labels(labels, noise, seed=0) != labels
+    assert (changed[labels == 1].sum(), changed[labels == 0].sum()) == flipped
+    assert len(noisy.train.positives) == 139 - flipped[0] + flipped[1]
+    np.testing.assert_array_equal(noisy.test.labels, clean.test.labels)
+
+
+def test_imbalance_drops_training_positives_only() -> None:
+    data = load(DataSpec(positive_label="first-half", imbalance=0.1), 4)
+    whole = load(DataSpec(positive_label="first-half"), 4)
+    negatives = len(whole.train.negatives)
+    assert len(data.train.negatives) == negatives
+    assert len(data.train.positives) == negatives // 9
+    np.testing.assert_array_equal(data.test.features, whole.test.features)
+
+
+def test_imbalance_takes_the_fraction_as_it_is_written() -> None:
+    labels = np.repeat(np.array([1, 0], dtype=np.int8), (50, 63))
+    for ratio, kept in ((0.1, 7), (0.3, 27), (0.25, 21), (0.125, 9)):
+        assert labels[drop_positives(labels, ratio, seed=0)].sum() == kept
+
+
+def test_client_shift_is_the_papers_gaussian() -> None:
+    plain = load(DataSpec(), 16)
+    shifted = load(DataSpec(client_shift=0.01, client_shift_std=0.2), 16)
+    np.testing.assert_array_equal(plain.train.features, shifted.train.features)
+    np.testing.assert_array_equal(plain.test.features, shifted.test.features)
+    noises = [shifted.client(i).features - plain.client(i).features for i in range(16)]
+    for index, noise in enumerate(noises):
+        assert noise.mean() == pytest.approx(-0.08 + 0.01 * index, abs=4 * 0.2 / np.sqrt(noise.size))
+        assert noise.std() == pytest.approx(0.2, rel=0.05)
+        np.testing.assert_array_equal(shifted.client(index).labels, plain.client(index).labels)
+    assert not np.allclose(noises[0][:89] + 0.08, noises[1][:89] + 0.07, atol=1e-3)
+    assert shifted.client(5) is shifted.client(5)
+
+
+def test_one_purposes_randomness_leaves_the_others_alone() -> None:
+    plain, noisy = (
+        load(DataSpec(partition="consecutive"), 4),
+        load(DataSpec(partition="consecutive", label_noise=0.2), 4),
+    )
+    np.testing.assert_array_equal(plain.test.features, noisy.test.features)
+    np.testing.assert_array_equal(plain.train.features, noisy.train.features)
+
+
+def test_positive_labels() -> None:
+    eights = load(DataSpec(), 2)
+    assert len(eights.train.positives) + len(eights.test.positives) == 174
+    chosen = load(DataSpec(positive_label="3, 5"), 2)
+    assert len(chosen.train.positives) + len(chosen.test.positives) == 183 + 182
+    half = load(DataSpec(positive_label="first-half"), 2)
+    assert len(half.train.positives) + len(half.test.positives) == 901
+    benign = load(DataSpec(dataset="breast-cancer", positive_label="benign"), 2)
+    assert len(benign.train.positives) + len(benign.test.positives) == 357
+    with pytest.raises(DataError, match="positive-label '11' does not occur; labels that occur: 0, 1, 2"):
+        load(DataSpec(positive_label="11"), 2)
+    with pytest.raises(DataError, match="one class only: 1,797 positives and 0 negatives"):
+        load(DataSpec(positive_label="0,1,2,3,4,5,6,7,8,9"), 2)
+
+
+def test_offset_sites_hide_the_best_feature_across_sites() -> None:
+    data = load(DataSpec(dataset="synthetic-offset-sites", seed=5), 16)
+    assert (len(data.train), len(data.test), data.input_shape) == (1920, 9600, (10,))
+    assert len(data.test.positives) == 1600
+    offsets = []
+    for part in parts_of(data):
+        assert (len(part.positives), len(part.negatives)) == (20, 100)
+        feature = part.features[:, 1]
+        assert feature[part.positives].mean() - feature[part.negatives].mean() == pytest.approx(1.0, abs=0.35)
+        assert feature[part.negatives].std() == pytest.approx(0.3, abs=0.1)
+        offsets.append(feature[part.negatives].mean() + 0.5)
+    assert 1.5 < np.std(offsets) < 4.5
+    test_offsets = data.test.features[:, 1].reshape(16, 600)[:, 100:].mean(axis=1) + 0.5
+    np.testing.assert_allclose(test_offsets, offsets, atol=0.2)
+    for feature in range(10):
+        spread = data.train.features[:, feature].std()
+        assert spread > 1.5 if feature == 1 else spread == pytest.approx(1.0, abs=0.15)
+    with pytest.raises(DataError, match="it needs 16 clients, got 8"):
+        load(DataSpec(dataset="synthetic-offset-sites"), 8)
+    with pytest.raises(DataError, match="partition must be 'natural', got 'dirichlet'"):
+        load(DataSpec(dataset="synthetic-offset-sites", partition="dirichlet"), 16)
+    with pytest.raises(DataError, match="leave it at 0"):
+        load(DataSpec(dataset="synthetic-offset-sites", imbalance=0.05), 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": "digit"}, "dataset 'digit' is not known .did you mean 'digits'"),
+        ({"partition": "even"}, "partition 'even' is not known.*one of: iid, dirichlet"),
+        ({"partition_alpha": 0.0}, "partition-alpha must be a number above 0, got 0.0"),
+        ({"partition_alpha": float("nan")}, "partition-alpha"),
+        ({"partition_classes": 0}, "partition-classes must be 1 or more, got 0"),
+        ({"imbalance": 1.0}, "imbalance must be"),
+        ({"label_noise": 0.5}, "label-noise must be at least 0 and below 0.5, got 0.5"),
+        ({"label_noise": float("nan")}, "label-noise"),
+        ({"client_shift": float("inf")}, "client-shift must be a finite number"),
+        ({"client_shift_std": -0.1}, "client-shift-std"),
+        ({"test_fraction": 1.0}, "test-fraction"),
+        ({"seed": -1}, "seed must be 0 or a positive integer, got -1"),
+    ],
+)
+def test_validate_names_the_key(options: dict[str, object], message: str) -> None:
+    spec = replace(DataSpec(), **options)
+    with pytest.raises(DataError, match=message):
+        validate(spec)
+    with pytest.raises(DataError, match=message):
+        load(spec, 2)
+
+
+@pytest.mark.parametrize("name", NEEDS_FILES)
+def test_sets_of_files_need_a_folder(name: str) -> None:
+    with pytest.raises(DataError, match=f"dataset '{name}' is read from files: set data-dir"):
+        validate(DataSpec(dataset=name))
+
+
+def test_every_name_is_described() -> None:
+    assert all(DATASETS.values())
+    assert all(PARTITIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "num_clients", "message"),
+    [
+        ({}, 0, "number of clients must be 1 or more, got 0"),
+        ({}, 1438, "1,438 clients but only 1,437 training samples"),
+        (
+            {"imbalance": 0.0001},
+            2,
+            "keeps no positive: the training set has 139 positives and 1,298 negatives",
+        ),
+        ({"imbalance": 0.4}, 2, "needs 865 positives.*a share of 0.0967, which can only be lowered"),
+        ({"partition": "linear"}, 60, "linear.* over 60 clients fails .flwr-datasets"),
+        (
+            {"partition": "pathological"},
+            4,
+            "4 clients 2 classes each of 10: partition-classes must be between 3 and 10",
+        ),
+        (
+            {"partition": "pathological", "partition_classes": 11},
+            4,
+            "11 classes each of 10",
+        ),
+        ({"partition": "dirichlet", "partition_alpha": 1e-4}, 400, "dirichlet.*raise partition-alpha"),
+    ],
+)
+def test_what_cannot_be_spread(options: dict[str, object], num_clients: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load(replace(DataSpec(), **options), num_clients)
+
+
+@pytest.mark.parametrize("partition_id", [-1, 4])
+def test_there_is_no_such_client(partition_id: int) -> None:
+    with pytest.raises(DataError, match=f"no client {partition_id}: there are 4, numbered from 0"):
+        load(DataSpec(), 4).client(partition_id)
+
+
+def test_says_what_it_holds() -> None:
+    assert "'digits', 4 clients, 1,437 training samples with 139 positives" in repr(load(DataSpec(), 4))

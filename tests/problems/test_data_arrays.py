@@ -1,0 +1,104 @@
+"""Svmlight and npz on small files written here."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from problems.data import DataError, DataSpec, load, load_site
+
+
+def test_svmlight(tmp_path: Path) -> None:
+    lines = [f"{'+1' if row % 4 == 3 else '-1'} 1:{row} 3:0.5" for row in range(40)]
+    (tmp_path / "train.svm").write_text("\n".join(lines) + "\n")
+    data = load(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 2)
+    assert data.input_shape == (3,)
+    assert (len(data.train), len(data.train.positives)) == (32, 8)
+    assert set(data.train.features[:, 2]) == {0.5}
+    (tmp_path / "test.svm.gz").write_bytes(gzip.compress(b"+1 2:7\n-1 5:1\n"))
+    both = load(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 2)
+    np.testing.assert_array_equal(both.test.features, [[0, 7, 0, 0, 0], [0, 0, 0, 0, 1]])
+    assert len(both.train) == 40
+    (tmp_path / "wide.svm").write_text("+1 2000000000:1\n-1 1:1\n")
+    with pytest.raises(DataError, match="dense features need 15 GiB, more than 8"):
+        load(DataSpec(dataset="svmlight", data_dir=str(tmp_path / "wide.svm")), 2)
+    (tmp_path / "bad.svm").write_text("+1 one:1\n")
+    with pytest.raises(DataError, match="cannot be read as svmlight"):
+        load(DataSpec(dataset="svmlight", data_dir=str(tmp_path / "bad.svm")), 2)
+
+
+def test_npz(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    features, labels = np.random.default_rng(0).normal(size=(40, 2, 3)), np.arange(40) % 4 // 3
+    spec = DataSpec(dataset="npz", data_dir=str(path), partition="natural")
+    np.savez(path, X=features, y=labels, X_test=features[:4], y_test=labels[:4])
+    data = load(spec, 2)
+    np.testing.assert_array_equal(data.train.features, features.astype(np.float32))
+    np.testing.assert_array_equal(data.test.features, features[:4].astype(np.float32))
+    np.savez(path, features=(features * 10).astype(np.uint8), labels=labels)
+    data = load(spec, 2)
+    assert (len(data.train), len(data.test), data.input_shape) == (32, 8, (2, 3))
+    assert data.train.features.max() <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros(3)}, "needs arrays X and y .*it holds: a"),
+        ({"X": np.zeros((3, 2))}, "holds only one of features and labels: X"),
+        ({"X": np.zeros((3, 2)), "y": np.zeros(2)}, r"features \(3, 2\) and labels \(2,\) do not belong together"),
+        ({"X": np.zeros(3), "y": np.zeros(3)}, r"must be numbers of shape \(n, ...\), got \(3,\) float64"),
+        ({"X": np.array([[None]]), "y": np.zeros(1)}, "cannot be read as npz"),
+        ({"X": np.array([[1.0], [np.nan], [1e300], [2.0]]), "y": np.array([0, 1, 0, 1])}, "2 of 4 samples .* is row 2"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "there is no sample"),
+        (
+            {"X": np.zeros((2, 2)), "y": np.arange(2), "X_test": np.zeros((2, 3)), "y_test": np.arange(2)},
+            r"training features \(2,\) float64 but test features \(3,\) float64",
+        ),
+        (
+            {"X": np.zeros((2, 2)), "y": np.arange(2), "X_test": np.zeros((2, 2)), "y_test": np.zeros(2)},
+            "the test set has one class only: 0 positives and 2 negatives",
+        ),
+    ],
+)
+def test_npz_errors(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
+
+
+def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_text("no archive")
+    with pytest.raises(DataError, match=r"a.npz cannot be read as npz"):
+        load(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
+
+
+def test_a_sites_arrays(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", X=np.ones((3, 4)), y=[0, 0, 0])
+    alone = load_site(str(tmp_path / "s.npz"), DataSpec(dataset="npz"))
+    assert (len(alone.positives), len(alone.negatives)) == (0, 3)
+    (tmp_path / "s.svm").write_text("+1 1:1 4:1\n-1 2:1\n")
+    assert load_site(str(tmp_path / "s.svm"), DataSpec(dataset="svmlight")).shape == (4,)
+    assert load_site(str(tmp_path / "s.svm"), DataSpec(dataset="w8a")).shape == (300,)
+
+
+def test_a_sites_data_is_used_as_it_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2)
+    spec = DataSpec(dataset="npz", imbalance=0.1, label_noise=0.3, client_shift=0.5)
+    samples = load_site(str(tmp_path / "s.npz"), spec)
+    np.testing.assert_array_equal(samples.features, np.eye(20))
+    np.testing.assert_array_equal(samples.labels, np.arange(20) % 2)
+
+
+def test_a_sites_file_of_no_use(tmp_path: Path) -> None:
+    (tmp_path / "s.svm").write_text("+1 0:1 4:1\n-1 2:1\n")
+    with pytest.raises(DataError, match="cannot be read as svmlight"):
+        load_site(str(tmp_path / "s.svm"), DataSpec(dataset="svmlight"))
+    (tmp_path / "s.xls").write_text("")
+    with pytest.raises(DataError, match=r"s.xls' is of no known kind: .csv, .csv.gz, .parquet"):
+        load_site(str(tmp_path / "s.xls"), DataSpec())
+    with pytest.raises(DataError, match="does not exist"):
+        load_site(str(tmp_path / "none.csv"), DataSpec())

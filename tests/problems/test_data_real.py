@@ -1,0 +1,76 @@
+"""The real copies of Fashion-MNIST, UCI credit and w8a: the counts that their publishers give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from problems.data import DataError, DataSpec, load, load_site
+
+REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
+
+pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}")
+
+
+def test_fashion_mnist_with_the_papers_imbalance() -> None:
+    data = load(DataSpec(dataset="fashion-mnist", data_dir=str(REAL), imbalance=0.1), 16)
+    assert (len(data.train.positives), len(data.train.negatives)) == (3_333, 30_000)
+    assert (len(data.test.positives), len(data.test.negatives)) == (5_000, 5_000)
+    assert data.input_shape == (1, 28, 28)
+    positives = [len(data.client(index).positives) for index in range(16)]
+    assert sum(positives) == 3_333
+    assert max(positives) - min(positives) <= 1
+
+
+def test_fashion_mnist_is_scaled_to_one() -> None:
+    data = load(DataSpec(dataset="fashion-mnist", data_dir=str(REAL / "fashion-mnist")), 4)
+    assert len(data.train.positives) == 30_000
+    assert data.train.features.max() == 1.0
+    assert data.train.features.mean(dtype=np.float64) == pytest.approx(0.2860, abs=1e-4)
+    assert data.train.features.std(dtype=np.float64) == pytest.approx(0.3530, abs=1e-4)
+
+
+def test_uci_credit_has_ninety_features() -> None:
+    data = load(DataSpec(dataset="uci-credit", data_dir=str(REAL)), 8)
+    assert len(data.train) + len(data.test) == 30_000
+    assert len(data.train.positives) + len(data.test.positives) == 6_636
+    assert (len(data.train), len(data.train.positives)) == (24_000, 5_309)
+    assert data.input_shape == (90,)
+    features = data.train.features
+    assert (features.min(), features.max()) == (0.0, 1.0)
+    assert (features.max(axis=0) > features.min(axis=0)).all()
+    codes, amounts = features[:, :76], features[:, 76:]
+    assert np.isin(codes, (0.0, 1.0)).all()
+    # Sex is one column; education, marriage and the six states of payment are groups that sum to one.
+    for start, stop in zip([1, 8, 12, 23, 34, 45, 56, 66], [8, 12, 23, 34, 45, 56, 66, 76], strict=True):
+        assert (codes[:, start:stop].sum(axis=1) == 1.0).all()
+    assert amounts.shape[1] == 14
+    assert (amounts.max(axis=0) == 1.0).all()
+
+
+def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:
+    import pandas as pd
+
+    table = pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz", nrows=200)
+    table.to_csv(tmp_path / "site.csv", index=False)
+    samples = load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
+    assert samples.shape == (90,)
+    assert len(samples.positives) == table["default.payment.next.month"].sum()
+    table.loc[3, "MARRIAGE"] = 7
+    table.to_csv(tmp_path / "site.csv", index=False)
+    with pytest.raises(DataError, match="column 'MARRIAGE': unknown code 7; known: 0, 1, 2, 3"):
+        load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
+    table.drop(columns=["AGE"]).to_csv(tmp_path / "site.csv", index=False)
+    with pytest.raises(DataError, match="is not the UCI credit card file: it lacks AGE"):
+        load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
+
+
+def test_w8a_counts() -> None:
+    data = load(DataSpec(dataset="w8a", data_dir=str(REAL / "w8a")), 8)
+    assert len(data.train) + len(data.test) == 49_749
+    assert len(data.train.positives) + len(data.test.positives) == 1_479
+    assert data.input_shape == (300,)
+    assert data.train.features.sum(dtype=np.float64) + data.test.features.sum(dtype=np.float64) == 579_586
+    assert len(data.test.positives) == 296

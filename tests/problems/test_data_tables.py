@@ -1,0 +1,142 @@
+"""Csv and parquet on small tables written here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from problems.data import DataError, DataSpec, load, load_site
+
+
+def frame(count: int = 40) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "age": rng.integers(20, 80, count),
+            "job": np.array(["nurse", "baker", "judge"])[np.arange(count) % 3],
+            "constant": 0.1,
+            "label": np.arange(count) % 4 // 3,
+        }
+    )
+
+
+def write_table(table: pd.DataFrame, path: Path) -> str:
+    if path.suffix == ".parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False)
+    return str(path)
+
+
+@pytest.mark.parametrize(("dataset", "name"), [("csv", "t.csv"), ("csv", "t.csv.gz"), ("parquet", "t.parquet")])
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_tables(tmp_path: Path, dataset: str, name: str, as_folder: bool) -> None:
+    path = write_table(frame(), tmp_path / name)
+    spec = DataSpec(dataset=dataset, data_dir=str(tmp_path) if as_folder else path)
+    data = load(spec, 2)
+    assert data.input_shape == (5,)
+    assert (len(data.train), len(data.train.positives), len(data.test), len(data.test.positives)) == (32, 8, 8, 2)
+    assert data.train.features[:, 0].mean() == pytest.approx(0.0, abs=1e-6)
+    assert data.train.features[:, 0].std() == pytest.approx(1.0, abs=1e-5)
+    assert (data.train.features[:, 1:4].sum(axis=1) == 1.0).all()
+    assert (data.train.features[:, 4] == 0.0).all()
+
+
+def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) -> None:
+    train = pd.DataFrame({"x": [0.0, 2.0, 0.0, 2.0], "t": ["a", "b", "a", "b"], "y": ["no", "no", "yes", "yes"]})
+    test = pd.DataFrame({"y": ["no", "yes"], "t": ["a", "new"], "x": [5.0, 1.0]})
+    train.to_csv(tmp_path / "train.csv", index=False)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    spec = DataSpec(dataset="csv", data_dir=str(tmp_path), label_column="y", partition="natural")
+    data = load(spec, 1)
+    np.testing.assert_array_equal(data.train.features, [[-1, 1, 0], [1, 0, 1], [-1, 1, 0], [1, 0, 1]])
+    np.testing.assert_array_equal(data.test.features, [[4, 1, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(data.train.labels, [0, 0, 1, 1])
+    test.rename(columns={"x": "z"}).to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match="differ in columns: x, z"):
+        load(spec, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": None}, "label.: 40 of 40 labels are missing"),
+        ({"age": np.nan}, "column 'age': 40 of 40 values are missing or not finite, the first in row 1"),
+        ({"age": [1.0] * 39 + [np.inf]}, "column 'age': 1 of 40 values .* row 40"),
+        ({"job": ["a"] * 39 + [None]}, "column 'job': 1 of 40 values are missing"),
+        ({"label": [0, 1, 2, 3] * 10}, "4 labels: set positive-label.*labels that occur: 0, 1, 2, 3"),
+        ({"label": 1}, "1 labels: set positive-label"),
+        ({"label": [1] + [0] * 39}, "1 positive: training and test set need one each"),
+    ],
+)
+def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    path = write_table(frame().assign(**change), tmp_path / "t.csv")
+    with pytest.raises(DataError, match=message):
+        load(DataSpec(dataset="csv", data_dir=path), 2)
+
+
+def test_table_columns_without_an_encoding(tmp_path: Path) -> None:
+    many = frame(600).assign(name=[f"person {number}" for number in range(600)])
+    with pytest.raises(DataError, match="column 'name' is text with 480 different values"):
+        load(DataSpec(dataset="csv", data_dir=write_table(many, tmp_path / "many.csv")), 2)
+    dated = frame().assign(day=pd.Timestamp("2020-01-01"))
+    with pytest.raises(DataError, match="column 'day' is of type datetime64"):
+        load(DataSpec(dataset="parquet", data_dir=write_table(dated, tmp_path / "dated.parquet")), 2)
+    with pytest.raises(DataError, match="no column 'target': set label-column; columns: age, job, constant, label"):
+        load(DataSpec(dataset="csv", data_dir=write_table(frame(), tmp_path / "t.csv"), label_column="target"), 2)
+
+
+def test_labels_compare_as_text(tmp_path: Path) -> None:
+    table = frame().drop(columns="job")
+    for labels, wanted, positives in (
+        (np.arange(40) % 4 // 3 * 2.0 - 1, "", 8),
+        (np.arange(40) % 4 // 3 * 2.0 - 1, "+1", 8),
+        (np.arange(40) % 4 // 3 * 2.0 - 1, "-1", 24),
+        (np.arange(40) % 4 // 3 == 1, "True", 8),
+        (np.array(["bad", "good"])[np.arange(40) % 4 // 3], "", 8),
+        (np.array(["a,b", "c"])[np.arange(40) % 4 // 3], "a,b", 24),
+        (np.array([2, 10])[np.arange(40) % 4 // 3], "", 8),
+    ):
+        path = write_table(table.assign(label=labels), tmp_path / "t.csv")
+        data = load(DataSpec(dataset="csv", data_dir=path, positive_label=wanted), 2)
+        assert len(data.train.positives) == positives
+
+
+def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
+    spec = DataSpec(dataset="csv", data_dir=str(tmp_path))
+    with pytest.raises(DataError, match=r"needs one file \(.csv, .csv.gz\).*found: none"):
+        load(spec, 2)
+    for name in ("a.csv", "b.csv"):
+        write_table(frame(), tmp_path / name)
+    with pytest.raises(DataError, match="found: a.csv, b.csv"):
+        load(spec, 2)
+    with pytest.raises(DataError, match="nowhere' does not exist"):
+        load(DataSpec(dataset="csv", data_dir=str(tmp_path / "nowhere")), 2)
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(DataError, match=r"empty.csv cannot be read as a table"):
+        load(DataSpec(dataset="csv", data_dir=str(tmp_path / "empty.csv")), 2)
+    (tmp_path / "t.parquet").write_text("no parquet")
+    with pytest.raises(DataError, match=r"t.parquet cannot be read as a table"):
+        load(DataSpec(dataset="parquet", data_dir=str(tmp_path / "t.parquet")), 2)
+
+
+def test_a_sites_table(tmp_path: Path) -> None:
+    table = frame().drop(columns="job")
+    for name in ("s.csv", "s.parquet"):
+        samples = load_site(write_table(table, tmp_path / name), DataSpec(dataset="csv"))
+        assert (len(samples), len(samples.positives), samples.shape) == (40, 10, (2,))
+
+
+def test_what_one_sites_table_cannot_know_is_refused(tmp_path: Path) -> None:
+    path = write_table(frame(), tmp_path / "s.csv")
+    with pytest.raises(DataError, match=r"text in column 'job'; in a site's file encode"):
+        load_site(path, DataSpec(dataset="csv"))
+    path = write_table(frame().drop(columns="job").assign(label="b"), tmp_path / "s.csv")
+    with pytest.raises(DataError, match=r"a site's file may lack a label.*set positive-label"):
+        load_site(path, DataSpec(dataset="csv"))
+    assert not len(load_site(path, DataSpec(dataset="csv", positive_label="a")).positives)
+    with pytest.raises(DataError, match="'first-half' depends on labels"):
+        load_site(path, DataSpec(dataset="csv", positive_label="first-half"))

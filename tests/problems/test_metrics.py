@@ -1,0 +1,129 @@
+"""Ranking metrics against scikit-learn, and the identities they obey."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from problems.metrics import accuracy, binary_metrics
+
+KEYS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
+
+
+def raw_from_mcclish(standardised: float, limit: float) -> float:
+    chance = limit**2 / 2
+    return ((2 * standardised - 1) * (limit - chance) + chance) / limit
+
+
+@pytest.mark.parametrize("distinct", [2, 3, 7, 50, 100_000])
+@pytest.mark.parametrize("seed", range(8))
+def test_agrees_with_scikit_learn(distinct: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(4, 500))
+    labels = np.concatenate(([0, 1], rng.random(n) < rng.uniform(0.05, 0.95))).astype(np.int8)
+    scores = rng.integers(0, distinct, size=n + 2) / distinct + 0.2 * (distinct > 10) * labels
+
+    metrics = binary_metrics(labels, scores)
+
+    assert set(metrics) == KEYS
+    assert all(type(value) is float for value in metrics.values())
+    assert metrics["auc"] == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert metrics["average_precision"] == pytest.approx(average_precision_score(labels, scores), abs=1e-12)
+    for name, limit in (("pauc_fpr30", 0.3), ("pauc_fpr50", 0.5)):
+        expected = roc_auc_score(labels, scores, max_fpr=limit)
+        assert metrics[name] == pytest.approx(expected, abs=1e-12)
+        assert metrics[f"{name}_raw"] == pytest.approx(raw_from_mcclish(expected, limit), abs=1e-12)
+
+
+def test_auc_is_the_share_of_ordered_pairs_ties_one_half() -> None:
+    # Pairs (2, 1), (2, 2), (2, 0), (1, 1), (1, 2), (1, 0): 1 + 1/2 + 1 + 1/2 + 0 + 1 = 4 of 6.
+    assert binary_metrics([1, 1, 0, 0, 0], [2, 1, 1, 2, 0])["auc"] == 4 / 6
+
+
+def test_perfect_reversed_and_constant_scores() -> None:
+    labels = np.repeat([0, 1], 10)
+    perfect = binary_metrics(labels, labels)
+    assert perfect == dict.fromkeys(KEYS, 1.0)
+    assert binary_metrics(labels, -labels)["auc"] == 0.0
+    assert binary_metrics(labels, -labels)["pauc_fpr30_raw"] == 0.0
+    constant = binary_metrics(labels, np.zeros(20))
+    assert constant["auc"] == constant["pauc_fpr30"] == constant["pauc_fpr50"] == 0.5
+    assert constant["pauc_fpr30_raw"] == pytest.approx(0.15)
+    assert constant["average_precision"] == 0.5
+
+
+@st.composite
+def labelled_scores(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
+    n = draw(st.integers(2, 60))
+    labels = draw(st.lists(st.integers(0, 1), min_size=n, max_size=n).filter(lambda drawn: 0 < sum(drawn) < len(drawn)))
+    scores = draw(st.lists(st.integers(-20, 20), min_size=n, max_size=n))
+    return np.array(labels), np.array(scores, dtype=float)
+
+
+@given(labelled_scores())
+def test_any_increasing_change_of_the_scores_changes_nothing(drawn: tuple[np.ndarray, np.ndarray]) -> None:
+    labels, scores = drawn
+    expected = binary_metrics(labels, scores)
+    assert binary_metrics(labels, scores**3) == expected
+    assert binary_metrics(labels, 1 / (1 + np.exp(-scores / 4))) == expected
+
+
+@given(labelled_scores())
+def test_the_sign_turns_auc_round(drawn: tuple[np.ndarray, np.ndarray]) -> None:
+    labels, scores = drawn
+    auc = binary_metrics(labels, scores)["auc"]
+    assert binary_metrics(labels, -scores)["auc"] == pytest.approx(1 - auc, abs=1e-15)
+    assert binary_metrics(1 - labels, scores)["auc"] == pytest.approx(1 - auc, abs=1e-15)
+
+
+@given(labelled_scores(), st.randoms(use_true_random=False))
+def test_the_order_of_the_samples_does_not_matter(drawn: tuple[np.ndarray, np.ndarray], random) -> None:
+    labels, scores = drawn
+    order = list(range(len(labels)))
+    random.shuffle(order)
+    assert binary_metrics(labels[order], scores[order]) == binary_metrics(labels, scores)
+
+
+def test_infinite_and_integer_scores_are_scores() -> None:
+    assert binary_metrics([0, 1, 1], [-np.inf, np.inf, 0.0])["auc"] == 1.0
+    assert binary_metrics([0, 1], np.array([1, 200], dtype=np.uint8))["auc"] == 1.0
+
+
+def test_errors_name_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="2 of 3 scores are NaN"):
+        binary_metrics([0, 1, 1], [np.nan, np.nan, 1.0])
+    with pytest.raises(ValueError, match="3 positives and 0 negatives"):
+        binary_metrics([1, 1, 1], [0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match="0 positives and 0 negatives"):
+        binary_metrics([], [])
+    with pytest.raises(ValueError, match=r"got \(2,\) and \(3,\)"):
+        binary_metrics([0, 1], [0.0, 1.0, 2.0])
+    with pytest.raises(ValueError, match=r"labels must be 0 or 1, got \[-1, 1\]"):
+        binary_metrics([-1, 1], [0.0, 1.0])
+
+
+def test_accuracy_counts_the_threshold_as_positive() -> None:
+    labels, scores = [0, 0, 1, 1], [0.1, 0.5, 0.5, 0.9]
+    assert accuracy(labels, scores, 0.5) == 0.75
+    assert accuracy(labels, scores, 0.6) == 0.75
+    assert accuracy(labels, scores, 2.0) == 0.5
+    with pytest.raises(ValueError, match="1 of 1 scores are NaN"):
+        accuracy([0], [np.nan], 0.5)
+    with pytest.raises(ValueError, match="at least one sample"):
+        accuracy([], [], 0.5)
+
+
+def test_cheap_enough_for_every_round() -> None:
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 2, 400), rng.normal(size=400)
+    seconds = []
+    for _ in range(50):
+        start = time.perf_counter()
+        binary_metrics(labels, scores)
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 1e-3

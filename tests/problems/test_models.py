@@ -1,0 +1,542 @@
+"""The model zoo: sizes, seeds, refusals, and the flat view held against plain autograd."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from problems.models import MODELS, FlatModel, ModelError, build_model
+from problems.models.resnet import BasicBlock
+
+FLAT_MODELS = [("linear", (5,)), ("mlp", (5,)), ("table3-cnn", (1, 12, 9)), ("resnet20", (3, 8, 8))]
+
+FACTORIES = '''
+import torch
+from torch import nn
+
+def good(input_shape):
+    return nn.Sequential(nn.Linear(input_shape[0], 3), nn.Tanh(), nn.Linear(3, 1), nn.Flatten(0))
+
+def column(input_shape):
+    return nn.Linear(input_shape[0], 1)
+
+def two_classes(input_shape):
+    return nn.Linear(input_shape[0], 2)
+
+class Squeezed(nn.Linear):
+    """Loses the batch axis of a single sample."""
+    def __init__(self, input_shape):
+        super().__init__(input_shape[0], 1)
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+class Counting(nn.Module):
+    """A buffer that moves in eval mode too, and draws from the global generator."""
+    def __init__(self, input_shape):
+        super().__init__()
+        self.output = nn.Linear(input_shape[0], 1)
+        self.register_buffer("calls", torch.zeros(1))
+    def forward(self, x):
+        self.calls.add_(1)
+        return self.output(x).flatten() + 0 * torch.rand(())
+
+class Pair(nn.Linear):
+    def __init__(self, input_shape):
+        super().__init__(input_shape[0], 1)
+    def forward(self, x):
+        return x, x
+
+def lazy(input_shape):
+    return nn.LazyLinear(1)
+
+def not_a_module(input_shape):
+    return 3
+
+def fails(input_shape):
+    raise RuntimeError("no weights here\\nsecond line")
+
+def wrong_width(input_shape):
+    return nn.Linear(input_shape[0] + 1, 1)
+
+number = 3
+instance = nn.Linear(4, 1)
+'''
+
+
+@pytest.fixture
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of an importable module of factories."""
+    (tmp_path / "zoo_test_factories.py").write_text(FACTORIES)
+    (tmp_path / "zoo_test_broken.py").write_text("raise OSError('disk on fire')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "zoo_test_factories"
+
+
+def data(shape: tuple[int, ...], batch: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    return torch.randn(batch, *shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# Building
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "parameters"),
+    [
+        ("linear", (30,), 30 + 1),
+        ("linear", (1, 8, 8), 64 + 1),
+        ("mlp", (30,), 30 * 64 + 64 + 64 + 1),
+        # conv1 + bn1 + conv2 + bn2 + fc 2304-600-120-1
+        (
+            "table3-cnn",
+            (1, 28, 28),
+            (9 * 32 + 32) + 64 + (9 * 32 * 64 + 64) + 128 + (2304 * 600 + 600) + (600 * 120 + 120) + 121,
+        ),
+        ("resnet20", (3, 32, 32), 269_722 - 9 * 65),  # the ten-class network of He et al., less nine outputs
+        ("resnet18", (3, 32, 32), 11_173_962 - 9 * 513),  # likewise
+    ],
+)
+def test_parameter_counts(name: str, shape: tuple[int, ...], parameters: int) -> None:
+    assert count(build_model(name, shape, seed=0)) == parameters
+
+
+def test_densenet121_takes_small_images() -> None:
+    pytest.importorskip("monai")
+    module = build_model("densenet121", (1, 28, 28), seed=0)
+    assert count(module) == 6_948_609  # 7.98 million of the ImageNet network, less 999 outputs and two colours
+    assert "class_layers.out.weight" in module.state_dict()
+    module.eval()
+    images = data((1, 28, 28), 2)
+    with torch.no_grad():
+        padded = torch.zeros(2, 1, 32, 32)
+        padded[:, :, 2:30, 2:30] = images
+        assert torch.equal(module(images), module(padded))
+
+
+def test_densenet121_without_monai_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "monai.networks.nets", None)
+    with pytest.raises(ModelError, match=re.escape("pip install -e '.[medical]'")):
+        build_model("densenet121", (1, 32, 32), seed=0)
+
+
+@pytest.mark.parametrize("side", [8, 9, 15, 32])
+def test_table3_cnn_takes_every_side_from_eight(side: int) -> None:
+    build_model("table3-cnn", (2, side, 8), seed=0)
+    build_model("table3-cnn", (2, 8, side), seed=0)
+
+
+@pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
+def test_seed_decides_the_weights_and_nothing_else_does(name: str, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = FlatModel(build_model(name, shape, seed=7)).parameters
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert torch.equal(FlatModel(build_model(name, shape, seed=7)).parameters, first)
+    assert not torch.equal(FlatModel(build_model(name, shape, seed=8)).parameters, first)
+
+
+def test_building_leaves_batch_norm_as_it_starts() -> None:
+    module = build_model("resnet20", (3, 8, 8), seed=0)
+    assert all(child.training for child in module.modules())
+    for name, buffer in module.named_buffers():
+        assert torch.equal(buffer, torch.ones_like(buffer) if name.endswith("var") else torch.zeros_like(buffer))
+
+
+def test_entries_describe_themselves_in_one_line() -> None:
+    assert set(MODELS) == {"linear", "mlp", "table3-cnn", "resnet20", "resnet18", "densenet121"}
+    for entry in MODELS.values():
+        assert entry.description
+        assert "\n" not in entry.description
+
+
+def test_unknown_name_lists_the_names_and_the_dotted_form() -> None:
+    with pytest.raises(ModelError) as caught:
+        build_model("resnet50", (3, 32, 32), seed=0)
+    for word in [*MODELS, "resnet50", "package.module:factory"]:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["table3-cnn", "resnet20", "resnet18", "densenet121"])
+@pytest.mark.parametrize("shape", [(30,), (28, 28), (3, 32, 7)])
+def test_image_models_refuse_other_shapes(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError) as caught:
+        build_model(name, shape, seed=0)
+    for word in (name, str(shape), "(channels, height, width)", "at least 8"):
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, -1), (2.0,)])
+def test_input_shape_must_be_positive_integers(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match="positive integers"):
+        build_model("linear", shape, seed=0)
+
+
+def test_dotted_path(factories: str) -> None:
+    module = build_model(f"{factories}:good", (4,), seed=3)
+    assert module(data((4,), 6)).shape == (6,)
+    again = build_model(f"{factories}:good", (4,), seed=3)
+    assert torch.equal(FlatModel(module).parameters, FlatModel(again).parameters)
+
+
+def test_a_column_of_scores_is_flattened_and_names_stay(factories: str) -> None:
+    module = build_model(f"{factories}:column", (4,), seed=0)
+    assert module(data((4,), 6)).shape == (6,)
+    assert module(data((4,), 1)).shape == (1,)
+    assert list(module.state_dict()) == ["weight", "bias"]
+    assert copy.deepcopy(module)(data((4,), 6)).shape == (6,)
+
+
+def test_the_shape_check_leaves_no_trace(factories: str) -> None:
+    state = torch.get_rng_state()
+    module = build_model(f"{factories}:Counting", (4,), seed=0)
+    assert module.get_buffer("calls").item() == 0
+    assert torch.equal(torch.get_rng_state(), state)
+    assert build_model(f"{factories}:lazy", (4,), seed=0)(data((4,), 2)).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "words"),
+    [
+        ("missing", ["no attribute 'missing'"]),
+        ("number", ["callable", "int"]),
+        ("instance", ["callable", "Linear"]),
+        ("not_a_module", ["torch.nn.Module", "int"]),
+        ("fails", ["(4,)", "RuntimeError: no weights here"]),
+        ("wrong_width", ["(2, 4)", "RuntimeError"]),
+        (
+            "two_classes",
+            ["one score per sample", "expected shape (2,)", "input of shape (2, 4)", "got (2, 2)"],
+        ),
+        ("Squeezed", ["one score per sample", "expected shape (1,)", "input of shape (1, 4)", "got ()"]),
+        ("Pair", ["one floating-point tensor", "tuple"]),
+    ],
+)
+def test_a_factory_that_does_not_fit_is_named(factories: str, attribute: str, words: list[str]) -> None:
+    with pytest.raises(ModelError) as caught:
+        build_model(f"{factories}:{attribute}", (4,), seed=0)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in [f"{factories}:{attribute}", *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("no_such_package.models:net", ["cannot import", "ModuleNotFoundError"]),
+        ("zoo_test_broken:net", ["cannot import", "OSError: disk on fire"]),
+        (".relative:net", ["cannot import"]),
+        ("package.module:", ["unknown model"]),
+        (":factory", ["unknown model"]),
+    ],
+)
+def test_a_path_that_does_not_import_is_named(factories: str, name: str, words: list[str]) -> None:
+    with pytest.raises(ModelError) as caught:
+        build_model(name, (4,), seed=0)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in [name, *words]:
+        assert word in message
+
+
+# Residual blocks
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_block_with_a_silent_branch_is_its_shortcut(stride: int) -> None:
+    images = data((4, 7, 8), 3)
+    same = BasicBlock(4, 4, 1, projection=True).eval()
+    padded = BasicBlock(4, 6, stride, projection=False).eval()
+    projected = BasicBlock(4, 6, stride, projection=True).eval()
+    for block in (same, padded, projected):
+        nn.init.zeros_(block.norm2.weight)  # f(x) = 0
+    assert torch.equal(same(images), images.relu())
+    option_a = torch.zeros(3, 6, math.ceil(7 / stride), 8 // stride)
+    option_a[:, :4] = images[:, :, ::stride, ::stride].relu()
+    assert torch.equal(padded(images), option_a)
+    assert torch.equal(projected(images), projected.shortcut(images).relu())
+    assert projected(images).shape == option_a.shape
+
+
+# The flat view
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
+def test_the_vectors_are_the_module(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    reference = build_model(name, shape, seed=0).to(dtype)
+    model = FlatModel(build_model(name, shape, seed=0), dtype=dtype)
+    expected = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()])
+    assert model.parameters.dtype == model.gradient.dtype == model.buffers.dtype == dtype
+    assert model.dim == count(reference)
+    assert torch.equal(model.parameters, expected)
+    assert model.parameter_names == tuple(key for key, _ in reference.named_parameters())
+    assert model.parameter_shapes == tuple(tuple(value.shape) for value in reference.parameters())
+    model.parameters.mul_(2)
+    model.buffers.add_(1)
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.mul_(2)
+        for buffer in reference.buffers():
+            if buffer.is_floating_point():
+                buffer.add_(1)
+    features = data(shape, 4, dtype)
+    reference.eval()
+    with torch.no_grad():
+        assert torch.equal(model.predict(features), reference(features))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
+def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    source = FlatModel(build_model(name, shape, seed=0), dtype=dtype)
+    target = FlatModel(build_model(name, shape, seed=1), dtype=dtype)
+    source.scores(data(shape, 4))  # moves the running statistics
+    arrays = source.arrays()
+    assert [array.shape for array in arrays] == [(source.dim,), (source.num_buffers,)][: len(arrays)]
+    assert len(arrays) == (2 if source.num_buffers else 1)
+    addresses = [parameter.data_ptr() for parameter in target.module.parameters()]
+    target.load(arrays)
+    assert [parameter.data_ptr() for parameter in target.module.parameters()] == addresses
+    assert torch.equal(target.predict(data(shape, 3)), source.predict(data(shape, 3)))
+
+    named = source.state_dict()
+    plain = build_model(name, shape, seed=2).to(dtype)
+    plain.load_state_dict({key: torch.tensor(value) for key, value in named.items()})  # strict: every name is there
+    assert torch.equal(plain.eval()(data(shape, 3, dtype)), source.predict(data(shape, 3)))
+    other = FlatModel(build_model(name, shape, seed=3), dtype=dtype)
+    untouched = other.arrays()
+    assert all(np.array_equal(value, named[key]) for key, value in other.named(arrays).items())
+    assert all(np.array_equal(a, b) for a, b in zip(other.arrays(), untouched, strict=True))
+    other.load_named(named)
+    assert all(np.array_equal(a, b) for a, b in zip(other.arrays(), arrays, strict=True))
+
+    before = [array.copy() for array in arrays]
+    source.parameters.zero_()
+    source.buffers.zero_()
+    assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))  # copies, not views
+
+
+def test_load_takes_read_only_and_wider_arrays() -> None:
+    model = FlatModel(build_model("linear", (3,), seed=0))
+    array = np.arange(4, dtype=np.float64)
+    array.flags.writeable = False
+    model.load([array])
+    assert model.parameters.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ([], ["expected 1 arrays", "got 0"]),
+        ([np.zeros(4), np.zeros(0)], ["expected 1 arrays", "[parameters]", "got 2"]),
+        ([np.zeros(5)], ["parameters", "expected shape (4,)", "got (5,)"]),
+        ([np.zeros((2, 2))], ["expected shape (4,)", "got (2, 2)"]),
+        ([np.zeros(4, dtype=np.int64)], ["expected a float dtype", "got int64"]),
+        ([[0.0] * 4], ["expected a NumPy array", "got list"]),
+        ([np.array([0, np.nan, np.inf, 1])], ["finite", "got 2 of 4"]),
+        ([np.array([0, 1e300, 0, 0])], ["finite", "got 1 of 4"]),  # overflows float32
+    ],
+)
+def test_load_refuses_what_does_not_fit(arrays: list[np.ndarray], words: list[str]) -> None:
+    model = FlatModel(build_model("linear", (3,), seed=0))
+    before = model.arrays()
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        model.load(arrays)
+    for word in words:
+        assert word in str(caught.value)
+    with pytest.raises(ValueError, match=re.escape(words[0])):
+        model.named(arrays)
+    assert np.array_equal(model.arrays()[0], before[0])
+
+
+def test_load_changes_nothing_when_the_buffers_are_refused() -> None:
+    model = FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0))
+    before = model.arrays()
+    with pytest.raises(ValueError, match=r"buffers: expected finite values, got 192 of 192"):
+        model.load([np.zeros(model.dim), np.full(model.num_buffers, np.nan)])
+    with pytest.raises(ValueError, match=r"expected 2 arrays, \[parameters, buffers\], got 1"):
+        model.load(before[:1])
+    assert all(np.array_equal(a, b) for a, b in zip(model.arrays(), before, strict=True))
+
+
+def test_load_named_refuses_what_does_not_fit() -> None:
+    model = FlatModel(build_model("linear", (3,), seed=0))
+    named = model.state_dict()
+    with pytest.raises(ValueError, match=r"missing \['output\.bias'\], unknown \['bias'\]"):
+        model.load_named({"output.weight": named["output.weight"], "bias": named["output.bias"]})
+    with pytest.raises(ValueError, match=r"'output\.weight': expected shape \(1, 3\), got \(3,\)"):
+        model.load_named(named | {"output.weight": np.zeros(3)})
+
+
+@pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
+def test_vjp_is_autograd_and_keeps_its_views(name: str, shape: tuple[int, ...]) -> None:
+    plain = build_model(name, shape, seed=0).to(torch.float64)
+    model = FlatModel(build_model(name, shape, seed=0), dtype=torch.float64)
+    views = [parameter.grad for parameter in model.module.parameters()]
+    for step in range(3):
+        features, weights = data(shape, 6, torch.float64, step), data((), 6, torch.float64, 10 + step)
+        expected = torch.autograd.grad(weights @ plain(features), list(plain.parameters()))
+        gradient = model.vjp(model.scores(features), weights)
+        assert gradient is model.gradient
+        flat = torch.cat([part.flatten() for part in expected])
+        torch.testing.assert_close(gradient, flat, rtol=1e-10, atol=1e-12)
+        assert gradient.abs().max() > 0
+        start = gradient.data_ptr()
+        for parameter, view in zip(model.module.parameters(), views, strict=True):
+            assert parameter.grad is view
+            assert parameter.grad.data_ptr() == start
+            start += parameter.numel() * gradient.element_size()
+
+
+def test_vjp_survives_a_foreign_zero_grad() -> None:
+    model = FlatModel(build_model("mlp", (3,), seed=0))
+    weights = torch.ones(4)
+    expected = model.vjp(model.scores(data((3,), 4)), weights).clone()
+    model.module.zero_grad(set_to_none=True)
+    assert torch.equal(model.vjp(model.scores(data((3,), 4)), weights), expected)
+
+
+def test_linear_gradient_is_the_features() -> None:
+    model = FlatModel(build_model("linear", (2,), seed=0), dtype=torch.float64)
+    features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
+    gradient = model.vjp(model.scores(features), torch.tensor([1.0, -2.0], dtype=torch.float64))
+    assert gradient.tolist() == [1 - 2 * 3, 2 - 2 * 5, 1 - 2]
+
+
+def test_train_mode_moves_the_buffers_and_predict_does_not() -> None:
+    model = FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0))
+    start = model.arrays()
+    first = model.predict(data((1, 8, 8), 5))
+    assert np.array_equal(model.arrays()[1], start[1])
+    model.scores(data((1, 8, 8), 5))
+    moved = model.buffers.clone()
+    assert not np.array_equal(moved.numpy(), start[1])
+    running = [value for key, value in model.module.named_buffers() if not key.endswith("tracked")]
+    assert torch.equal(torch.cat([value.flatten() for value in running]), moved)
+    second = model.predict(data((1, 8, 8), 5))
+    assert torch.equal(model.buffers, moved)
+    assert not torch.equal(first, second)  # eval mode reads the statistics
+
+
+def test_predict_in_batches_and_in_a_later_graph() -> None:
+    model = FlatModel(build_model("mlp", (3,), seed=0), dtype=torch.float64)
+    features = data((3,), 10)  # float32: cast to the model's dtype
+    scores = model.predict(features)
+    assert scores.shape == (10,)
+    assert not scores.requires_grad
+    torch.testing.assert_close(model.predict(features, batch_size=3), scores)
+    torch.testing.assert_close(model.scores(features).detach(), scores)
+    assert model.predict(features[:0]).shape == (0,)
+    variable = torch.ones(10, dtype=torch.float64, requires_grad=True)
+    (variable * scores).sum().backward()
+    assert variable.grad is not None
+    assert torch.equal(variable.grad, scores)
+
+
+@pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
+def test_a_used_skeleton_keeps_no_trace(name: str, shape: tuple[int, ...]) -> None:
+    def steps(model: FlatModel, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+        model.load(arrays)
+        for step in range(2):
+            gradient = model.vjp(model.scores(data(shape, 4, seed=step)), torch.ones(4))
+            model.parameters.add_(gradient, alpha=-0.1)
+        return model.arrays(), model.state_dict()
+
+    ours, others = (FlatModel(build_model(name, shape, seed=seed)).arrays() for seed in (1, 2))
+    used = FlatModel(build_model(name, shape, seed=0))
+    steps(used, others)
+    used.predict(data(shape, 3))
+    (got, got_named), (expected, expected_named) = (
+        steps(used, ours),
+        steps(FlatModel(build_model(name, shape, seed=5)), ours),
+    )
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert all(np.array_equal(got_named[key], value) for key, value in expected_named.items())
+    used.load(ours)
+    counters = [value.item() for key, value in used.module.named_buffers() if key.endswith("tracked")]
+    assert counters == [0] * len(counters)
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight, a frozen layer, a constant and a table that do not travel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3, bias=False)
+        self.second = nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Linear(3, 1).requires_grad_(False)
+        self.register_buffer("scale", torch.tensor([2.0]), persistent=False)
+        self.register_buffer("order", torch.tensor([2, 0, 1]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order, scale = self.get_buffer("order"), self.get_buffer("scale")
+        scores: torch.Tensor = self.frozen(self.second(torch.tanh(self.first(x[:, order]))))
+        return scores.squeeze(1) * scale
+
+
+def test_tied_parameters_count_once_and_frozen_ones_have_no_gradient() -> None:
+    plain = Tied().double()
+    model = FlatModel(copy.deepcopy(plain), dtype=torch.float64)
+    assert (model.dim, model.num_buffers) == (9 + 3 + 1, 0)
+    assert model.parameter_names == ("first.weight", "frozen.weight", "frozen.bias")
+    features, weights = data((3,), 5, torch.float64), data((), 5, torch.float64, 1)
+    (expected,) = torch.autograd.grad(weights @ plain(features), [plain.first.weight])
+    gradient = model.vjp(model.scores(features), weights)
+    torch.testing.assert_close(gradient[:9], expected.flatten(), rtol=1e-10, atol=1e-12)
+    assert torch.count_nonzero(gradient[9:]) == 0
+
+    named = model.state_dict()
+    assert set(named) == set(plain.state_dict())
+    assert not np.shares_memory(named["first.weight"], named["second.weight"])
+    assert named["order"].tolist() == [2, 0, 1]
+    other = FlatModel(Tied(), dtype=torch.float64)
+    other.load_named(named)
+    assert torch.equal(other.parameters, model.parameters)
+    with pytest.raises(ValueError, match=r"'second\.weight' shares its tensor"):
+        other.load_named(named | {"second.weight": named["first.weight"] + 1})
+
+
+class Replacing(nn.Module):
+    """Binds a new tensor to its buffer instead of changing it in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output = nn.Linear(3, 1)
+        self.average: torch.Tensor
+        self.register_buffer("average", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.average = 0.9 * self.average + 0.1 * x.detach().mean(0)
+        scores: torch.Tensor = self.output(x - self.average)
+        return scores.squeeze(1)
+
+
+def test_flat_model_refuses_what_it_cannot_carry() -> None:
+    with pytest.raises(ModelError, match="momentum=None"):
+        FlatModel(nn.Sequential(nn.BatchNorm1d(3, momentum=None), nn.Linear(3, 1), nn.Flatten(0)))
+    with pytest.raises(ModelError, match="Flatten has no parameters"):
+        FlatModel(nn.Flatten(0))
+    with pytest.raises(ValueError, match=r"torch\.float32 or torch\.float64, got torch\.float16"):
+        FlatModel(nn.Linear(3, 1), dtype=torch.float16)
+    integers = nn.Linear(3, 1)
+    integers.index = nn.Parameter(torch.zeros(2, dtype=torch.int64), requires_grad=False)
+    with pytest.raises(ModelError, match=r"'index' must be floating point, got torch\.int64"):
+        FlatModel(integers)
+    replacing = FlatModel(Replacing())
+    replacing.scores(data((3,), 2))
+    with pytest.raises(ModelError, match="replaced its buffer 'average'"):
+        replacing.arrays()
