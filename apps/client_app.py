@@ -15,7 +15,7 @@ from apps import resources
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
-from payloads.handshake import SiteReport
+from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import (
     ARRAYS,
@@ -78,10 +78,13 @@ def make_client(context: Context) -> PayloadClient:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The handshake: who this site is and what it holds."""
-    config = run_config(context)
-    site = _site(context, config)
-    partition_id, num_partitions = node_place(context)
+    """The handshake: who this site is and what it holds, or why it cannot take part."""
+    try:
+        config = run_config(context)
+        site = _site(context, config)
+        partition_id, num_partitions = node_place(context)
+    except (ValueError, OSError) as error:
+        return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
     report = SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array([len(site.negatives), len(site.positives)]),

@@ -75,7 +75,8 @@ class Training:
         if not first_round:
             begun = time.perf_counter()
             self.strategy.prepare(record, self.grid)
-            self.write(0, evaluator(arrays), begun, exchange=0.0)
+            exchange = time.perf_counter() - begun
+            self.write(0, evaluator(arrays), begun, exchange)
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
             record, arrays = self.round(server_round, record, arrays, evaluator)
         self.directory.save_model(model.named(arrays))

@@ -6,7 +6,8 @@ import dataclasses
 
 from payloads.record import FloatArray, IntArray, Payload, array
 
-QUERY_PHASE = "handshake"
+# the reply's config entry of a site that cannot take part, with the reason
+REFUSAL = "refusal"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

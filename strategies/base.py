@@ -34,7 +34,7 @@ from payloads.wire import (
     model_record,
     payload_record,
 )
-from strategies.roster import Roster, StrategyError, call_the_roll
+from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class PayloadStrategy(Strategy):
 
     def _read(self, server_round: int, place: int, message: Message, with_model: bool) -> Reply:
         if message.has_error():
-            raise PayloadError(message.error.reason or f"error {message.error.code}")
+            raise PayloadError(reason_of(message.error))
         records = message.content
         metrics = records.metric_records.get(METRICS)
         if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:

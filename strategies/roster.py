@@ -6,23 +6,30 @@ aggregation) therefore goes by partition id, which each node is asked for once.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, Error, Message, MessageType
 from flwr.serverapp import Grid
 
-from payloads.handshake import SiteReport
+from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
-from payloads.wire import PAYLOAD, ROUND, content, count_bytes
+from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes
 from problems.randomness import Purpose, stream
 
 
 class StrategyError(RuntimeError):
     """A run that cannot go on; the message says at which round and why."""
+
+
+def reason_of(error: Error) -> str:
+    """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
+    wrapped = re.search(r"Message: (.*?)'?>?$", error.reason or "", re.DOTALL)
+    return wrapped[1] if wrapped else error.reason or f"error code {error.code}"
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,10 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
 
 def _read_report(reply: Message) -> SiteReport:
     if reply.has_error():
-        raise StrategyError(f"handshake: a site failed: {reply.error.reason}")
+        raise StrategyError(f"handshake: a site failed: {reason_of(reply.error)}")
+    refusal = reply.content.config_records.get(CONFIG, {}).get(REFUSAL)
+    if refusal is not None:
+        raise StrategyError(str(refusal))
     try:
         return SiteReport.from_record(reply.content.config_records[PAYLOAD])
     except KeyError:

@@ -27,6 +27,8 @@ def test_partitions_place_every_sample_once(name: str, num_clients: int) -> None
     assert len(parts) == num_clients
     assert min(map(len, parts)) >= 1
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(701))
+    if name in ("iid", "natural", "consecutive", "sorted-90"):
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 @pytest.mark.parametrize("name", PARTITIONS)

@@ -71,14 +71,14 @@ def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(data.test.labels, np.arange(10) < 5)
 
 
-def test_the_offline_switch_is_put_back() -> None:
+def test_the_offline_switch_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasets")
     from huggingface_hub import constants
 
-    before = constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with hub._offline(True):
         assert constants.HF_HUB_OFFLINE
-    assert before == constants.HF_HUB_OFFLINE
+    assert not constants.HF_HUB_OFFLINE
 
 
 def test_flower_is_imported_only_where_it_is_needed() -> None:

@@ -111,7 +111,7 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
         load(spec, 2)
     for name in ("a.csv", "b.csv"):
         write_table(frame(), tmp_path / name)
-    with pytest.raises(DataError, match="found: a.csv, b.csv"):
+    with pytest.raises(DataError, match=r"found: a.csv, b.csv"):
         load(spec, 2)
     with pytest.raises(DataError, match="nowhere' does not exist"):
         load(DataSpec(dataset="csv", data_dir=str(tmp_path / "nowhere")), 2)

@@ -108,8 +108,8 @@ def test_errors_name_what_is_wrong() -> None:
 
 
 def test_accuracy_counts_the_threshold_as_positive() -> None:
-    labels, scores = [0, 0, 1, 1], [0.1, 0.5, 0.5, 0.9]
-    assert accuracy(labels, scores, 0.5) == 0.75
+    labels, scores = [0, 0, 1, 1], [0.1, 0.2, 0.5, 0.9]
+    assert accuracy(labels, scores, 0.5) == 1.0
     assert accuracy(labels, scores, 0.6) == 0.75
     assert accuracy(labels, scores, 2.0) == 0.5
     with pytest.raises(ValueError, match="1 of 1 scores are NaN"):

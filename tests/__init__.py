@@ -1,0 +1,1 @@
+"""The tests; a package, so that its folders may be called like the packages they test."""

@@ -1,0 +1,1 @@
+"""Tests of the run config, the command line and what a run leaves."""

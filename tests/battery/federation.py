@@ -1,0 +1,174 @@
+"""Small federations for tests: run one, listen to its messages, tamper with its replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp import ServerApp
+from safetensors.numpy import load_file
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.registry import ALGORITHMS
+from apps.server_app import app as server_app
+from payloads.record import Payload
+from payloads.wire import ARRAYS, CONFIG, PAYLOAD, ROUND, model_arrays
+from simulations.engine import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
+
+# Common keys only, so that an algorithm whose table is not known here runs with its defaults.
+SMALL: dict[str, Scalar] = {
+    "num-server-rounds": 3,
+    "local-steps": 2,
+    "batch-size": 8,
+    "learning-rate": 0.01,
+    "model": "linear",
+    "checkpoint-every": 0,
+}
+TIMING = ("seconds", "server_seconds")
+PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One train message and its reply, as they were on the wire."""
+
+    partition: int
+    message: Message
+    reply: Message
+
+    @property
+    def server_round(self) -> int:
+        return int(self.message.content.config_records[CONFIG][ROUND])
+
+
+class Wiretap(InProcessGrid):
+    """An in-process grid that keeps every train exchange, and may replace replies on their way.
+
+    Args:
+        tamper: (exchange) -> the reply the server gets instead.
+    """
+
+    def __init__(self, *args: Any, tamper: Callable[[Exchange], Message] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tamper = tamper
+        self.exchanges: list[Exchange] = []
+        self._asked: dict[str, Message] = {}
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        ids = list(super().push_messages(messages))
+        self._asked |= dict(zip(ids, messages, strict=True))
+        return ids
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return [self._heard(reply) for reply in super().pull_messages(message_ids)]
+
+    def _heard(self, reply: Message) -> Message:
+        message = self._asked[reply.metadata.reply_to_message_id]
+        if message.metadata.message_type != MessageType.TRAIN:
+            return reply
+        exchange = Exchange(message.metadata.dst_node_id - FIRST_NODE_ID, message, reply)
+        self.exchanges.append(exchange)
+        return reply if self.tamper is None else self.tamper(exchange)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run's directory, read back."""
+
+    path: Path
+
+    @cached_property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.path / "metrics.jsonl").read_text("utf-8").splitlines()]
+
+    @property
+    def untimed(self) -> list[str]:
+        """The lines of metrics.jsonl but for their timing, as text."""
+        return [json.dumps({k: v for k, v in line.items() if k not in TIMING}) for line in self.lines]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = json.loads((self.path / "result.json").read_text("utf-8"))
+        return result
+
+    @property
+    def model(self) -> dict[str, np.ndarray]:
+        return dict(load_file(self.path / "model.safetensors"))
+
+    @property
+    def model_bytes(self) -> bytes:
+        return (self.path / "model.safetensors").read_bytes()
+
+    def numbers(self) -> list[float]:
+        """Every number of every line."""
+        return [value for line in self.lines for value in line.values() if isinstance(value, int | float)]
+
+
+def flat_config(path: Path, config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """`SMALL` with some keys changed, writing to ``path``."""
+    return {**SMALL, **config, "output-dir": str(path.parent), "run-name": path.name}
+
+
+def serve(grid: InProcessGrid, app: ServerApp, run_config: Mapping[str, Scalar]) -> None:
+    """Run a ServerApp on a grid."""
+    with task_identity():
+        app(grid, Context(RUN_ID, SERVER_NODE_ID, {}, RecordDict(), dict(run_config)))
+
+
+def federate(
+    path: Path,
+    config: Mapping[str, Scalar],
+    clients: int = 3,
+    tamper: Callable[[Exchange], Message] | None = None,
+) -> tuple[Run, Wiretap]:
+    """Run a small federation in this process."""
+    flat = flat_config(path, config)
+    grid = Wiretap(client_app, clients, flat, tamper=tamper)
+    serve(grid, server_app, flat)
+    return Run(path), grid
+
+
+def payloads_of(strategy: str, exchange: Exchange) -> tuple[Payload | None, Payload | None]:
+    """What travelled beside the model, down and up, decoded."""
+    kind = ALGORITHMS[strategy].strategy
+    return _decoded(kind.down_type, exchange.message), _decoded(kind.up_type, exchange.reply)
+
+
+def _decoded(kind: type[Payload] | None, message: Message) -> Payload | None:
+    if kind is None or PAYLOAD not in message.content.config_records:
+        return None
+    return kind.from_record(message.content.config_records[PAYLOAD])
+
+
+def model_of(message: Message) -> list[np.ndarray]:
+    """The model a message carries, or nothing."""
+    records = message.content.array_records
+    return list(model_arrays(records[ARRAYS])) if ARRAYS in records else []
+
+
+def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
+    """Write training rows in their order, with a fixed two-class test set; returns the keys that read them."""
+    features = np.asarray(features, dtype=np.float32)
+    rng = np.random.default_rng(7)
+    test_labels = np.arange(40) % 2
+    test = rng.normal(size=(40, *features.shape[1:])) + test_labels.reshape(-1, *[1] * (features.ndim - 1))
+    np.savez(path, X=features, y=np.asarray(labels), X_test=test.astype(np.float32), y_test=test_labels)
+    return {"dataset": "npz", "data-dir": str(path), "partition": "consecutive"}
+
+
+def sites_of(labels_of_sites: list[list[int]], path: Path) -> dict[str, Scalar]:
+    """A data set whose client i holds exactly the labels of entry i (entries of equal length)."""
+    labels = np.concatenate(labels_of_sites)
+    rng = np.random.default_rng(5)
+    return save_npz(path, rng.normal(size=(len(labels), 4)) + labels[:, None], labels)
+
+
+__all__ = ["client_app", "parse_run_config", "server_app"]
