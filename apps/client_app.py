@@ -20,6 +20,7 @@ from payloads.record import PayloadError
 from payloads.wire import (
     ARRAYS,
     CONFIG,
+    LOCAL,
     METRICS,
     NUM_EXAMPLES,
     PAYLOAD,
@@ -112,7 +113,8 @@ def train(message: Message, context: Context) -> Message:
     parameters = model_arrays(records.array_records[ARRAYS])
     if PAYLOAD in records.config_records and client.down is not None:
         client.inbox = client.down.from_record(records.config_records[PAYLOAD], {"d": len(parameters[0])})
-    store = StateStore.of(context, config, client.site.partition_id)
+    local = records.config_records.get(LOCAL, ConfigRecord())
+    store = StateStore.of(context, config, local, client.site.partition_id)
     if client.memory is not None:
         client.state = recall(client, context, store, server_round)
     arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]

@@ -31,12 +31,18 @@ class StateStore:
         self.checkpoint_round = checkpoint_round
 
     @classmethod
-    def of(cls, context: Context, config: Mapping[str, Any], partition_id: int) -> Self | None:
-        """The store of a node, or None where nothing is to be kept."""
+    def of(
+        cls, context: Context, config: Mapping[str, Any], local: Mapping[str, Any], partition_id: int
+    ) -> Self | None:
+        """The store of a node, or None where nothing is to be kept.
+
+        Args:
+            config, local: the message's records of those names.
+        """
         if CHECKPOINT_ROUND not in config:
             return None
         own = str(context.node_config.get(STATE_DIR, ""))
-        named = str(config.get(STATE_DIR, ""))
+        named = str(local.get(STATE_DIR, ""))
         base = own or (named if named and Path(named).is_dir() else "")
         return cls(Path(base) / f"client-{partition_id}", int(config[CHECKPOINT_ROUND])) if base else None
 

@@ -167,7 +167,7 @@ class Training:
         self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round}
         if self.engine != "deployment":
             self.directory.client_state.mkdir(exist_ok=True)
-            self.strategy.extra_config[STATE_DIR] = str(self.directory.client_state)
+            self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
 
     def result(self, num_clients: int) -> dict[str, Any]:
         """What result.json holds."""

@@ -202,7 +202,8 @@ class History:
         """The round's record; with ``size`` > 0 a uniform subsample of at most that many of each kind."""
 
         def join(parts: list[Tensor]) -> FloatArray:
-            joined: FloatArray = torch.cat(parts).cpu().numpy().astype(dtype)
+            with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
+                joined: FloatArray = torch.cat(parts).cpu().numpy().astype(dtype)
             return joined
 
         def chosen(count: int) -> Indices:

@@ -13,6 +13,8 @@ ARRAYS = "arrays"
 PAYLOAD = "payload"
 CONFIG = "config"
 METRICS = "metrics"
+# where server and client share a disk: paths on it. Never sent in a deployment, never counted.
+LOCAL = "local"
 
 ROUND = "server-round"
 NUM_EXAMPLES = "num-examples"
@@ -69,6 +71,7 @@ def content(
     config: ConfigRecord | None = None,
     payload: ConfigRecord | None = None,
     metrics: Mapping[str, float | int] | None = None,
+    local: ConfigRecord | None = None,
 ) -> RecordDict:
     """A message's content from its parts; an absent part does not travel."""
     records = RecordDict()
@@ -80,6 +83,8 @@ def content(
         records[PAYLOAD] = payload
     if metrics is not None:
         records[METRICS] = MetricRecord(dict(metrics))
+    if local is not None:
+        records[LOCAL] = local
     return records
 
 
@@ -90,4 +95,4 @@ def payload_record(payload: Payload | None) -> ConfigRecord | None:
 
 def count_bytes(records: RecordDict) -> int:
     """Bytes of a message's content as Flower counts them (values, keys and array headers)."""
-    return sum(record.count_bytes() for record in records.values())
+    return sum(record.count_bytes() for name, record in records.items() if name != LOCAL)

@@ -77,7 +77,10 @@ def run(
     flat = flat_config(config, out)
     parse_run_config(flat)
     if engine is Engine.INPROCESS:
-        run_in_process(server_app, client_app, clients, flat)
+        try:
+            run_in_process(server_app, client_app, clients, flat)
+        except RunFailedError:
+            raise SystemExit(1) from None  # the ServerApp has logged the reason
         return
     try:
         run_with_flower(clients, flat)

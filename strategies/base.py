@@ -94,8 +94,9 @@ class PayloadStrategy(Strategy):
         self._model: list[FloatArray] = []
         self._pending: list[tuple[int, Message]] = []
         self._prepared = False
-        # set by whoever resumes or checkpoints a run: extra scalars for every message's config
-        self.extra_config: dict[str, str | int] = {}
+        # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
+        self.extra_config: dict[str, int] = {}
+        self.local: dict[str, str] = {}
 
     # What a family overrides.
 
@@ -126,8 +127,8 @@ class PayloadStrategy(Strategy):
         """The handshake, once."""
         if self.roster is None:
             roster = call_the_roll(grid, self.training.handshake_timeout)
-            self.meet(roster)
             self.roster = roster
+            self.meet(roster)
         return self.roster
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
@@ -143,6 +144,30 @@ class PayloadStrategy(Strategy):
 
     def meet(self, roster: Roster) -> None:
         """Look at the sites before anything is sent; raise `StrategyError` where they do not fit."""
+
+    def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
+        """Name the sites that cannot fill a batch: theirs is all they have. Refuse a batch larger than all sites.
+
+        Args:
+            key: the run-config key of the batch size.
+            kind: what a batch is made of, e.g. "positives".
+            held: how many of them each site holds, in the roster's order.
+        """
+        if batch_size > sum(held):
+            raise StrategyError(f"{key}: got {batch_size}, but all {len(held)} sites together hold {sum(held)} {kind}")
+        small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
+        named = [f"{partition} ({count})" for partition, count in small if count < batch_size]
+        if named:
+            log(
+                WARNING,
+                "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s",
+                key,
+                batch_size,
+                len(named),
+                len(held),
+                kind,
+                ", ".join(named[:8]) + (", ..." if len(named) > 8 else ""),
+            )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -167,9 +192,10 @@ class PayloadStrategy(Strategy):
         assert self.roster is not None
         scalars = ConfigRecord({**(config or {}), **self.extra_config, ROUND: server_round})
         extras = payload_record(payload)
+        local = ConfigRecord(dict(self.local)) if self.local else None
         messages = [
             Message(
-                content(arrays=arrays, config=scalars, payload=extras),
+                content(arrays=arrays, config=scalars, payload=extras, local=local),
                 dst_node_id=self.roster.node_ids[place],
                 message_type=MessageType.TRAIN,
             )

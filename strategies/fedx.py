@@ -81,7 +81,45 @@ def run_weights(
     return weights
 
 
-class FedX1(PayloadStrategy):
+class PairwiseStrategy(PayloadStrategy):
+    """What FedX and its local counterpart share: the objective, and what the sites hold of each side of a pair."""
+
+    default_loss: ClassVar[str] = "kl-opauc"
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings or FedXSettings())
+        assert isinstance(self.settings, FedXSettings)
+        self.fedx: FedXSettings = self.settings
+        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
+        self.objective = make_objective(self.loss, **self.fedx.objective_options)
+        # fixed by the handshake: (N,) positives and partners of each site
+        self.positives: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self.partners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        # the participants' mean G
+        self.momentum: FloatArray | None = None
+
+    def meet(self, roster: Roster) -> None:
+        negatives, positives = roster.class_counts.T
+        everyone = self.objective.partners == "all"
+        self.positives, self.partners = positives, negatives + positives if everyone else negatives
+        if positives.sum() == 0 or negatives.sum() == 0:
+            raise StrategyError(
+                f"all sites together hold {int(positives.sum())} positives and {int(negatives.sum())} negatives; "
+                "a pairwise risk needs both"
+            )
+        fedx, kind = self.fedx, "samples" if everyone else "negatives"
+        self.check_batch(roster, "fedx.positive-batch-size", fedx.positive_batch_size, "positives", positives.tolist())
+        self.check_batch(roster, "fedx.negative-batch-size", fedx.negative_batch_size, kind, self.partners.tolist())
+
+    def average(self, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """The plain mean of the participants' models, and of those momenta that there are."""
+        momenta = [reply.payload.momentum for reply in replies if reply.payload.momentum is not None]
+        if momenta:
+            self.momentum = mean(momenta)
+        return mean_model(replies), {}
+
+
+class FedX1(PairwiseStrategy):
     """Algorithm 1 (linear f): averages the models, keeps the pool of the last ``tau`` rounds, sends it down."""
 
     down_type = FedXPool
@@ -91,29 +129,11 @@ class FedX1(PayloadStrategy):
     tracks: ClassVar[bool] = False
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or FedXSettings())
-        assert isinstance(self.settings, FedXSettings)
-        self.fedx: FedXSettings = self.settings
-        loss = self.default_loss if self.training.loss == "auto" else self.training.loss
-        self.objective = make_objective(loss, **self.fedx.objective_options)
+        super().__init__(training, settings)
         if not self.tracks and not self.objective.linear:
-            raise StrategyError(f"strategy fedx1 needs a linear f, loss {loss!r} is not: use strategy fedx2")
-        # the pool, oldest round first, and G
+            raise StrategyError(f"strategy fedx1 needs a linear f, loss {self.loss!r} is not: use strategy fedx2")
+        # the pool, oldest round first
         self.blocks: list[Block] = []
-        self.momentum: FloatArray | None = None
-        # fixed by the handshake: (N,) positives and partners of each site
-        self.positives: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-        self.partners: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
-
-    def meet(self, roster: Roster) -> None:
-        negatives, positives = roster.class_counts.T
-        self.positives = positives
-        self.partners = negatives + positives if self.objective.partners == "all" else negatives
-        if positives.sum() == 0 or negatives.sum() == 0:
-            raise StrategyError(
-                f"all sites together hold {int(positives.sum())} positives and {int(negatives.sum())} negatives; "
-                "a pairwise risk needs both"
-            )
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Lines 3-4: every client scores K batches with the initial model, whatever ``fraction-train`` says."""
@@ -154,10 +174,7 @@ class FedX1(PayloadStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """Line 26 (FedX2: 27): the mean of the models and momenta; the round's predictions join the pool."""
         self.admit(server_round, replies)
-        momenta = [reply.payload.momentum for reply in replies if reply.payload.momentum is not None]
-        if momenta:
-            self.momentum = mean(momenta)
-        return mean_model(replies), {}
+        return self.average(replies)
 
     def admit(self, server_round: int, replies: list[Reply]) -> None:
         """Append a round's blocks and let go of those older than ``tau`` rounds."""
@@ -252,25 +269,18 @@ class FedX2(FedX1):
             raise PayloadError("positive_u: missing beside a momentum")
 
 
-class LocalPair(PayloadStrategy):
+class LocalPair(PairwiseStrategy):
     """The plain mean of the models and, for non-linear f, of the momenta; no prediction leaves a site."""
 
     down_type = Momentum
     up_type = Momentum
     state_type = Momentum
 
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or FedXSettings())
-        self.momentum: FloatArray | None = None
-
     def down(self, server_round: int) -> Momentum:
         return Momentum(momentum=self.momentum)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        momenta = [reply.payload.momentum for reply in replies if reply.payload.momentum is not None]
-        if momenta:
-            self.momentum = mean(momenta)
-        return mean_model(replies), {}
+        return self.average(replies)
 
     def snapshot(self) -> Momentum | None:
         return None if self.momentum is None else Momentum(momentum=self.momentum)

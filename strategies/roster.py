@@ -108,7 +108,7 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
 def _read_report(reply: Message) -> SiteReport:
     if reply.has_error():
         raise StrategyError(f"handshake: a site failed: {reason_of(reply.error)}")
-    refusal = reply.content.config_records.get(CONFIG, {}).get(REFUSAL)
+    refusal = reply.content.config_records.get(CONFIG, ConfigRecord()).get(REFUSAL)
     if refusal is not None:
         raise StrategyError(str(refusal))
     try:
