@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,8 @@ class RunDirectory:
                 free.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(f"output-dir: cannot create {free} ({error.strerror})") from None
+        if not (directory.path / "run-token").exists():
+            write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
         (directory.path / "failure.json").unlink(missing_ok=True)
         return directory
@@ -118,6 +121,11 @@ class RunDirectory:
         return self._events
 
     # Checkpoints.
+
+    @property
+    def token(self) -> str:
+        """What tells this run, resumed or not, from every other."""
+        return (self.path / "run-token").read_text("utf-8")
 
     @property
     def client_state(self) -> Path:

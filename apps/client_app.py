@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from functools import lru_cache
 
@@ -89,7 +88,6 @@ def query(message: Message, context: Context) -> Message:
     report = SiteReport(
         identity=np.array([partition_id, num_partitions]),
         class_counts=np.array([len(site.negatives), len(site.positives)]),
-        feature_range=np.array([float(site.features.min()), float(site.features.max())]),
     )
     facts = ConfigRecord(
         {
@@ -97,7 +95,6 @@ def query(message: Message, context: Context) -> Message:
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
-            "pid": os.getpid(),
         }
     )
     return Message(content(config=facts, payload=report.to_record()), reply_to=message)

@@ -45,7 +45,7 @@ class DataSettings(Settings):
     data_dir: str = Field("", description="the folder or file of a data set that is not bundled")
     partition: str = Field("iid", description=f"one of {', '.join(PARTITIONS)}")
     partition_alpha: float = Field(0.5, gt=0, description="Dirichlet concentration, a number > 0")
-    partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological)")
+    partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological, shard)")
     positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
     imbalance: float = Field(
@@ -56,7 +56,9 @@ class DataSettings(Settings):
     )
     label_noise: float = Field(0.0, ge=0, lt=0.5, description="share of each class's labels flipped, in [0, 0.5)")
     client_shift: float = Field(0.0, description="step from client to client of the mean of added Gaussian noise")
-    client_shift_std: float = Field(0.2, ge=0, description="its standard deviation, a number >= 0")
+    client_shift_std: float = Field(
+        0.2, ge=0, description="its standard deviation, a number >= 0 (no effect while client-shift is 0)"
+    )
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share held out for testing where a set has no test split, in (0, 1)"
     )

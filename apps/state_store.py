@@ -3,7 +3,8 @@
 Flower keeps ``Context.state`` in memory for one run. When checkpoints are on, a client with state also writes it to
 its state directory, one file a round: the node config's ``state-dir``, or in simulation, where server and clients
 share a disk, a folder of the run directory named by the server. Files older than the newest one that the server's
-durable checkpoint covers are removed, so two or three are there at a time.
+durable checkpoint covers are removed, so a few are there at a time. A run has a token of its own, kept through a
+resume, so that no run reads the state of another.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from payloads.record import Payload
 
 STATE_DIR = "state-dir"
 CHECKPOINT_ROUND = "checkpoint-round"
+RUN_TOKEN = "run-token"
 
 P = TypeVar("P", bound=Payload)
 
@@ -44,7 +46,10 @@ class StateStore:
         own = str(context.node_config.get(STATE_DIR, ""))
         named = str(local.get(STATE_DIR, ""))
         base = own or (named if named and Path(named).is_dir() else "")
-        return cls(Path(base) / f"client-{partition_id}", int(config[CHECKPOINT_ROUND])) if base else None
+        if not base:
+            return None
+        folder = Path(base) / str(config[RUN_TOKEN]) / f"client-{partition_id}"
+        return cls(folder, int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> dict[int, Path]:
         """The rounds with a saved state, oldest first."""

@@ -16,9 +16,9 @@ from flwr.serverapp import Grid
 
 from apps import resources
 from apps.artifacts import RunDirectory
-from apps.config import RunConfig
+from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator
-from apps.state_store import CHECKPOINT_ROUND, STATE_DIR
+from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
@@ -147,6 +147,11 @@ class Training:
     def resume(self, like: list[FloatArray]) -> int:
         """Take model, strategy state and history from the newest checkpoint; returns its round."""
         checkpoint = self.directory.newest_checkpoint()
+        if checkpoint.server_round > self.config.training.num_server_rounds:
+            raise ConfigError(
+                f"num-server-rounds: got {self.config.training.num_server_rounds}, but the run in "
+                f"{self.directory.path} has already made {checkpoint.server_round} rounds"
+            )
         check_model(checkpoint.model, like)
         state_type = self.strategy.state_type
         if state_type is not None and checkpoint.state:
@@ -164,7 +169,7 @@ class Training:
         """Tell clients which checkpoint is durable, and where to keep state if they share this disk."""
         if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
             return
-        self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round}
+        self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round, RUN_TOKEN: self.directory.token}
         if self.engine != "deployment":
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from clients.base import SCORING_ROUND, PayloadClient, Site
 from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
-from payloads.record import FloatArray
+from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 from problems.objectives.pairwise import PairwiseObjective, make_objective
@@ -76,11 +76,10 @@ def positive_slopes(
     draw: Draw,
     u: Tensor | None,
     omega: float,
-    num_partners: float,
 ) -> Tensor:
     """(b,) G_1's factors of grad h(z): omega * mean_j weight_j f'(u_i) d_1 l(a_i, lazy b_j) / b."""
     s = draw.partner_scores[None, :] - scores[:, None]  # (b, m)
-    slope = objective.slope(s, draw.partner_labels, u, num_partners)  # type: ignore[arg-type]
+    slope = objective.slope(s, draw.partner_labels, u)  # type: ignore[arg-type]
     return slope @ draw.partner_weights * (-omega / s.numel())
 
 
@@ -103,7 +102,7 @@ def local_pair_slopes(
 ) -> tuple[Tensor, Tensor]:
     """Factors of grad h(z) (n,) and grad h(z') (m,) when both halves of every pair are active."""
     s = b[None, :] - a[:, None]
-    slope = objective.slope(s, labels, u, float(len(b))) / s.numel()  # type: ignore[arg-type]
+    slope = objective.slope(s, labels, u) / s.numel()  # type: ignore[arg-type]
     return -slope.sum(dim=1), slope.sum(dim=0)
 
 
@@ -117,7 +116,7 @@ def momentum_step(model: FlatModel, momentum: Tensor | None, gradient: Tensor, b
 class PairwiseClient(PayloadClient):
     """What FedX and its local counterpart share: the objective, two samplers (one a class) and the u table."""
 
-    memory = InnerEstimates
+    memory: ClassVar[type[Payload] | None] = InnerEstimates
 
     def __init__(
         self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
@@ -264,6 +263,7 @@ class FedX1Client(PairwiseClient):
 
     down = FedXPool
     up = FedXPredictions
+    memory: ClassVar[type[Payload] | None] = None
     default_loss: ClassVar[str] = "psm"
     momentum: Tensor | None = None
 
@@ -316,7 +316,7 @@ class FedX1Client(PairwiseClient):
             slopes = [torch.zeros_like(a), torch.zeros_like(b)]
             if len(a) and len(draw.partner_scores):
                 u = self.observe(estimates, first, a, draw)
-                slopes[0] = positive_slopes(self.objective, a, draw, u, omega, num_partners)
+                slopes[0] = positive_slopes(self.objective, a, draw, u, omega)
             if len(b) and len(draw.positive_scores):
                 slopes[1] = partner_slopes(self.objective, b, labels, draw, partner_omega, num_partners)
             self.step(self.gradient(scores, *slopes), self.training.learning_rate_at(iteration))
@@ -371,6 +371,7 @@ class FedX1Client(PairwiseClient):
 class FedX2Client(FedX1Client):
     """Algorithm 2: non-linear f, with u tracked per positive and a gradient momentum."""
 
+    memory = InnerEstimates
     default_loss: ClassVar[str] = "kl-opauc"
 
     def start_estimates(self) -> Estimates:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.record import IntArray, Payload, array
 
 # the reply's config entry of a site that cannot take part, with the reason
 REFUSAL = "refusal"
@@ -14,7 +14,7 @@ REFUSAL = "refusal"
 class SiteReport(Payload):
     """A site's answer to the handshake.
 
-    Beside it travel, as scalars of the same message: ``device`` and the versions of the libraries that decide
+    Beside it travel, as text in the same message, the site's device and the versions of the libraries that decide
     whether two sites compute the same thing.
     """
 
@@ -22,8 +22,6 @@ class SiteReport(Payload):
     identity: IntArray = array(2, kind="int")
     # class counts: negatives, positives
     class_counts: IntArray = array(2, kind="int")
-    # smallest and largest feature value, so that two sites with different units are seen
-    feature_range: FloatArray = array(2)
 
     @property
     def partition_id(self) -> int:

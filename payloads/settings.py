@@ -35,7 +35,9 @@ class TrainingSettings(Settings):
     num_server_rounds: int = Field(25, ge=1, description="number of rounds, an integer >= 1")
     local_steps: int = Field(8, ge=1, description="local steps K of a client in a round, an integer >= 1")
     batch_size: int = Field(
-        32, ge=0, description="samples a local step takes, an integer >= 0 (0: all of them, full gradients)"
+        32,
+        ge=0,
+        description="samples a local step takes, an integer >= 0 (0: all); pairwise strategies have their own",
     )
     learning_rate: float = Field(0.1, gt=0, description="step size of a local step, a number > 0")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
@@ -63,7 +65,7 @@ class TrainingSettings(Settings):
     evaluate_every: int = Field(1, ge=1, description="evaluate every so many rounds, an integer >= 1")
     checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")
     round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
-    handshake_timeout: float = Field(60.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
+    handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
 
     @field_validator("lr_decay_at")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -96,6 +97,9 @@ def run(
 def centralized(out: Out, config: Overrides = None, clients: Clients = 8) -> None:
     """Train on the union of the clients' data: pairwise SGD, or SOX for a non-linear outer function."""
     parsed = parse_run_config(flat_config(config, out))
+    if parsed.run.resume:
+        raise ConfigError("resume: a centralised reference is trained in one go; leave the key out")
+    begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
     data = resources.federated_data(parsed.data, clients)
     history, named = train_centralized(parsed, data, lambda r, m: typer.echo(f"round {r}  {_shown(m)}"))
@@ -105,10 +109,12 @@ def centralized(out: Out, config: Overrides = None, clients: Clients = 8) -> Non
     for server_round, metrics in zip(rounds, history, strict=True):
         directory.append({"round": server_round, **metrics})
     directory.save_model(named)  # type: ignore[arg-type]
-    directory.finish(_centralized_result(parsed, history))
+    directory.finish(_centralized_result(parsed, history, clients, time.perf_counter() - begun))
 
 
-def _centralized_result(config: RunConfig, history: list[dict[str, float]]) -> dict[str, Any]:
+def _centralized_result(
+    config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float
+) -> dict[str, Any]:
     best = {name: (min if name == "loss" else max)(m[name] for m in history) for name in history[-1]}
     return {
         "strategy": "centralized",
@@ -118,6 +124,10 @@ def _centralized_result(config: RunConfig, history: list[dict[str, float]]) -> d
         "rounds": config.training.num_server_rounds,
         "metrics": history[-1],
         "best": best,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "wall_seconds": seconds,
+        "clients": clients,
         "versions": versions(),
         "config": config.resolved(),
     }

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from apps import resources
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator
@@ -42,7 +44,10 @@ def centralized(
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
         raise ConfigError(f"loss: got {training.loss!r}, which has no centralised reference here")
     model = resources.new_model(config, data.input_shape)
-    site = Site.from_arrays(0, data.train.features, data.train.labels, dtype=model.dtype, device=model.device)
+    sites = [data.client(partition) for partition in range(data.num_clients)]
+    features = np.concatenate([samples.features for samples in sites])
+    labels = np.concatenate([samples.labels for samples in sites])
+    site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
     client: PayloadClient = kind(site, model, training, config.family)
     evaluator = Evaluator(config, resources.new_model(config, data.input_shape), data.test)

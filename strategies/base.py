@@ -95,7 +95,7 @@ class PayloadStrategy(Strategy):
         self._pending: list[tuple[int, Message]] = []
         self._prepared = False
         # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
-        self.extra_config: dict[str, int] = {}
+        self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
 
     # What a family overrides.

@@ -11,9 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from logging import WARNING
 
 import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MessageType
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from payloads.handshake import REFUSAL, SiteReport
@@ -71,14 +73,15 @@ class Roster:
 def call_the_roll(grid: Grid, timeout: float) -> Roster:
     """Ask every node who it is until all partitions have answered.
 
-    A node says how many partitions it believes in; the roll is complete when that many have answered. Nodes that
-    name no number (a deployment without ``num-partitions``) are complete as soon as all connected ones answered.
+    A node says how many partitions it believes in; the roll is complete when that many have answered. Sites whose
+    libraries differ are warned about: they may not compute the same thing.
 
     Raises:
         StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
     """
     deadline = time.monotonic() + timeout
     reports: dict[int, SiteReport] = {}
+    facts: dict[int, dict[str, object]] = {}
     bytes_up = bytes_down = 0
     while True:
         new = sorted(set(grid.get_node_ids()) - set(reports))
@@ -91,9 +94,11 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
             for reply in replies:
                 reports[reply.metadata.src_node_id] = _read_report(reply)
+                facts[reply.metadata.src_node_id] = dict(reply.content.config_records.get(CONFIG, ConfigRecord()))
                 bytes_up += count_bytes(reply.content)
         expected = max((report.num_partitions for report in reports.values()), default=1)
         if len(reports) >= expected:
+            _warn_of_mixtures(list(facts.values()))
             return _by_partition(reports, bytes_up, bytes_down)
         if time.monotonic() > deadline:
             known = {report.partition_id for report in reports.values()}
@@ -117,6 +122,13 @@ def _read_report(reply: Message) -> SiteReport:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?") from None
     except PayloadError as error:
         raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
+
+
+def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
+    for name in sorted({name for site in facts for name in site}):
+        values = sorted({str(site.get(name)) for site in facts})
+        if len(values) > 1:
+            log(WARNING, "sites differ in %s: %s; they may not compute the same thing", name, ", ".join(values))
 
 
 def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:

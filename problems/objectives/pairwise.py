@@ -84,8 +84,9 @@ class PairwiseObjective(ABC):
         return (1 - gamma) * u + gamma * observed
 
     @abstractmethod
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
-        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, which bounds l/u for a u gone stale."""
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
+        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, which bounds l/u for a u gone stale; a u that has
+        just observed these very pairs needs no bound."""
 
     @abstractmethod
     def outer(self, u: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ class LinearRisk(PairwiseObjective):
     def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
         return _weighted_mean(self.surrogate.value(s), weights)[:, None]
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor | None, num_partners: float) -> Tensor:
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor | None, num_partners: float = math.inf) -> Tensor:
         return self.surrogate.slope(s)
 
     def outer(self, u: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ class KLPartialAUC(PairwiseObjective):
             return observed
         return torch.logaddexp(u + math.log1p(-gamma), observed + math.log(gamma))
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
         hinge = self._hinge(s)
         log_ratio = (hinge**2 / self.temperature - u).clamp(max=math.log(num_partners))  # log(l / u)
         return torch.exp(log_ratio) * 2 * hinge
@@ -168,7 +169,7 @@ class AUPRC(PairwiseObjective):
         loss = self.surrogate.value(s)
         return torch.stack([_weighted_mean(loss * labels, weights), _weighted_mean(loss, weights)], dim=1)
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
         assert labels is not None
         floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
         u1, u2 = u[:, :1], u[:, 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
@@ -188,7 +189,7 @@ class PNormPush(PairwiseObjective):
     def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
         return _weighted_mean(self.surrogate.value(s), weights)[:, None]
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float) -> Tensor:
+    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
         return self.power * u ** (self.power - 1) * self.surrogate.slope(s)
 
     def outer(self, u: Tensor) -> Tensor:
