@@ -1,0 +1,79 @@
+"""docs/configuration.md and docs/data.md name what there is, with the right defaults."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from apps.config import known_keys, parse_run_config
+from apps.registry import ALGORITHMS
+from problems.data import DATASETS, PARTITIONS
+from problems.models import MODELS
+from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
+from tests.docs.markdown import PROJECT, codes, rows, section
+
+PAGE = PROJECT / "docs" / "configuration.md"
+SECTIONS = ("The run", "Local training", "Results", "Data", "Table fedx")
+DOCUMENTED = [row for title in SECTIONS for row in rows(section(PAGE, title))]
+
+
+def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def typed(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    return {key: (type(value).__name__, value) for key, value in values.items()}
+
+
+@pytest.fixture(scope="module")
+def pyproject() -> dict[str, Any]:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    return flat(project["tool"]["flwr"]["app"]["config"])
+
+
+def defaults() -> dict[str, Any]:
+    return {codes(row[0])[0]: tomllib.loads(f"value = {codes(row[1])[0]}")["value"] for row in DOCUMENTED}
+
+
+def test_the_page_names_exactly_the_known_keys() -> None:
+    assert sorted(codes(row[0])[0] for row in DOCUMENTED) == sorted(known_keys())
+
+
+def test_the_defaults_are_those_of_pyproject(pyproject: dict[str, Any]) -> None:
+    assert typed(defaults()) == typed(pyproject)
+
+
+def test_the_defaults_are_those_of_the_settings(pyproject: dict[str, Any]) -> None:
+    resolved = flat(parse_run_config({}).resolved())
+    assert typed(resolved) == typed({**pyproject, "loss": "kl-opauc"})  # what auto means for fedx2
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [("strategy", list(ALGORITHMS)), ("model", [*MODELS, "package.module:factory"])],
+)
+def test_the_choices_are_all_there(key: str, allowed: list[str]) -> None:
+    (row,) = [row for row in DOCUMENTED if row[0] == f"`{key}`"]
+    assert codes(row[2]) == allowed
+
+
+@pytest.mark.parametrize(("title", "names"), [("Data sets", DATASETS), ("Partitions", PARTITIONS)])
+def test_data_names_every_set_and_partition(title: str, names: dict[str, str]) -> None:
+    table = rows(section(PROJECT / "docs" / "data.md", title))
+    assert [name for row in table for name in codes(row[0])] == list(names)
+
+
+def test_fedx_names_every_loss_with_its_strategies() -> None:
+    table = rows(section(PROJECT / "docs" / "fedx.md", "The problem"))
+    losses = {codes(row[0])[0]: row[3].split(", ") for row in table if len(row) == 5}
+    assert losses == {
+        loss: [name for name, row in ALGORITHMS.items() if loss in row.losses] for loss in PAIRWISE_LOSSES
+    }
+    assert [loss for loss, strategies in losses.items() if "fedx1" in strategies] == sorted(
+        LINEAR, key=list(losses).index
+    )

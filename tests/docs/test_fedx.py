@@ -1,0 +1,68 @@
+"""docs/fedx.md lists what FedX sends, field by field and byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from payloads.fedx import FedXPool, FedXPredictions
+from payloads.record import Payload, specs_of
+from payloads.wire import ARRAYS, count_bytes
+from tests.battery.federation import Exchange, federate, model_of, payloads_of
+from tests.docs.markdown import PROJECT, blocks, codes, rows, section
+
+PAGE = PROJECT / "docs" / "fedx.md"
+LOSSES = [("fedx1", "psm", 0), ("fedx2", "kl-opauc", 1), ("fedx2", "auprc", 2)]
+
+
+@pytest.fixture(scope="module")
+def formulas() -> dict[str, Callable[..., int]]:
+    namespace: dict[str, Any] = {}
+    (block,) = [block for block in blocks(PAGE) if block.language == "python"]
+    exec(block.text, namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(("kind", "part"), [(FedXPredictions, 0), (FedXPool, 1)])
+def test_the_fields_are_all_there(kind: type[Payload], part: int) -> None:
+    up, down = section(PAGE, "What travels").split("Down, `FedXPool`")
+    described = {codes(row[0])[0]: row[1:3] for row in rows((up, down)[part])}
+    assert sorted(described) == sorted(specs_of(kind))
+    for name, spec in specs_of(kind).items():
+        shape, dtype = described[name]
+        dims = shape.partition(")")[0].strip("(").rstrip(",").split(", ")
+        assert len(dims) == len(spec.dims), name
+        assert dtype.startswith(spec.kind), name
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("strategy", "loss", "k"), LOSSES)
+def test_the_bytes(
+    formulas: dict[str, Callable[..., int]], strategy: str, loss: str, k: int, dtype: str, tmp_path: Path
+) -> None:
+    config = {"strategy": strategy, "loss": loss, "dtype": dtype, "fedx.tau": 2}
+    _, tap = federate(tmp_path / "run", config, clients=2)
+    exchange = tap.exchanges[-1]
+    down, up = payloads_of(strategy, exchange)
+    assert isinstance(down, FedXPool)
+    assert isinstance(up, FedXPredictions)
+    (parameters,) = model_of(exchange.message)
+    size, labels = parameters.itemsize, loss == "auprc"
+    p, q = len(up.positive_scores), len(up.partner_scores)
+    assert up.nbytes == formulas["bytes_up"](size, len(parameters), p, q, k, labels)
+    counts = [len(x) for x in (down.positive_scores, down.partner_scores, down.positive_lengths, down.partner_lengths)]
+    assert counts == [4 * p, 4 * q, 4, 4]  # two rounds of two clients
+    assert down.nbytes == formulas["bytes_down"](size, len(parameters), *counts, k, labels)
+    assert 0 < encoding(exchange, "message", down) <= 128 * len(down.arrays()) + 160
+    assert 0 < encoding(exchange, "reply", up) <= 128 * len(up.arrays()) + 160
+
+
+def encoding(exchange: Exchange, side: str, payload: Payload) -> int:
+    """What the encoding adds to payload and model: everything but them and the scalars."""
+    content = getattr(exchange, side).content
+    scalars = sum(r.count_bytes() for name, r in content.items() if name not in (ARRAYS, "payload"))
+    (parameters,) = model_of(getattr(exchange, side))
+    return int(count_bytes(content) - scalars - payload.nbytes - parameters.nbytes)
