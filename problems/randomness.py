@@ -1,31 +1,37 @@
 """All randomness of a run, addressed instead of drawn in sequence.
 
-A stream is named by (seed, purpose, integers...), so that what a client draws depends on who it is and which
-round it is in, never on the order in which messages happen to arrive or on which process serves it.
+A stream is named by (seed, purpose, integers...), so that what a client draws depends on who it is and which round it
+is in, never on the order in which messages happen to arrive or on which process serves it.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
+import zlib
+from enum import StrEnum
 
 import numpy as np
 
 
-class Purpose(IntEnum):
-    """What a stream is for. Values are part of every result: never renumber, only append."""
+class Purpose(StrEnum):
+    """What a stream of the algorithms is for. The words are part of every result: never change one."""
 
-    SAMPLE_CLIENTS = 1
-    POSITIVES = 2
-    PARTNERS = 3
-    POSITIVE_POOL = 4
-    PARTNER_POOL = 5
-    HISTORY = 6
-    INDEPENDENT_POSITIVES = 7
-    INDEPENDENT_PARTNERS = 8
-    SAMPLES = 9
-    TORCH = 10
+    SAMPLE_CLIENTS = "sample clients"
+    SAMPLES = "samples"
+    POSITIVES = "positives"
+    PARTNERS = "partners"
+    POSITIVE_POOL = "positive pool"
+    PARTNER_POOL = "partner pool"
+    HISTORY = "history"
+    INDEPENDENT_POSITIVES = "independent positives"
+    INDEPENDENT_PARTNERS = "independent partners"
+    TORCH = "torch"
 
 
-def stream(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
+def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
+    """The seed of (seed, purpose, keys); the purpose is any fixed word."""
+    return np.random.SeedSequence((seed, zlib.crc32(purpose.encode()), *keys))
+
+
+def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """A generator of its own for (seed, purpose, keys)."""
-    return np.random.default_rng(np.random.SeedSequence((seed, int(purpose), *keys)))
+    return np.random.default_rng(seed_sequence(seed, purpose, *keys))

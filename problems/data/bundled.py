@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from problems.data.source import Source, make_source, standardise
-from problems.data.streams import stream
+from problems.randomness import stream
 
 SITES = 16
 SITE_POSITIVES, SITE_NEGATIVES = 20, 100

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from problems.data.source import Rows
 from problems.data.spec import DataError
-from problems.data.streams import stream
+from problems.randomness import stream
 
 Labels = NDArray[np.int8]
 

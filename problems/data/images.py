@@ -77,10 +77,10 @@ def stl10(root: Path) -> Source | None:
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
 
 
-def class_folders(root: Path) -> Source | None:
+def class_folders(root: Path, *, bare: bool = True) -> Source | None:
     """Return the images of `train/<class>/` and, if there, `test/<class>/`, in or one folder below `root`.
 
-    Without a `train` folder, `root` itself may hold the class folders. None when there is no class folder.
+    Without a `train` folder, `root` itself may hold the class folders, if `bare`. None when there is no class folder.
 
     Raises:
         DataError: when images differ in size, cannot be read, or a test class has no training images.
@@ -88,7 +88,7 @@ def class_folders(root: Path) -> Source | None:
     for home in homes(root):
         if _classes(home / "train"):
             return _read_folders(home / "train", home / "test")
-    return _read_folders(root, None) if _classes(root) else None
+    return _read_folders(root, None) if bare and _classes(root) else None
 
 
 def _classes(folder: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from problems.data.source import Rows
 from problems.data.spec import DataError, DataSpec
-from problems.data.streams import stream
+from problems.randomness import stream
 
 SORTED_SHARE = 0.9
 

@@ -111,8 +111,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         found = images.stl10(root)
     else:
         found = cifar.cifar(name, root)
-    if found is None and (root / "train").is_dir():
-        found = images.class_folders(root)
+    found = found or images.class_folders(root, bare=False)
     if found is None:
         raise not_found(name, _LOOKED_FOR[name], data_dir)
     return found

@@ -20,12 +20,11 @@ from torch.nn.parameter import is_lazy
 
 from problems.models.networks import MLP, Linear, Table3CNN
 from problems.models.resnet import resnet18, resnet20
+from problems.randomness import seed_sequence
 
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
 DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 
-# Second entry of the seed sequence: keeps the weights apart from every other use of the run's seed.
-MODEL_STREAM = int.from_bytes(b"model", "big")
 
 DOTTED_FORM = "package.module:factory"
 
@@ -45,7 +44,7 @@ class ModelEntry:
 def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
     """Build the model `name` for samples of `input_shape`, with weights that depend on `seed` only.
 
-    The factory runs on a fork of torch's CPU generator, seeded with `SeedSequence((seed, MODEL_STREAM))`: the
+    The factory runs on a fork of torch's CPU generator, seeded with `seed_sequence(seed, "model weights")`: the
     same seed gives the same weights and the global generators stay as they were. Then one forward pass in
     eval mode on two random samples and one on a single sample check the output: it must be `(2,)` and `(1,)`.
     A column, `(2, 1)` and `(1, 1)`, is accepted too: a forward hook drops the last axis, so that the names of
@@ -71,7 +70,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
         raise ModelError(f"input_shape must hold positive integers, such as (30,) or (3, 32, 32); got {shape}")
     build = MODELS[name].build if name in MODELS else _import_factory(name)
-    (state,) = np.random.SeedSequence((seed, MODEL_STREAM)).generate_state(1, np.uint64)
+    (state,) = seed_sequence(seed, "model weights").generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it would also seed the accelerators' generators, which are not forked here.
         torch.default_generator.manual_seed(int(state))

@@ -179,3 +179,10 @@ def test_a_sites_images(tmp_path: Path) -> None:
     write_folders(tmp_path / "site", ["ill", "well"])
     ill = load_site(str(tmp_path / "site"), DataSpec(dataset="image-folder", positive_label="ill"))
     assert (len(ill), len(ill.positives), ill.shape) == (8, 4, (3, 6, 6))
+
+
+def test_stray_pictures_are_not_a_named_set(tmp_path: Path) -> None:
+    write_folders(tmp_path, ["a", "b"], size=28)
+    with pytest.raises(DataError, match="data set 'fashion-mnist' is not available"):
+        load(DataSpec(dataset="fashion-mnist", data_dir=str(tmp_path)), 2)
+    assert len(load(DataSpec(dataset="image-folder", data_dir=str(tmp_path)), 2).train) > 0
