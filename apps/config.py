@@ -165,7 +165,8 @@ def _parse(
 def _unknown(key: str, keys: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(key, keys, n=1)
     hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists them all"
-    return f"{key}: unknown run-config key; {hint}"
+    shown = key if key.isprintable() else repr(key)
+    return f"{shown}: unknown run-config key; {hint}"
 
 
 def _choice(key: str, got: str, allowed: list[str]) -> str:

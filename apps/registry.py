@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clients.base import PayloadClient
-from clients.fedx import FedX1Client, FedX2Client, LocalPairClient
+from clients.fedx import FedX1Client, FedX2Client
 from clients.local_sgd import LocalSGDClient
+from clients.pairwise import LocalPairClient
 from payloads.fedx import FedXSettings
 from payloads.settings import Settings
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
-from strategies.fedx import FedX1, FedX2, LocalPair
+from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
+from strategies.pairwise import LocalPair
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
-from payloads.record import FloatArray
+from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 
@@ -155,7 +155,10 @@ class Training:
         check_model(checkpoint.model, like)
         state_type = self.strategy.state_type
         if state_type is not None and checkpoint.state:
-            self.strategy.restore(state_type(**checkpoint.state).check())
+            try:
+                self.strategy.restore(state_type(**checkpoint.state).check())
+            except (TypeError, PayloadError) as error:
+                raise ConfigError(f"resume: the checkpoint's strategy state does not fit: {error}") from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)
         for line in self.directory.lines():

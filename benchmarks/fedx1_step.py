@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import nn
 
 from clients.base import Site
 from clients.fedx import FedX1Client

@@ -1,6 +1,6 @@
 """The server half's share of a run's round time outside the grid exchange, read from the run's own metrics.jsonl.
 
-    python benchmarks/server_share.py results/fedx2-digits-seed0
+python benchmarks/server_share.py results/fedx2-digits-seed0
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """FedX's client half: Algorithms 1 and 2 of "FedX: Federated Learning for Compositional Pairwise Risk
-Optimization" (Guo, Jin, Luo, Yang), and the local method on the same loss.
+Optimization" (Guo, Jin, Luo, Yang).
 
 | paper                      | here                                                           |
 |----------------------------|----------------------------------------------------------------|
@@ -29,12 +29,11 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import SCORING_ROUND, PayloadClient, Site
-from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
+from clients.base import SCORING_ROUND
+from clients.pairwise import Estimates, PairwiseClient, momentum_step
+from payloads.fedx import FedXPool, FedXPredictions, InnerEstimates
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
-from problems.models import FlatModel
-from problems.objectives.pairwise import PairwiseObjective, make_objective
+from problems.objectives.pairwise import PairwiseObjective
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler, Indices, PoolQueue
 
@@ -52,22 +51,6 @@ class Draw:
     partner_scores: Tensor
     partner_weights: Tensor
     partner_labels: Tensor | None
-
-
-@dataclass(frozen=True)
-class Estimates:
-    """u of every local positive (n, k), and which have been observed (n,)."""
-
-    u: Tensor
-    observed: Tensor
-
-    def update(self, objective: PairwiseObjective, rows: Tensor, new: Tensor, gamma: float) -> Tensor:
-        """Average ``new`` (b, k) into the rows, equation (8), in place; returns the rows' u (b, k)."""
-        averaged = objective.average(self.u[rows], new, gamma)
-        current = torch.where(self.observed[rows, None], averaged, new)
-        self.u[rows] = current
-        self.observed[rows] = True
-        return current
 
 
 def positive_slopes(
@@ -95,89 +78,6 @@ def partner_slopes(
     s = scores[None, :] - draw.positive_scores[:, None]  # (b, m)
     slope = objective.slope(s, labels, draw.u, num_partners)  # type: ignore[arg-type]
     return draw.positive_weights @ slope * (omega / s.numel())
-
-
-def local_pair_slopes(
-    objective: PairwiseObjective, a: Tensor, b: Tensor, labels: Tensor | None, u: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Factors of grad h(z) (n,) and grad h(z') (m,) when both halves of every pair are active."""
-    s = b[None, :] - a[:, None]
-    slope = objective.slope(s, labels, u) / s.numel()  # type: ignore[arg-type]
-    return -slope.sum(dim=1), slope.sum(dim=0)
-
-
-def momentum_step(model: FlatModel, momentum: Tensor | None, gradient: Tensor, beta: float, step: float) -> Tensor:
-    """G <- (1 - beta) * G + beta * gradient (the first G is the first gradient), w <- w - step * G; returns G."""
-    momentum = gradient.clone() if momentum is None else momentum.mul_(1 - beta).add_(gradient, alpha=beta)
-    model.parameters.add_(momentum, alpha=-step)
-    return momentum
-
-
-class PairwiseClient(PayloadClient):
-    """What FedX and its local counterpart share: the objective, two samplers (one a class) and the u table."""
-
-    memory: ClassVar[type[Payload] | None] = InnerEstimates
-
-    def __init__(
-        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
-    ) -> None:
-        super().__init__(site, model, training)
-        self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
-        self.objective = make_objective(self.loss, **self.settings.objective_options)
-        everyone = np.arange(len(site))
-        self.partners: Indices = everyone if self.objective.partners == "all" else site.negatives
-        # u is kept by a positive's place among the positives
-        self.place = np.full(len(site), -1)
-        self.place[site.positives] = np.arange(len(site.positives))
-
-    def samplers(self, positives: Purpose, partners: Purpose) -> tuple[EpochSampler, EpochSampler]:
-        """Two samplers, one a class, each reshuffled on its own."""
-        seed, partition = self.training.seed, self.site.partition_id
-        return (
-            EpochSampler(self.site.positives, self.settings.positive_batch_size, seed, positives, partition),
-            EpochSampler(self.partners, self.settings.negative_batch_size, seed, partners, partition),
-        )
-
-    def forward(self, positives: Indices, partners: Indices) -> tuple[Tensor, Tensor, Tensor]:
-        """One pass over both batches: (n + m,) scores with their graph, and both parts detached in float64."""
-        scores = self.model.scores(self.site.rows(np.concatenate([positives, partners])))
-        if self.training.score == "sigmoid":
-            scores = torch.sigmoid(scores)
-        fixed = scores.detach().double()
-        return scores, fixed[: len(positives)], fixed[len(positives) :]
-
-    def labels(self, indices: Indices) -> Tensor | None:
-        """(m,) labels of partners in float64 where the objective asks for them."""
-        if self.objective.partners == "negatives":
-            return None
-        return self.site.labels[torch.from_numpy(indices)].double()
-
-    def gradient(self, scores: Tensor, *slopes: Tensor) -> Tensor:
-        """(d,) the slopes of all rows pulled back to the parameters."""
-        return self.model.vjp(scores, torch.cat(slopes).to(scores.dtype))
-
-    def recall(self) -> Estimates:
-        """The u table on the device, copied out of the client's state, or a fresh one."""
-        count = len(self.site.positives)
-        device = self.site.features.device
-        if self.state is None:
-            u = torch.zeros((count, self.objective.inner_dim), dtype=torch.float64, device=device)
-            return Estimates(u, torch.zeros(count, dtype=torch.bool, device=device))
-        self.state.check({"n": count, "k": self.objective.inner_dim})
-        u = torch.tensor(self.state.u, dtype=torch.float64, device=device)
-        return Estimates(u, torch.tensor(self.state.observed, device=device))
-
-    def remember(self, estimates: Estimates) -> None:
-        """Keep the u table as the client's state."""
-        self.state = InnerEstimates(u=estimates.u.cpu().numpy(), observed=estimates.observed.cpu().numpy())
-
-    def table_rows(self, positives: Indices) -> Tensor:
-        """(n,) the places of some positives in the u table."""
-        return torch.from_numpy(self.place[positives]).to(self.site.features.device)
-
-    def flat(self, values: FloatArray | None) -> Tensor | None:
-        """A received (d,) vector as a tensor of its own, or None."""
-        return None if values is None else torch.tensor(values).to(self.model.parameters)
 
 
 class History:
@@ -407,44 +307,3 @@ class FedX2Client(FedX1Client):
     def step(self, gradient: Tensor, step: float) -> None:
         """G <- (1 - beta) * G + beta * (G_1 + G_2); w <- w - eta * G."""
         self.momentum = momentum_step(self.model, self.momentum, gradient, self.settings.beta, step)
-
-
-class LocalPairClient(PairwiseClient):
-    """The same loss on local pairs only: mini-batch pairwise SGD for linear f; u and momentum for non-linear f."""
-
-    down = Momentum
-    up = Momentum
-    default_loss: ClassVar[str] = "kl-opauc"
-
-    def fit(
-        self, parameters: list[FloatArray], config: dict[str, Scalar]
-    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
-        server_round = self.begin(parameters, config)
-        tracks = not self.objective.linear
-        estimates = self.recall() if tracks else None
-        momentum = self.flat(self.inbox.momentum) if tracks and self.inbox is not None else None
-        positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
-        for iteration in self.local_iterations(server_round):
-            first, second = positives.batch(iteration), partners.batch(iteration)
-            if not len(first) or not len(second):
-                break  # one class only: a site without a pair has nothing to learn from
-            gradient = self.pair_gradient(first, second, estimates)
-            step = self.training.learning_rate_at(iteration)
-            if tracks:
-                momentum = momentum_step(self.model, momentum, gradient, self.settings.beta, step)
-            else:
-                self.model.parameters.add_(gradient, alpha=-step)
-        if estimates is not None:
-            self.remember(estimates)
-        self.outbox = Momentum(momentum=None if momentum is None else momentum.cpu().numpy())
-        return self.model.arrays(), len(self.site), {}
-
-    def pair_gradient(self, first: Indices, second: Indices, estimates: Estimates | None) -> Tensor:
-        """(d,) the gradient over all pairs of two batches, with u of the positives updated on the way."""
-        scores, a, b = self.forward(first, second)
-        labels = self.labels(second)
-        u = None
-        if estimates is not None:
-            seen = self.objective.observe(b[None, :] - a[:, None], labels, None)
-            u = estimates.update(self.objective, self.table_rows(first), seen, self.settings.gamma)
-        return self.gradient(scores, *local_pair_slopes(self.objective, a, b, labels, u))

@@ -13,7 +13,7 @@ ARRAYS = "arrays"
 PAYLOAD = "payload"
 CONFIG = "config"
 METRICS = "metrics"
-# where server and client share a disk: paths on it. Never sent in a deployment, never counted.
+# where server and client share a disk: paths on it. Never sent in a deployment.
 LOCAL = "local"
 
 ROUND = "server-round"
@@ -39,11 +39,12 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
         raise PayloadError(f"model: got arrays {list(record)}, expected {list(MODEL_ARRAYS)}")
     try:
         arrays = [value.numpy() for value in record.values()]
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise PayloadError(f"model: an array cannot be read ({error})") from None
+    except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types
+        raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
     for name, value in zip(record, arrays, strict=True):
-        if value.ndim != 1 or value.dtype.name not in ("float32", "float64"):
-            raise PayloadError(f"model: {name!r} is {value.dtype.name}{value.shape}, expected a flat float vector")
+        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.name not in ("float32", "float64"):
+            got = f"{value.dtype.name}{value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+            raise PayloadError(f"model: {name!r} is {got}, expected a flat float vector")
     return arrays
 
 
@@ -94,5 +95,20 @@ def payload_record(payload: Payload | None) -> ConfigRecord | None:
 
 
 def count_bytes(records: RecordDict) -> int:
-    """Bytes of a message's content as Flower counts them (values, keys and array headers)."""
-    return sum(record.count_bytes() for name, record in records.items() if name != LOCAL)
+    """Bytes of the values that a message carries: model and payload.
+
+    What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
+    "metrics", Flower's envelope and the transport's.
+    """
+    blobs = [array.data for array in records.array_records.get(ARRAYS, ArrayRecord()).values()]
+    fields = [blob for blob in records.config_records.get(PAYLOAD, ConfigRecord()).values() if isinstance(blob, bytes)]
+    return sum(len(blob) - _npy_header(blob) for blob in blobs) + sum(len(b) - _safetensors_header(b) for b in fields)
+
+
+def _npy_header(blob: bytes) -> int:
+    # NEP 1, format 1.0: magic, version, two bytes of length, then the header
+    return min(10 + int.from_bytes(blob[8:10], "little"), len(blob))
+
+
+def _safetensors_header(blob: bytes) -> int:
+    return min(8 + int.from_bytes(blob[:8], "little"), len(blob))

@@ -15,8 +15,8 @@ from apps import resources
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator
 from clients.base import PayloadClient, Site
-from clients.fedx import LocalPairClient
 from clients.local_sgd import LocalSGDClient
+from clients.pairwise import LocalPairClient
 from payloads.fedx import Momentum
 from problems.data import FederatedData
 from problems.objectives.classification import CROSS_ENTROPY

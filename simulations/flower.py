@@ -89,8 +89,10 @@ def _flwr(*arguments: str) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    # Without it Flower re-installs every dependency in a new environment for each run.
-    return {**os.environ, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+    # Without the variable Flower re-installs every dependency in a new environment for each run; without the path it
+    # does not find flower-superlink where no environment is activated.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "PATH": path}
 
 
 def _flwr_json(*arguments: str) -> Any:
@@ -104,5 +106,5 @@ def _flwr_json(*arguments: str) -> Any:
     if done.returncode != 0 or not isinstance(answer, dict) or answer.get("success") is False:
         said = answer.get("error-message") if isinstance(answer, dict) else None
         reason = said or done.stderr.strip() or done.stdout.strip()
-        raise FlowerError(f"flwr {arguments[0]} failed: {reason}")
+        raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(reason.split())}")
     return answer

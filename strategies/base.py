@@ -8,6 +8,7 @@ validation of every reply, byte counts, and the plain mean of the models. A fami
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
@@ -229,6 +230,9 @@ class PayloadStrategy(Strategy):
             if place is None:
                 log(WARNING, "round %d: a reply to no message of this round was ignored", server_round)
                 continue
+            if place in found:
+                log(WARNING, "round %d: a second reply to one message was ignored", server_round)
+                continue
             if message.has_content():
                 self.report.bytes_up += count_bytes(message.content)
             try:
@@ -273,7 +277,7 @@ class PayloadStrategy(Strategy):
             payload = self.up_type.from_record(records.config_records[PAYLOAD], {"d": len(self._model[0])})
             self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
-        if isinstance(examples, list) or examples < 0:
+        if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
             raise PayloadError(f"{NUM_EXAMPLES!r} is {examples}, expected a number >= 0")
         return Reply(place, model, payload, int(examples))
 

@@ -136,6 +136,12 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
     partitions = [reports[node].partition_id for node in order]
     if doubled := _first_doubled(partitions):
         raise StrategyError(f"handshake: partition {doubled[0]} is claimed by two sites")
+    if partitions != list(range(len(partitions))):
+        missing = sorted(set(range(len(partitions))) - set(partitions))
+        raise StrategyError(
+            f"handshake: {len(partitions)} sites must be partitions 0 to {len(partitions) - 1}, got "
+            f"{', '.join(map(str, partitions))}; missing: {', '.join(map(str, missing))}"
+        )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
 
 

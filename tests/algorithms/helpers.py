@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
 from apps.registry import ALGORITHMS
 from clients.base import PayloadClient, Site
 from payloads.fedx import FedXPool, FedXSettings, Momentum
@@ -19,11 +21,10 @@ from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, PoolQueue
-from reference import fedx
-from reference.fedx import Array, Indices
 from strategies.base import PayloadStrategy, Reply
 from strategies.roster import Roster
-from torch import Tensor, nn
+from tests.reference import fedx
+from tests.reference.fedx import Array, Indices
 
 TOLERANCE = {"rtol": 1e-11, "atol": 1e-11}
 NUM_FEATURES, HIDDEN = 3, 4
@@ -111,7 +112,6 @@ def roster_of(sites: Sequence[Site]) -> Roster:
         SiteReport(
             identity=np.array([site.partition_id, len(sites)]),
             class_counts=np.array([len(site.negatives), len(site.positives)]),
-            feature_range=np.array([0.0, 1.0]),
         )
         for site in sites
     )
@@ -126,13 +126,13 @@ class Case:
     loss: str
     scorer: str = "tanh"
     sizes: tuple[tuple[int, int], ...] = tuple(UNEQUAL)
-    fedx: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
     training: tuple[tuple[str, Any], ...] = ()
 
     @property
     def settings(self) -> FedXSettings:
         batches = {"positive_batch_size": 4, "negative_batch_size": 6}
-        return FedXSettings(**(batches | dict(self.fedx)))
+        return FedXSettings(**(batches | dict(self.options)))
 
     @property
     def common(self) -> TrainingSettings:
@@ -145,7 +145,7 @@ class Case:
         return fedx.objective(self.loss, s.margin, s.lambda_, s.power, s.surrogate)
 
     def __str__(self) -> str:
-        extras = [f"{name}={value}" for name, value in self.fedx + self.training]
+        extras = [f"{name}={value}" for name, value in self.options + self.training]
         sizes = "equal" if len(set(self.sizes)) == 1 else "unequal"
         return "-".join([self.strategy, self.loss, self.scorer, sizes, *extras])
 
@@ -153,7 +153,7 @@ class Case:
 class Federation:
     """Clients and a strategy of one registered algorithm, exchanged by hand."""
 
-    def __init__(self, case: Case, sites: Sequence[Site] | None = None) -> None:
+    def __init__(self, case: Case, sites: Sequence[Site] | None = None, start: Array | None = None) -> None:
         row = ALGORITHMS[case.strategy]
         self.case = case
         self.sites = list(sites or make_sites(case.sizes))
@@ -164,7 +164,7 @@ class Federation:
         ]
         self.strategy: PayloadStrategy = row.strategy(case.common, case.settings)
         self.strategy.meet(roster_of(self.sites))
-        self.arrays = self.models[0].arrays()
+        self.arrays = self.models[0].arrays() if start is None else [start]
         self.round = 0
         if case.strategy in ("fedx1", "fedx2"):
             self.strategy.admit(0, [self.call(place) for place in range(len(self.sites))])

@@ -55,7 +55,9 @@ def test_fedx2_of_a_linear_loss(loss: str, variant: str) -> None:
 
 @pytest.mark.parametrize(("gamma", "beta"), [(1.0, 1.0), (1.0, 0.1), (0.1, 1.0)])
 def test_fedx2_at_the_ends_of_gamma_and_beta(gamma: float, beta: float) -> None:
-    assert_follows_the_reference(case("fedx2", "kl-opauc", gamma=gamma, beta=beta, tau=2))
+    assert_follows_the_reference(
+        case("fedx2", "kl-opauc", gamma=gamma, beta=beta, tau=2, training={"learning_rate": 0.01})
+    )
 
 
 LOCAL = {
@@ -78,6 +80,14 @@ def test_local_pair_of_a_non_linear_loss(loss: str, options: dict, variant: str)
     sizes = [(9, 14), (7, 12), (3, 20), (6, 5)]  # a site of one class is `test_a_site_without_pairs_waits`
     variant_options = {"sizes": sizes} | LOCAL[variant]
     assert_follows_the_reference(case("local-pair", loss, gamma=0.6, beta=0.3, **options, **variant_options))
+
+
+@pytest.mark.parametrize(("loss", "options"), [("kl-opauc", {}), ("auprc", {"surrogate": "squared-hinge"})])
+def test_local_pair_of_a_batch_of_one_pair(loss: str, options: dict) -> None:
+    """u remembers the site's other negatives, so l/u may exceed 1, the number of partners at hand."""
+    small = {"positive_batch_size": 1, "negative_batch_size": 1, "gamma": 0.2, "beta": 0.5}
+    training = {"learning_rate": 0.01, "num_server_rounds": 8}
+    assert_follows_the_reference(case("local-pair", loss, sizes=[(9, 14)], training=training, **small, **options))
 
 
 @pytest.mark.parametrize("scorer", ["linear", "tanh", "relu"])

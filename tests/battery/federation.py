@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import ServerApp
 from safetensors.numpy import load_file
 
 from apps.client_app import app as client_app
-from apps.config import Scalar, parse_run_config
+from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
@@ -136,6 +139,12 @@ def federate(
     return Run(path), grid
 
 
+def log_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Flower's log go where stderr goes now, as it does outside of pytest."""
+    for handler in logging.getLogger("flwr").handlers:
+        monkeypatch.setattr(handler, "stream", sys.stderr)
+
+
 def payloads_of(strategy: str, exchange: Exchange) -> tuple[Payload | None, Payload | None]:
     """What travelled beside the model, down and up, decoded."""
     kind = ALGORITHMS[strategy].strategy
@@ -169,6 +178,3 @@ def sites_of(labels_of_sites: list[list[int]], path: Path) -> dict[str, Scalar]:
     labels = np.concatenate(labels_of_sites)
     rng = np.random.default_rng(5)
     return save_npz(path, rng.normal(size=(len(labels), 4)) + labels[:, None], labels)
-
-
-__all__ = ["client_app", "parse_run_config", "server_app"]

@@ -21,7 +21,8 @@ participation, Appendix G); Appendix A (objectives, (10)-(14)); Appendices E and
 Where this is not the boxes' text: the lazy partner of an active positive comes from the pool of partners and
 that of an active partner from the pool of positives (line 12 names them crosswise); the scores recorded are
 those of the training batches (no second pass, line 14 of Algorithm 2); the first visit sets u to the observed
-mean loss and the first momentum is the first gradient (the boxes start both at 0); for auprc f = -u1 / u2.
+mean loss and the first momentum is the first gradient (the boxes start both at 0); for auprc f = -u1 / u2;
+f' takes no stale u below what the exact u cannot fall below (see `chain`).
 Every moving average is m <- (1 - beta) * m + beta * new.
 
 Nothing is random here: the caller supplies every index,
@@ -123,7 +124,7 @@ def objective(
         return mask * value, mask * d1, mask * d2
 
     def grad_minus_ratio(u: Array) -> Array:
-        return np.stack([-1.0 / u[:, 1], u[:, 0] / u[:, 1] ** 2], axis=-1)
+        return np.stack([-1.0 / u[:, 1], u[:, 0] / u[:, 1] / u[:, 1]], axis=-1)
 
     if name in LOSSES:
         return Objective(name, 1, True, scalar, lambda u: u[:, 0], np.ones_like)
@@ -155,7 +156,18 @@ def track(objective: Objective, u: Array, new: Array, gamma: float) -> Array:
 
 
 def chain(objective: Objective, u: Array, a: Array, b: Array, y: Array, bound: float = np.inf) -> tuple[Array, Array]:
-    """f'(u_i) . dl(a_i, b_j)/da and f'(u_i) . dl(a_i, b_j)/db, (|a|, |b|); `bound` on l/u, for kl-opauc."""
+    """f'(u_i) . dl(a_i, b_j)/da and f'(u_i) . dl(a_i, b_j)/db, (|a|, |b|).
+
+    `bound` is |S_2|, for the u of the lazy half. The exact u is never below l(a_i, b_j) / |S_2|, and in auprc, where
+    a sample is its own partner, u2 is never below l(a, a) / |S_2|. A u from another step can be, down to 0 where a
+    surrogate vanishes: kl-opauc then takes l/u = |S_2|, and auprc u2 = l(a, a) / |S_2|. A u that has just observed
+    the pairs at hand needs no bound: it is 0 only where all their l are, and their derivatives with them.
+    """
+    if objective.name == "auprc":
+        zero = np.zeros(1)
+        own = objective.inner(zero, zero, np.ones(1))[0][0, 0, 1]  # l(a, a)
+        floor = max(own / bound, np.finfo(float).tiny)
+        u = np.stack([u[:, 0], np.maximum(u[:, 1], floor)], axis=-1)
     if objective.exponent is None:
         _, d1, d2 = objective.inner(a, b, y)
         df = objective.grad_f(u)[:, None, :]
@@ -327,8 +339,7 @@ def fedx2(
     """Algorithms 2 and 3, f non-linear. Yields `rounds + 1` records, from round 0 on."""
     omega1, omega2 = omegas(clients)
     everyone = list(range(len(clients)))
-    # g >= l / |S_2| for every pair, so |S_2| bounds l/u of the lazy half (kl-opauc)
-    size2 = sum(len(X2) for _, X2, _ in clients)
+    size2 = sum(len(X2) for _, X2, _ in clients)  # bounds l/u of the lazy half
     u = [np.full((len(X1), objective.m), np.nan) for X1, _, _ in clients]  # line 2
     entries1, entries2, steps = scoring_round(score, clients, w, local_steps, batches, objective.m)
     history1, history2 = [entries1], [entries2]

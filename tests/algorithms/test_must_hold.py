@@ -1,0 +1,238 @@
+"""What must hold of FedX whatever the data: full gradients, limits, special cases, bounds and counts."""
+
+import numpy as np
+import pytest
+import torch
+
+from problems.objectives.pairwise import make_objective
+from tests.reference import fedx
+
+from .helpers import (
+    EQUAL,
+    UNEQUAL,
+    Case,
+    Federation,
+    assert_same_pool,
+    autograd_of_risk,
+    make_sites,
+    reference,
+    reference_clients,
+)
+
+LINEAR = ["square", "psm", "squared-hinge", "logistic"]
+NON_LINEAR = [
+    ("kl-opauc", {"lambda_": 1.5, "margin": 0.7}),
+    ("auprc", {"surrogate": "squared-hinge"}),
+    ("auprc", {"surrogate": "psm"}),
+    ("p-norm-push", {"surrogate": "logistic", "power": 2.5}),
+]
+
+
+def full(strategy: str, loss: str, scorer: str = "tanh", sizes=UNEQUAL, learning_rate: float = 1.0, **options) -> Case:
+    """One local step on full local batches, against the whole pool of one round."""
+    positives, negatives = np.sum(sizes, axis=0).tolist()
+    partners = positives + negatives if loss == "auprc" else negatives
+    batches = {"positive_batch_size": positives, "negative_batch_size": partners}
+    training = {"local_steps": 1, "learning_rate": learning_rate}
+    return Case(strategy, loss, scorer, tuple(sizes), tuple((batches | options).items()), tuple(training.items()))
+
+
+def first_direction(case: Case) -> np.ndarray:
+    """The mean over the clients of G1 + G2 at the first step: what a round with step 1 takes off the model."""
+    federation = Federation(case)
+    start = federation.w.copy()
+    federation.step()
+    return start - federation.w
+
+
+@pytest.mark.parametrize("scorer", ["linear", "tanh"])
+@pytest.mark.parametrize("loss", LINEAR)
+def test_1_the_first_direction_of_fedx1_is_autograd_of_the_risk(loss: str, scorer: str) -> None:
+    case = full("fedx1", loss, scorer, margin=0.8)
+    expected = autograd_of_risk(case, make_sites(UNEQUAL))
+    assert np.linalg.norm(expected) > 1e-2
+    np.testing.assert_allclose(first_direction(case), expected, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize("scorer", ["linear", "tanh"])
+@pytest.mark.parametrize(("loss", "options"), NON_LINEAR)
+def test_2_the_first_direction_of_fedx2_is_autograd_of_the_risk(loss: str, options: dict, scorer: str) -> None:
+    case = full("fedx2", loss, scorer, gamma=1.0, beta=1.0, **options)
+    expected = autograd_of_risk(case, make_sites(UNEQUAL))
+    assert np.linalg.norm(expected) > 1e-2
+    np.testing.assert_allclose(first_direction(case), expected, atol=1e-8, rtol=0)
+
+
+def test_2_later_steps_with_the_recorded_u_are_autograd_too() -> None:
+    """At a model that does not move, the u of the pool is exact from round 2 on: gamma and beta change nothing."""
+    case = full("fedx2", "kl-opauc", learning_rate=1e-13, gamma=0.4, beta=0.3)
+    expected = autograd_of_risk(case, make_sites(UNEQUAL))
+    federation = Federation(case)
+    for _ in range(3):
+        federation.step()
+        np.testing.assert_allclose(federation.pool.momentum, expected, atol=1e-8, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    # parts of the pool only where all weigh 1: u tends to the mean weight of the draw
+    [(UNEQUAL, {}), (EQUAL, {"positive_batch_size": 4, "negative_batch_size": 6, "tau": 2})],
+)
+def test_3_a_large_lambda_is_fedx1_with_the_squared_hinge(sizes: list, options: dict) -> None:
+    sharp = full("fedx2", "kl-opauc", sizes=sizes, learning_rate=0.1, lambda_=1e11, beta=1.0, gamma=0.5, **options)
+    linear = full("fedx1", "squared-hinge", sizes=sizes, learning_rate=0.1, **options)
+    one, other = Federation(sharp), Federation(linear)
+    for _ in range(4):
+        before = one.w.copy()
+        one.step()
+        other.step()
+        np.testing.assert_allclose(one.w, other.w, atol=1e-8, rtol=0)
+        assert np.linalg.norm(one.w - before) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("strategy", "loss", "options"),
+    [("fedx1", name, {}) for name in LINEAR] + [("fedx2", name, options) for name, options in NON_LINEAR],
+)
+def test_4_one_client_makes_a_gradient_step(strategy: str, loss: str, options: dict) -> None:
+    case = full(strategy, loss, sizes=[(9, 14)], learning_rate=0.05, **options)
+    federation = Federation(case)
+    expected = federation.w - 0.05 * autograd_of_risk(case, make_sites([(9, 14)]))
+    federation.step()
+    np.testing.assert_allclose(federation.w, expected, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("loss", ["kl-opauc", "auprc", "p-norm-push"])
+@pytest.mark.parametrize("strategy", ["fedx2", "local-pair"])
+@pytest.mark.parametrize("scale", [100.0, 1e4])
+def test_5_everything_stays_finite_at_any_score(scale: float, strategy: str, loss: str) -> None:
+    options = {"lambda_": 0.1, "tau": 2, "gamma": 0.3, "positive_batch_size": 4, "negative_batch_size": 6}
+    # the gradient of the squared hinge's square grows as scale^4
+    training = {"learning_rate": 1e-3 / scale**4 if loss == "p-norm-push" else 1e-6, "local_steps": 3}
+    case = Case(strategy, loss, "linear", tuple(UNEQUAL), tuple(options.items()), tuple(training.items()))
+    sites = make_sites(UNEQUAL)
+    for site in sites:
+        site.features[:, 0] = scale * torch.sign(site.features[:, 0])
+    federation = Federation(case, sites, np.array([1.0, 0.0, 0.0, 0.0]))  # the score is the first feature
+    if strategy == "fedx2":
+        assert set(federation.pool.positive_scores) == set(federation.pool.partner_scores) == {scale, -scale}
+    for _ in range(4):
+        for reply in federation.step():
+            assert all(np.isfinite(value).all() for value in reply.payload.arrays().values())
+        assert np.isfinite(federation.w).all()
+        for client in federation.clients:
+            assert client.state is None or np.isfinite(client.state.u).all()
+
+
+@pytest.mark.parametrize("scale", [100.0, 1e4])
+def test_5_the_risk_stays_finite_and_exact_at_any_score(scale: float) -> None:
+    a, b = torch.tensor([scale, -scale]), torch.tensor([scale, -scale])
+    risk = make_objective("kl-opauc", temperature=0.1).risk(a, b)
+    # lambda log of the mean of two exponentials: of 1 / lambda and 0; of (1 + 2 scale)^2 / lambda and 1 / lambda
+    first, second = 0.1 * np.log((np.exp(10.0) + 1) / 2), (1 + 2 * scale) ** 2 - 0.1 * np.log(2)
+    assert risk == pytest.approx((first + second) / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("tau", [1, 3])
+def test_5_the_pool_holds_tau_times_participants_times_steps_times_batch(tau: int, fraction: float) -> None:
+    options = {"tau": tau, "positive_batch_size": 4, "negative_batch_size": 6}
+    training = {"fraction_train": fraction, "local_steps": 5}
+    case = Case("fedx2", "kl-opauc", "linear", tuple(EQUAL), tuple(options.items()), tuple(training.items()))
+    federation = Federation(case)
+    participants = int(4 * fraction)
+    assert len(federation.pool.positive_scores) == 4 * 5 * 4  # the scoring round asks everyone
+    for finished in range(1, 6):
+        federation.step()
+        rounds = [4] * (finished < tau) + [participants] * min(finished, tau)
+        assert len(federation.pool.positive_scores) == sum(rounds) * 5 * 4
+        assert len(federation.pool.partner_scores) == sum(rounds) * 5 * 6
+    assert len(federation.pool.positive_scores) == tau * participants * 5 * 4
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+@pytest.mark.parametrize("tau", [1, 3])
+def test_6_all_weights_are_one_on_equal_partitions(tau: int, fraction: float) -> None:
+    options = {"tau": tau, "positive_batch_size": 4, "negative_batch_size": 6}
+    training = {"fraction_train": fraction}
+    case = Case("fedx1", "psm", "linear", tuple(EQUAL), tuple(options.items()), tuple(training.items()))
+    federation = Federation(case)
+    for _ in range(4):
+        pool = federation.pool
+        if fraction == 1.0 or federation.round == 0 or federation.round >= tau:
+            assert pool.positive_weights.tolist() == [1.0] * len(pool.positive_lengths)
+            assert pool.partner_weights.tolist() == [1.0] * len(pool.partner_lengths)
+        # with the scoring round of all four still in the pool, its entries share that round's weight
+        assert np.repeat(pool.positive_weights, pool.positive_lengths).mean() == pytest.approx(1.0, rel=1e-15)
+        federation.step()
+
+
+def test_6_the_pools_weighted_mean_is_the_mean_over_all_sites_samples() -> None:
+    """Six steps are whole epochs of every site, so its runs' mean is its own; (1/N) sum_j omega_j mean_j is the mean.
+
+    Sites of 8, 4 and 0 positives send 24, 24 and 0 scores: their entries weigh unequally.
+    """
+    sizes = ((8, 12), (4, 6), (0, 18))
+    federation = Federation(Case("fedx1", "square", "linear", sizes, training=(("local_steps", 6),)))
+    np.testing.assert_allclose(federation.pool.positive_weights, [4 / 3, 2 / 3], rtol=1e-15)
+    pool = federation.pool
+    X1, X2, _ = fedx.union(reference_clients(federation.sites, "square"))
+    for scores, lengths, weights, X in (
+        (pool.positive_scores, pool.positive_lengths, pool.positive_weights, X1),
+        (pool.partner_scores, pool.partner_lengths, pool.partner_weights, X2),
+    ):
+        expected = np.mean(X @ federation.w[:-1] + federation.w[-1])
+        assert np.mean(scores * np.repeat(weights, lengths)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_6_tau_1_is_the_base_algorithm() -> None:
+    """With tau = 1 the pool is the round before and nothing else."""
+    options = {"tau": 1, "positive_batch_size": 4, "negative_batch_size": 6}
+    federation = Federation(Case("fedx2", "kl-opauc", options=tuple(options.items())))
+    for _ in range(3):
+        payloads = [reply.payload for reply in federation.step()]
+        pool = federation.pool
+        np.testing.assert_array_equal(pool.positive_scores, np.concatenate([p.positive_scores for p in payloads]))
+        np.testing.assert_array_equal(pool.positive_u, np.concatenate([p.positive_u for p in payloads]))
+        np.testing.assert_array_equal(pool.partner_scores, np.concatenate([p.partner_scores for p in payloads]))
+
+
+def test_6_the_first_round_is_the_same_for_every_tau() -> None:
+    """Before round 1 there is one round to keep, so tau tells from round 2 on."""
+    steps = {}
+    for tau in (1, 3):
+        federation = Federation(Case("fedx2", "kl-opauc", options=(("tau", tau), ("gamma", 0.5))))
+        steps[tau] = []
+        for _ in range(2):
+            federation.step()
+            steps[tau].append(federation.w)
+    np.testing.assert_array_equal(steps[1][0], steps[3][0])
+    assert np.abs(steps[1][1] - steps[3][1]).max() > 1e-6
+
+
+def test_a_client_joins_the_pool_with_the_half_it_has() -> None:
+    """The site without positives sends scores of its negatives, carries no run of positives, and moves by G2 only."""
+    case = Case("fedx1", "square", "linear", options=(("positive_batch_size", 4), ("negative_batch_size", 6)))
+    federation = Federation(case)
+    assert federation.pool.positive_lengths.tolist() == [3 * 4, 3 * 3, 3 * 4]  # (9, 0, 3, 6) positives
+    assert federation.pool.partner_lengths.tolist() == [3 * 6, 3 * 6, 3 * 6, 3 * 5]  # (14, 12, 20, 5) negatives
+    start = federation.w.copy()
+    replies = federation.step()
+    assert len(replies[1].payload.positive_scores) == 0
+    assert np.linalg.norm(replies[1].model[0] - start) > 1e-3
+    first = next(record for record in reference(case, federation.sites, start) if record.round == 1)
+    assert_same_pool(federation.pool, first)
+
+
+def test_a_site_without_pairs_waits() -> None:
+    """In `local-pair` a site of one class has no pair: it hands back the model and the momentum it got."""
+    options = (("positive_batch_size", 4), ("negative_batch_size", 6), ("beta", 0.3))
+    federation = Federation(Case("local-pair", "kl-opauc", "tanh", options=options))
+    start = federation.w.copy()
+    replies = federation.step()
+    np.testing.assert_array_equal(replies[1].model[0], start)
+    momentum = federation.strategy.down(2).momentum
+    middle = federation.w.copy()
+    replies = federation.step()
+    np.testing.assert_array_equal(replies[1].model[0], middle)
+    np.testing.assert_array_equal(replies[1].payload.momentum, momentum)

@@ -1,0 +1,232 @@
+"""The run config: its defaults, what it accepts, and what it says about the rest."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from apps.artifacts import RunDirectory
+from apps.config import (
+    ConfigError,
+    DataSettings,
+    RunConfig,
+    RunSettings,
+    Scalar,
+    known_keys,
+    parse_run_config,
+)
+from apps.registry import ALGORITHMS
+from payloads.settings import Settings, TrainingSettings, kebab
+from problems.data import DATASETS, PARTITIONS, DataSpec
+from problems.models import MODELS
+from simulations.flower import nested
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    found: dict[str, Scalar] = {}
+    for key, value in tree.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def fields() -> dict[str, Any]:
+    """Every run-config key with its pydantic field."""
+    models: list[tuple[str, type[Settings]]] = [("", RunSettings), ("", TrainingSettings), ("", DataSettings)]
+    models += sorted({(f"{row.table}.", row.settings) for row in ALGORITHMS.values() if row.table}, key=str)
+    return {p + kebab(name): field for p, model in models for name, field in model.model_fields.items()}
+
+
+FIELDS = fields()
+IN_PYPROJECT = flat(tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["flwr"]["app"]["config"])
+
+
+# Defaults.
+
+
+def test_pyproject_names_every_key_and_no_other() -> None:
+    assert set(IN_PYPROJECT) == set(known_keys()) == set(FIELDS)
+
+
+@pytest.mark.parametrize("key", sorted(FIELDS))
+def test_the_default_in_pyproject_is_the_models(key: str) -> None:
+    default = FIELDS[key].default
+    assert IN_PYPROJECT[key] == default
+    assert type(IN_PYPROJECT[key]) is type(default)
+
+
+@pytest.mark.parametrize("key", sorted(FIELDS))
+def test_every_key_says_what_it_allows(key: str) -> None:
+    assert known_keys()[key]
+
+
+def test_an_empty_config_is_pyprojects() -> None:
+    assert parse_run_config({}) == parse_run_config(IN_PYPROJECT)
+
+
+def test_the_data_sets_own_defaults_agree() -> None:
+    assert parse_run_config({}).data == DataSpec()
+
+
+# What it accepts.
+
+
+def valid(key: str) -> st.SearchStrategy[Any]:
+    """Values that a key allows, from its field's type and bounds."""
+    special = {
+        "strategy": st.sampled_from(sorted(ALGORITHMS)),
+        "dataset": st.sampled_from(["digits", "breast-cancer"]),
+        "partition": st.sampled_from(sorted(PARTITIONS)),
+        "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
+        "loss": st.just("auto"),
+        "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
+    }
+    if key in special:
+        return special[key]
+    field = FIELDS[key]
+    bounds = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    if field.annotation is bool:
+        return st.booleans()
+    if field.annotation is int:
+        return st.integers(bounds.get("ge", 0), 10**6)
+    if field.annotation is float:
+        low, high = bounds.get("ge", bounds.get("gt", -1e6)), bounds.get("le", bounds.get("lt", 1e6))
+        return st.floats(low, high, exclude_min="gt" in bounds, exclude_max="lt" in bounds)
+    if field.annotation is str:
+        return st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+    return st.sampled_from(get_args(field.annotation))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.fixed_dictionaries({}, optional={key: valid(key) for key in sorted(FIELDS)}))
+def test_a_valid_config_survives_config_toml(given_values: dict[str, Scalar]) -> None:
+    config = parse_run_config(given_values)
+    written = flat(tomllib.loads(tomli_w.dumps(config.resolved())))
+    assert parse_run_config(written) == config
+    own = {key for key in given_values if "." not in key or key.split(".")[0] == config.algorithm.table}
+    assert {key: written[key] for key in own - {"loss"}} == {key: given_values[key] for key in own - {"loss"}}
+
+
+scalars = st.one_of(
+    st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.sampled_from([10**400, -(2**64), "nan", ""])
+)
+printable = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]), max_size=12)
+keys = st.one_of(st.sampled_from(sorted(FIELDS)), printable, st.sampled_from(["fedx", "fedx.", ".gamma"]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(keys, scalars, max_size=4))
+def test_any_flat_dict_is_a_config_or_a_config_error(values: dict[str, Scalar]) -> None:
+    try:
+        answer: RunConfig | ConfigError = parse_run_config(values)
+    except ConfigError as error:
+        answer = error
+    assert isinstance(answer, RunConfig) or (str(answer) and "\n" not in str(answer))
+
+
+@pytest.mark.parametrize("strategy", ALGORITHMS)
+def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
+    config = parse_run_config({"strategy": strategy})
+    assert config.training.loss == ALGORITHMS[strategy].client.default_loss
+    assert config.training.loss in ALGORITHMS[strategy].losses
+
+
+@pytest.mark.parametrize("flat_keys", [{}, {"a": 1, "t.b": 2, "t.c": "x", "t.u.d": 0.5}])
+def test_nested_is_the_inverse_of_flower_s_flattening(flat_keys: dict[str, Scalar]) -> None:
+    assert flat(nested(flat_keys)) == flat_keys
+
+
+# What it refuses: the message names the key, the value and what is allowed.
+
+STRATEGIES = ", ".join(ALGORITHMS)
+REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
+    ({"strategy": "fedx3"}, ["strategy", "'fedx3'", STRATEGIES, "did you mean 'fedx"]),
+    ({"strategy": "zzz"}, ["strategy", "'zzz'", STRATEGIES]),
+    ({"dataset": "digit"}, ["dataset", "'digit'", "breast-cancer", "did you mean 'digits'?"]),
+    ({"dataset": "csv"}, ["dataset", "'csv'", "data-dir"]),
+    ({"partition": "idd"}, ["partition", "'idd'", ", ".join(PARTITIONS), "did you mean 'iid'?"]),
+    ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(MODELS), "package.module:factory", "did you mean 'mlp'?"]),
+    ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
+    ({"strategy": "fedx1", "loss": "kl-opauc"}, ["loss", "'kl-opauc'", "psm", "fedx1", "fedx2"]),
+    ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
+    ({"strategy": "fedx2", "loss": "cross-entropy"}, ["loss", "'cross-entropy'", "kl-opauc", "local-sgd"]),
+    ({"learning-rat": 0.1}, ["learning-rat", "unknown", "did you mean 'learning-rate'?"]),
+    ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
+    ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
+    ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
+    ({"local-steps": "8"}, ["local-steps", "'8'", "integer >= 1"]),
+    ({"local-steps": True}, ["local-steps", "True", "integer >= 1"]),
+    ({"local-steps": 8.0}, ["local-steps", "8.0", "integer >= 1"]),
+    ({"local-steps": 8.5}, ["local-steps", "8.5", "integer >= 1"]),
+    ({"local-steps": 0}, ["local-steps", "got 0", "integer >= 1"]),
+    ({"learning-rate": "0.1"}, ["learning-rate", "'0.1'", "number > 0"]),
+    ({"learning-rate": True}, ["learning-rate", "True", "number > 0"]),
+    ({"learning-rate": 0}, ["learning-rate", "got 0", "number > 0"]),
+    ({"learning-rate": float("nan")}, ["learning-rate", "nan", "number > 0"]),
+    ({"learning-rate": float("inf")}, ["learning-rate", "inf", "number > 0"]),
+    ({"fraction-train": 1.5}, ["fraction-train", "1.5", "(0, 1]"]),
+    ({"fraction-train": 0.0}, ["fraction-train", "0.0", "(0, 1]"]),
+    ({"resume": "true"}, ["resume", "'true'", "true", "false"]),
+    ({"resume": 1}, ["resume", "got 1", "true", "false"]),
+    ({"seed": -1}, ["seed", "-1", "integer >= 0"]),
+    ({"device": "gpu"}, ["device", "'gpu'", "auto, cpu or cuda"]),
+    ({"dtype": "float16"}, ["dtype", "'float16'", "float32 or float64"]),
+    ({"score": "raw"}, ["score", "'raw'", "logit", "sigmoid"]),
+    ({"output-dir": ""}, ["output-dir", "''", "folder"]),
+    ({"lr-decay-at": "half"}, ["lr-decay-at", "'half'", "(0, 1)"]),
+    ({"lr-decay-at": "0.5;0.7"}, ["lr-decay-at", "'0.5;0.7'", "comma-separated"]),
+    ({"lr-decay-at": "0.5,1.5"}, ["lr-decay-at", "'0.5,1.5'", "(0, 1)"]),
+    ({"lr-decay-at": "nan"}, ["lr-decay-at", "'nan'", "(0, 1)"]),
+    ({"lr-decay-at": 0.5}, ["lr-decay-at", "0.5", "comma-separated"]),
+    ({"imbalance": 1.0}, ["imbalance", "1.0", "(0, 1)"]),
+    ({"label-noise": 0.5}, ["label-noise", "0.5", "[0, 0.5)"]),
+    ({"test-fraction": 0.0}, ["test-fraction", "0.0", "(0, 1)"]),
+    ({"fedx.gamma": 0.0}, ["fedx.gamma", "0.0", "(0, 1]"]),
+    ({"fedx.gamma": "a"}, ["fedx.gamma", "'a'", "(0, 1]"]),
+    ({"fedx.tau": 0}, ["fedx.tau", "got 0", "integer >= 1"]),
+    ({"fedx.lambda": -1.0}, ["fedx.lambda", "-1.0", "number > 0"]),
+    ({"fedx.surrogate": "hinge"}, ["fedx.surrogate", "'hinge'", "squared-hinge, logistic or psm"]),
+    ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
+    ({"loss": "auprc", "fedx.margin": 0.0}, ["margin", "> 0", "got 0"]),
+]
+
+
+@pytest.mark.parametrize(("values", "parts"), REFUSED, ids=lambda value: str(value) if isinstance(value, dict) else "")
+def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_run_config(values)
+    message = str(refused.value)
+    assert [part for part in parts if part not in message] == []
+    assert "\n" not in message
+
+
+def test_all_wrong_keys_are_named_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"typo: unknown.*local-steps: got 0.*fedx\.tau: got 0"):
+        parse_run_config({"local-steps": 0, "typo": 1, "fedx.tau": 0})
+
+
+def test_a_table_of_another_strategy_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match=re.escape("fedx.gamma: got 7.0")):
+        parse_run_config({"strategy": "local-sgd", "fedx.gamma": 7.0})
+
+
+@pytest.mark.parametrize("dataset", [name for name in DATASETS if name not in ("digits", "breast-cancer")])
+def test_every_data_set_is_accepted_with_its_folder(dataset: str) -> None:
+    values = {"dataset": dataset, "data-dir": "somewhere"}
+    assert parse_run_config(values).data.dataset == dataset
+
+
+def test_config_toml_is_the_resolved_config(tmp_path: Path) -> None:
+    config = parse_run_config({"output-dir": str(tmp_path), "run-name": "r", "fedx.gamma": 0.25, "loss": "auprc"})
+    directory = RunDirectory.open(config)
+    read_back = flat(tomllib.loads((directory.path / "config.toml").read_text("utf-8")))
+    assert parse_run_config(read_back) == config

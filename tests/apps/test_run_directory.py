@@ -1,0 +1,329 @@
+"""What a run leaves, where it goes, and which runs can be continued."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from apps.artifacts import KEPT_CHECKPOINTS, RunDirectory, default_run_name
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.files import read_tensors, write_atomic
+from apps.resources import federated_data
+from payloads.record import PayloadError
+from problems.metrics import binary_metrics
+from problems.models import build_model
+from tests.battery.federation import SMALL, Run, federate, flat_config
+
+LINE_KEYS = {
+    "round",
+    "auc",
+    "pauc_fpr30",
+    "pauc_fpr30_raw",
+    "pauc_fpr50",
+    "pauc_fpr50_raw",
+    "average_precision",
+    "accuracy",
+    "loss",
+    "bytes_up",
+    "bytes_down",
+    "clients_asked",
+    "clients_answered",
+    "dropped",
+    "seconds",
+    "server_seconds",
+}
+RESULT_KEYS = {
+    "strategy",
+    "dataset",
+    "seed",
+    "engine",
+    "rounds",
+    "metrics",
+    "best",
+    "bytes_up",
+    "bytes_down",
+    "wall_seconds",
+    "clients",
+    "versions",
+    "config",
+}
+METRICS = {
+    "auc",
+    "pauc_fpr30",
+    "pauc_fpr30_raw",
+    "pauc_fpr50",
+    "pauc_fpr50_raw",
+    "average_precision",
+    "accuracy",
+    "loss",
+}
+WHOLE: dict[str, Scalar] = {"model": "mlp", "num-server-rounds": 5, "checkpoint-every": 1, "learning-rate": 0.1}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One finished run with everything switched on. Nothing may be changed in it: copy it first."""
+    return federate(tmp_path_factory.mktemp("whole") / "run", WHOLE, clients=3)[0]
+
+
+def config_of(run: Path, **more: Scalar) -> RunConfig:
+    return parse_run_config(flat_config(run, WHOLE | {key.replace("_", "-"): v for key, v in more.items()}))
+
+
+# What a run leaves.
+
+
+def test_the_files_of_a_run(whole: Run) -> None:
+    names = {path.name for path in whole.path.iterdir()}
+    files = {"config.toml", "run-token", "metrics.jsonl", "result.json", "model.safetensors", "curves.png"}
+    assert names == files | {"checkpoints", "events", "client-state"}
+
+
+def test_config_toml_is_the_whole_config(whole: Run) -> None:
+    written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
+    assert written == config_of(whole.path).resolved() == whole.result["config"]
+
+
+def test_metrics_jsonl_holds_a_line_a_round(whole: Run) -> None:
+    assert [line["round"] for line in whole.lines] == list(range(6))
+    assert all(set(line) == LINE_KEYS for line in whole.lines)
+    assert all(0 <= line["server_seconds"] <= line["seconds"] for line in whole.lines)
+
+
+def test_rounds_without_evaluation_have_no_metrics(tmp_path: Path) -> None:
+    run, _ = federate(tmp_path / "run", {"evaluate-every": 3, "num-server-rounds": 5})
+    assert [line["round"] for line in run.lines if "auc" in line] == [0, 3, 5]
+    assert all(set(line) == LINE_KEYS - METRICS for line in run.lines if "auc" not in line)
+
+
+def test_result_json(whole: Run) -> None:
+    result, lines = whole.result, whole.lines
+    assert set(result) == RESULT_KEYS
+    assert result["metrics"] == {name: lines[-1][name] for name in METRICS}
+    assert result["best"] == {name: (min if name == "loss" else max)(line[name] for line in lines) for name in METRICS}
+    assert result["bytes_up"] == sum(line["bytes_up"] for line in lines)
+    assert result["bytes_down"] == sum(line["bytes_down"] for line in lines)
+    assert (result["strategy"], result["dataset"], result["seed"]) == ("fedx2", "digits", 0)
+    assert (result["engine"], result["rounds"], result["clients"]) == ("in-process", 5, 3)
+    assert {"python", "florilegium", "flwr", "torch", "numpy", "scikit-learn"} == set(result["versions"])
+
+
+def test_the_model_loads_into_the_plain_module_and_scores_as_reported(whole: Run) -> None:
+    test = federated_data(config_of(whole.path).data, 3).test
+    module = build_model("mlp", test.shape, seed=99)
+    module.load_state_dict(load_file(whole.path / "model.safetensors"), strict=True)
+    with torch.no_grad():
+        scores = module.eval()(torch.tensor(test.features)).numpy()
+    metrics = binary_metrics(test.labels, scores)
+    assert metrics["auc"] == pytest.approx(whole.result["metrics"]["auc"], abs=1e-3)
+    assert metrics["auc"] != pytest.approx(whole.lines[0]["auc"], abs=1e-3)
+
+
+def test_the_last_checkpoints_are_kept(whole: Run) -> None:
+    kept = sorted(path.name for path in (whole.path / "checkpoints").iterdir())
+    assert kept == [f"round-{r:06d}.safetensors" for r in (3, 4, 5)]
+    assert len(kept) == KEPT_CHECKPOINTS
+    newest = RunDirectory(whole.path).newest_checkpoint()
+    assert newest.server_round == 5
+    assert newest.best == whole.result["best"]
+
+
+def test_the_events_hold_the_metrics(whole: Run) -> None:
+    events = EventAccumulator(str(whole.path / "events")).Reload()
+    scalars = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars("auc")]
+    assert scalars == [(line["round"], line["auc"]) for line in whole.lines]
+
+
+def test_the_curves_are_a_png(whole: Run) -> None:
+    content = (whole.path / "curves.png").read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(content) > 10_000
+
+
+# Where a run goes.
+
+
+def opened(base: Path, **more: Scalar) -> Path:
+    """Open a directory as a run does, and leave the file that marks it as taken."""
+    keys = {key.replace("_", "-"): value for key, value in more.items()}
+    directory = RunDirectory.open(parse_run_config({"output-dir": str(base), **keys}))
+    (directory.path / "metrics.jsonl").touch()
+    return directory.path.relative_to(base)
+
+
+def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
+    name = "fedx2-digits-seed0"
+    assert default_run_name(parse_run_config({})) == name
+    assert [str(opened(tmp_path)) for _ in range(3)] == [name, f"{name}-2", f"{name}-3"]
+    assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
+
+
+def test_numbers_are_counted_not_sorted_as_text(tmp_path: Path) -> None:
+    names = [str(opened(tmp_path)) for _ in range(12)]
+    assert names[-3:] == [f"fedx2-digits-seed0-{number}" for number in (10, 11, 12)]
+    assert str(opened(tmp_path, resume=True)) == "fedx2-digits-seed0-12"
+
+
+def test_other_directories_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "fedx2-digits-seed0-old").mkdir()
+    (tmp_path / "fedx2-digits-seed0-old" / "metrics.jsonl").touch()
+    assert str(opened(tmp_path)) == "fedx2-digits-seed0"
+
+
+def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
+    assert str(opened(tmp_path, run_name="mine")) == "mine"
+    with pytest.raises(ConfigError, match=r"mine already holds a run; choose another run-name"):
+        opened(tmp_path, run_name="mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"output-dir: cannot create .*file/x"):
+        opened(tmp_path / "file", run_name="x")
+
+
+# What can be continued.
+
+
+@pytest.fixture
+def copy(whole: Run, tmp_path: Path) -> Path:
+    shutil.copytree(whole.path, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("seed", 1),
+        ("strategy", "local-pair"),
+        ("learning-rate", 0.2),
+        ("dtype", "float64"),
+        ("fedx.gamma", 0.5),
+        ("partition", "linear"),
+    ],
+)
+def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar) -> None:
+    before = tomllib.loads((copy / "config.toml").read_text("utf-8"))
+    table, _, name = key.rpartition(".")
+    with pytest.raises(ConfigError) as refused:
+        RunDirectory.open(config_of(copy, resume=True, **{key: value}))
+    was = (before[table] if table else before)[name]
+    assert str(refused.value).startswith(f"resume: {key} is {value!r}, but ")
+    assert str(refused.value).endswith(f"was started with {was!r}")
+    assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
+
+
+@pytest.mark.parametrize(("key", "value"), [("num-server-rounds", 9), ("round-timeout", 5.0), ("device", "cpu")])
+def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
+    assert RunDirectory.open(config_of(copy, resume=True, **{key: value})).path == copy
+
+
+def test_more_rounds_move_the_drops_of_the_learning_rate(tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {"lr-decay-at": "0.5", "lr-decay": 0.1, "checkpoint-every": 1, "num-server-rounds": 1}
+    federate(tmp_path / "run", keys)
+    with pytest.raises(RuntimeError, match="resume: num-server-rounds is 9, but"):
+        federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
+
+
+def resumed(run: Path) -> None:
+    federate(run, {**WHOLE, "resume": True, "num-server-rounds": 6}, clients=3)
+
+
+def test_the_copy_resumes(copy: Path) -> None:
+    resumed(copy)
+    assert [line["round"] for line in Run(copy).lines] == list(range(7))
+
+
+def test_fewer_rounds_than_were_made_are_refused(copy: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"num-server-rounds: got 4, but the run in .* has already made 5 rounds"):
+        federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 4}, clients=3)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 300, -1])
+def test_a_truncated_checkpoint_is_refused_with_its_name(copy: Path, keep: int) -> None:
+    newest = copy / "checkpoints" / "round-000005.safetensors"
+    newest.write_bytes(newest.read_bytes()[:keep])
+    with pytest.raises(RuntimeError, match=r"resume: unreadable checkpoint .*round-000005\.safetensors"):
+        resumed(copy)
+
+
+@pytest.mark.parametrize("content", [b"not a checkpoint", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(60)])
+def test_a_foreign_file_is_refused_with_its_name(copy: Path, content: bytes) -> None:
+    (copy / "checkpoints" / "round-000009.safetensors").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"resume: unreadable checkpoint .*round-000009\.safetensors"):
+        RunDirectory(copy).newest_checkpoint()
+
+
+@pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"format": "florilegium-checkpoint", "version": "99"}])
+def test_another_kind_of_safetensors_file_is_refused(copy: Path, metadata: dict[str, str] | None) -> None:
+    save_file({"x": np.zeros(2)}, copy / "checkpoints" / "round-000009.safetensors", metadata)
+    with pytest.raises(ConfigError, match=r"round-000009\.safetensors is not a checkpoint of version 1"):
+        RunDirectory(copy).newest_checkpoint()
+
+
+def test_a_checkpoint_of_another_model_is_refused(copy: Path) -> None:
+    newest = copy / "checkpoints" / "round-000005.safetensors"
+    arrays, metadata = read_tensors(newest)
+    save_file({**arrays, "model.parameters": arrays["model.parameters"][:-1]}, newest, metadata)
+    with pytest.raises(RuntimeError, match=r"model: 'parameters' is float32\(4224,\), expected float32\(4225,\)"):
+        resumed(copy)
+
+
+def test_a_checkpoint_whose_strategy_state_is_short_is_refused(copy: Path) -> None:
+    newest = copy / "checkpoints" / "round-000005.safetensors"
+    arrays, metadata = read_tensors(newest)
+    save_file({name: value for name, value in arrays.items() if name != "strategy.tracked"}, newest, metadata)
+    with pytest.raises(RuntimeError, match="tracked"):
+        resumed(copy)
+
+
+def test_resume_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
+    federate(tmp_path / "run", {"checkpoint-every": 0})
+    with pytest.raises(RuntimeError, match=r"holds no checkpoint \(checkpoint-every makes them\)"):
+        federate(tmp_path / "run", {"checkpoint-every": 0, "resume": True})
+
+
+def test_a_damaged_client_state_is_named(copy: Path) -> None:
+    states = list(copy.glob("client-state/*/client-1/*"))
+    assert states
+    for state in states:
+        state.write_bytes(state.read_bytes()[:20])
+    resumed(copy)
+    (line,) = Run(copy).lines[6:]
+    assert "client-1" in line["dropped"]["1"]
+    assert "unusable" in line["dropped"]["1"]
+    assert line["clients_answered"] == 2
+
+
+# Files.
+
+
+def test_write_atomic_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    target.write_bytes(b"old")
+    write_atomic(target, b"new")
+    assert target.read_bytes() == b"new"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_read_tensors_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(PayloadError, match=r"none\.safetensors"):
+        read_tensors(tmp_path / "none.safetensors")
+
+
+def test_failure_json_says_why_and_a_new_start_removes_it(tmp_path: Path) -> None:
+    directory = RunDirectory.open(parse_run_config({**SMALL, "output-dir": str(tmp_path), "run-name": "r"}))
+    directory.fail("because")
+    assert json.loads((directory.path / "failure.json").read_text("utf-8")) == {"reason": "because"}
+    RunDirectory.open(parse_run_config({**SMALL, "output-dir": str(tmp_path), "run-name": "r"}))
+    assert not (directory.path / "failure.json").exists()

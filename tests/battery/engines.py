@@ -1,0 +1,97 @@
+"""The engines that the same tests run on: in this process, and Flower's own simulation."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from apps.config import Scalar
+from simulations.flower import run_with_flower
+from tests.battery.federation import Run, federate, flat_config
+
+SECONDS_TO_END = 15.0
+
+
+class Engine(Protocol):
+    """Runs a federation to its end and reads its directory back; ``name`` is the command line's."""
+
+    name: str
+
+    def run(self, path: Path, config: Mapping[str, Scalar], clients: int) -> Run: ...
+
+
+class InProcess:
+    """The engine of `simulations.engine`."""
+
+    name = "inprocess"
+
+    def run(self, path: Path, config: Mapping[str, Scalar], clients: int) -> Run:
+        return federate(path, config, clients)[0]
+
+
+class Flower:
+    """``flwr run`` against a SuperLink of our own."""
+
+    name = "flower"
+
+    def run(self, path: Path, config: Mapping[str, Scalar], clients: int) -> Run:
+        run_with_flower(clients, flat_config(path, config), quiet=True)
+        return Run(path)
+
+
+@contextlib.contextmanager
+def flower_home(folder: Path) -> Iterator[None]:
+    """An own FLWR_HOME and own ports, so that the first run starts a SuperLink of its own; ends it afterwards."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("FLWR_HOME", str(folder))
+        environment.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
+        environment.setenv("FLWR_TELEMETRY_ENABLED", "0")
+        environment.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+        first, second = free_ports(2)
+        environment.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(first))
+        environment.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(second))
+        try:
+            yield
+        finally:
+            end_processes(folder)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that are free now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes whose FLWR_HOME is a folder: SuperLink, SuperExec, simulation and Ray."""
+    mark = f"FLWR_HOME={folder}\0".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in (entry / "environ").read_bytes() + b"\0":
+                    found.append(int(entry.name))
+    return found
+
+
+def end_processes(folder: Path) -> None:
+    """End them by their ids: kindly, then not."""
+    kind, deadline = signal.SIGTERM, time.monotonic() + SECONDS_TO_END
+    while running := processes_of(folder):
+        if time.monotonic() > deadline:
+            kind = signal.SIGKILL
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, kind)
+        time.sleep(0.5)

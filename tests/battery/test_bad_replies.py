@@ -1,0 +1,109 @@
+"""A reply that cannot be used is dropped and named, leaves no trace in the model, and training goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from safetensors.numpy import load, save
+
+from apps.registry import ALGORITHMS
+from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
+from tests.battery.federation import Exchange, Run, federate
+
+BAD_ROUND, BAD_PARTITION = 2, 1
+
+
+def with_error(reply: Message, exchange: Exchange) -> Message:
+    return Message(Error(2, "the client broke"), reply_to=exchange.message)
+
+
+def with_model(reply: Message, change: Callable[[np.ndarray], np.ndarray]) -> Message:
+    arrays = model_arrays(reply.content.array_records[ARRAYS])
+    reply.content[ARRAYS] = model_record([change(array.copy()) for array in arrays])
+    return reply
+
+
+def with_nan_in_the_payload(reply: Message, exchange: Exchange) -> Message:
+    record = reply.content.config_records[PAYLOAD]
+    for name, blob in list(record.items()):
+        value = load(blob)["value"]
+        if value.dtype.kind == "f" and value.size:
+            record[name] = save({"value": np.full_like(value, np.nan)})
+    return reply
+
+
+def without(reply: Message, record: str) -> Message:
+    del reply.content[record]
+    return reply
+
+
+def with_metric(reply: Message, name: str, value: float) -> Message:
+    reply.content.metric_records[METRICS][name] = value
+    return reply
+
+
+# name -> (what is done to the reply, what the reason says)
+TAMPER: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
+    "error": (with_error, "the client broke"),
+    "nan-model": (lambda m, e: with_model(m, lambda a: np.full_like(a, np.nan)), "not finite"),
+    "infinite-entry": (lambda m, e: with_model(m, lambda a: np.r_[np.inf, a[1:]].astype(a.dtype)), "not finite"),
+    "short-model": (lambda m, e: with_model(m, lambda a: a[:-1]), "expected float32(65,)"),
+    "other-dtype": (lambda m, e: with_model(m, lambda a: a.astype(np.float64)), "expected float32"),
+    "no-model": (lambda m, e: without(m, ARRAYS), "without the record 'arrays'"),
+    "no-metrics": (lambda m, e: without(m, METRICS), "without the metrics"),
+    "stale": (lambda m, e: with_metric(m, ROUND, BAD_ROUND - 1), "reply of round 1, expected 2"),
+    "negative-count": (lambda m, e: with_metric(m, NUM_EXAMPLES, -1), NUM_EXAMPLES),
+    "nan-count": (lambda m, e: with_metric(m, NUM_EXAMPLES, float("nan")), NUM_EXAMPLES),
+}
+TAMPER_PAYLOAD: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
+    "no-payload": (lambda m, e: without(m, PAYLOAD), "without the record 'payload'"),
+    "nan-payload": (with_nan_in_the_payload, "not finite"),
+}
+CASES = [
+    (name, kind)
+    for name, row in ALGORITHMS.items()
+    for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
+]
+
+
+def run_with_a_bad_reply(strategy: str, path: Path, change: Callable[[Message, Exchange], Message]) -> Run:
+    def tamper(exchange: Exchange) -> Message:
+        bad = exchange.server_round == BAD_ROUND and exchange.partition == BAD_PARTITION
+        return change(exchange.reply, exchange) if bad else exchange.reply
+
+    return federate(path, {"strategy": strategy, "num-server-rounds": 4}, clients=3, tamper=tamper)[0]
+
+
+@pytest.fixture(scope="module")
+def expected_models() -> dict[str, bytes]:
+    """The final model of each strategy when the bad client sends nothing but an error."""
+    return {}
+
+
+@pytest.mark.parametrize(("strategy", "kind"), CASES)
+def test_a_bad_reply_is_dropped_and_named(
+    strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
+) -> None:
+    change, reason = (TAMPER | TAMPER_PAYLOAD)[kind]
+    run = run_with_a_bad_reply(strategy, tmp_path / "run", change)
+    assert [list(line["dropped"]) for line in run.lines] == [[], [], [str(BAD_PARTITION)], [], []]
+    assert reason in run.lines[BAD_ROUND]["dropped"][str(BAD_PARTITION)]
+    assert [line["clients_answered"] for line in run.lines[1:]] == [3, 2, 3, 3]
+    assert np.isfinite(run.numbers()).all()
+    if strategy not in expected_models:
+        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "error", with_error).model_bytes
+    assert run.model_bytes == expected_models[strategy]
+
+
+def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_path: Path) -> None:
+    def fail(exchange: Exchange) -> Message:
+        return with_error(exchange.reply, exchange) if exchange.server_round == 2 else exchange.reply
+
+    with pytest.raises(RuntimeError, match=r"round 2: 0 good replies of 3.*partition 0: the client broke"):
+        federate(tmp_path / "run", {"strategy": strategy}, clients=3, tamper=fail)
+    assert "the client broke" in (tmp_path / "run" / "failure.json").read_text("utf-8")
+    assert len(Run(tmp_path / "run").lines) == 2

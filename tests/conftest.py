@@ -1,0 +1,31 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+with warnings.catch_warnings():
+    # Typer reads names that Click has deprecated; Flower imports Typer.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import typer  # noqa: F401
+
+from tests.battery.engines import Engine, Flower, InProcess, flower_home
+
+
+@pytest.fixture(scope="session")
+def flower_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
+    """Flower's simulation behind one SuperLink for the whole session."""
+    with flower_home(tmp_path_factory.mktemp("flower-home")):
+        yield Flower()
+
+
+@pytest.fixture(params=["inprocess", pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow])])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    """Where a federation runs; a test that asks for it runs on every engine."""
+    if request.param == "inprocess":
+        return InProcess()
+    flower: Flower = request.getfixturevalue("flower_engine")
+    return flower

@@ -1,0 +1,248 @@
+"""Payloads: what goes in comes out, and nothing but a PayloadError answers what is not a payload."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import pkgutil
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+from numpy.typing import NDArray
+from safetensors.numpy import save
+
+import payloads
+from payloads.record import ArraySpec, Payload, PayloadError, array, specs_of
+
+for module in pkgutil.iter_modules(payloads.__path__):
+    importlib.import_module(f"payloads.{module.name}")
+
+
+def subclasses(kind: type[Payload]) -> list[type[Payload]]:
+    found = [sub for direct in kind.__subclasses__() for sub in (direct, *subclasses(direct))]
+    return [sub for sub in found if sub.__module__.startswith("payloads.")]
+
+
+KINDS = sorted(subclasses(Payload), key=lambda kind: kind.__name__)
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+DTYPES = {"float": ["float32", "float64"], "int": ["int32", "int64"], "bool": ["bool"]}
+
+
+def values(spec: ArraySpec, lengths: dict[str, int]) -> st.SearchStrategy[NDArray[Any]]:
+    """Arrays that fit a declaration, in both number types."""
+    shape = tuple(lengths[dim] if isinstance(dim, str) else dim for dim in spec.dims)
+
+    def of(dtype: str) -> st.SearchStrategy[NDArray[Any]]:
+        elements = {"allow_nan": False, "allow_infinity": False} if spec.kind == "float" and spec.finite else None
+        return arrays_of.arrays(dtype, shape, elements=elements)
+
+    return st.sampled_from(DTYPES[spec.kind]).flatmap(of)
+
+
+@st.composite
+def instances(draw: st.DrawFn, kind: type[Payload]) -> Payload:
+    """A valid payload: equal letters have equal lengths, zero among them; optional fields come and go."""
+    specs = specs_of(kind)
+    letters = sorted({dim for spec in specs.values() for dim in spec.dims if isinstance(dim, str)})
+    lengths = {letter: draw(st.integers(0, 4)) for letter in letters}
+    fields = {
+        name: draw(st.none() | values(spec, lengths) if spec.optional else values(spec, lengths))
+        for name, spec in specs.items()
+    }
+    return kind(**fields)
+
+
+def test_there_are_payloads_to_test() -> None:
+    assert {"FedXPool", "FedXPredictions", "Momentum", "SiteReport", "InnerEstimates"} <= {k.__name__ for k in KINDS}
+
+
+@each_kind
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_round_trip(kind: type[Payload], data: st.DataObject) -> None:
+    payload = data.draw(instances(kind))
+    record = payload.to_record()
+    decoded = kind.from_record(ConfigRecord(dict(record)))
+    assert set(record) == set(payload.arrays()) == set(decoded.arrays())
+    for name, value in payload.arrays().items():
+        got = getattr(decoded, name)
+        assert (got.dtype, got.shape, got.tobytes()) == (value.dtype, value.shape, value.tobytes())
+        assert not got.flags.writeable
+    assert decoded.nbytes == sum(value.nbytes for value in payload.arrays().values())
+    assert sum(len(blob) for blob in record.values()) >= decoded.nbytes
+    assert dict(decoded.to_record()) == dict(record)
+
+
+MUTATIONS = ["flip", "cut", "extend", "pickle", "scalar", "other-name", "other-array", "drop", "unknown", "swap"]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, kind: type[Payload]) -> dict[str, Any]:
+    """A valid record after one to three random changes."""
+    record = dict(draw(instances(kind)).to_record())
+    assume(record)
+    for mutation in draw(st.lists(st.sampled_from(MUTATIONS), min_size=1, max_size=3)):
+        name = draw(st.sampled_from(sorted(record)))
+        blob = record[name] if isinstance(record[name], bytes) else b"none"
+        if mutation == "flip":
+            place = draw(st.integers(0, len(blob) - 1))
+            record[name] = blob[:place] + bytes([draw(st.integers(0, 255))]) + blob[place + 1 :]
+        elif mutation == "cut":
+            record[name] = blob[: draw(st.integers(1, len(blob)))]
+        elif mutation == "extend":
+            record[name] = blob + draw(st.binary(min_size=1, max_size=9))
+        elif mutation == "pickle":
+            record[name] = pickle.dumps(np.zeros(2))
+        elif mutation == "scalar":
+            record[name] = draw(st.sampled_from([1, 2.5, True, "text", [1.0], [b"a"]]))
+        elif mutation == "other-name":
+            record[name] = save({draw(st.sampled_from(["", "values", "x"])): np.zeros(2)})
+        elif mutation == "other-array":
+            dtype = draw(st.sampled_from(["float16", "uint8", "int8", "float32", "int64", "bool"]))
+            record[name] = save({"value": np.zeros(draw(arrays_of.array_shapes(min_dims=0, max_side=3)), dtype)})
+        elif mutation == "drop" and len(record) > 1:
+            del record[name]
+        elif mutation == "unknown":
+            record[draw(st.sampled_from(["", "x", name + "s"]))] = blob
+        else:
+            record[name] = record[draw(st.sampled_from(sorted(record)))]
+    return record
+
+
+@each_kind
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_damaged_record_is_a_payload_or_a_payload_error(kind: type[Payload], data: st.DataObject) -> None:
+    record = ConfigRecord(data.draw(mutated(kind)))
+    try:
+        decoded = kind.from_record(record)
+    except PayloadError as error:
+        refusal = str(error)
+    else:
+        assert decoded.check() is decoded  # what is let through is valid
+        return
+    assert refusal.startswith(kind.__name__)
+
+
+@each_kind
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_bytes_are_no_payload(kind: type[Payload], data: st.DataObject) -> None:
+    names = sorted(specs_of(kind))
+    record = ConfigRecord({name: data.draw(st.binary(max_size=40)) for name in names})
+    with pytest.raises(PayloadError, match=r": not safetensors bytes|: got tensors"):
+        kind.from_record(record)
+
+
+# Each refusal, with its words.
+
+
+class Sample:
+    """A record of every kind of field, and the changes that tests make to it."""
+
+    from dataclasses import dataclass
+
+    @dataclass(frozen=True, eq=False)
+    class Record(Payload):
+        totals: NDArray[Any] = array(2, kind="int")
+        scores: NDArray[Any] = array("p")
+        table: NDArray[Any] = array("p", "k")
+        marks: NDArray[Any] | None = array("p", kind="bool", optional=True)
+        free: NDArray[Any] | None = array("f", optional=True, finite=False)
+
+
+def sample(**changes: Any) -> Payload:
+    fields: dict[str, Any] = {"totals": np.arange(2), "scores": np.ones(3), "table": np.ones((3, 2))}
+    return Sample.Record(**(fields | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": None}, "Record.scores: missing"),
+        ({"scores": [1.0]}, "Record.scores: got list, allowed: float32 or float64"),
+        ({"scores": np.ones(3, "float16")}, "Record.scores: got float16, allowed: float32 or float64"),
+        ({"scores": np.ones(3, "int64")}, "Record.scores: got int64, allowed: float32 or float64"),
+        ({"totals": np.ones(2)}, "Record.totals: got float64, allowed: int32 or int64"),
+        ({"totals": np.ones(2, "uint64")}, "Record.totals: got uint64, allowed: int32 or int64"),
+        ({"totals": np.arange(3)}, "Record.totals: got shape (3,), expected (2)"),
+        ({"marks": np.ones(3)}, "Record.marks: got float64, allowed: bool"),
+        ({"marks": np.ones(2, bool)}, "Record.marks: got shape (2,), expected (3)"),
+        ({"table": np.ones(3)}, "Record.table: got shape (3,), expected (3, k)"),
+        ({"table": np.ones((2, 2))}, "Record.table: got shape (2, 2), expected (3, k)"),
+        ({"table": np.ones((3, 2, 1))}, "Record.table: got shape (3, 2, 1), expected (3, k)"),
+        ({"scores": np.array([1, np.nan, np.inf])}, "Record.scores: 2 of 3 values are not finite"),
+    ],
+)
+def test_check_names_the_field_expected_and_got(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PayloadError) as refused:
+        sample(**changes).check()
+    assert str(refused.value) == message
+
+
+def test_what_check_lets_pass() -> None:
+    payload = sample(marks=np.zeros(3, bool), free=np.array([np.nan, np.inf]))
+    assert payload.check() is payload
+    assert sample(scores=np.full(3, np.nan)).check(finite=False)
+    assert sample().check({"p": 3, "k": 2})
+    with pytest.raises(PayloadError, match=r"scores: got shape \(3,\), expected \(4\)"):
+        sample().check({"p": 4})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scores": None}, "Record.scores: missing"),
+        ({"extra": save({"value": np.zeros(1)})}, "Record: unknown field 'extra', allowed: totals, scores, table"),
+        ({"scores": 1.0}, "Record.scores: got float, expected safetensors bytes"),
+        ({"scores": "text"}, "Record.scores: got str, expected safetensors bytes"),
+        ({"scores": b""}, "Record.scores: not safetensors bytes"),
+        ({"scores": pickle.dumps(np.ones(3))}, "Record.scores: not safetensors bytes"),
+        ({"scores": save({"value": np.ones(3)})[:-1]}, "Record.scores: not safetensors bytes"),
+        ({"scores": save({"value": np.ones(3)}) + b"\0"}, "Record.scores: not safetensors bytes"),
+        ({"scores": struct.pack("<Q", 2**62) + b"{}"}, "Record.scores: not safetensors bytes"),
+        ({"scores": save({"v": np.ones(3)})}, "Record.scores: got tensors ['v'], expected one named 'value'"),
+        ({"scores": save({"value": np.ones(3), "b": np.ones(3)})}, "Record.scores: got tensors ['b', 'value']"),
+        ({"scores": save({"value": np.full(3, np.nan)})}, "Record.scores: 3 of 3 values are not finite"),
+        ({"scores": save({"value": np.ones(4)})}, "Record.table: got shape (3, 2), expected (4, k)"),
+    ],
+)
+def test_from_record_names_the_field_expected_and_got(changes: dict[str, Any], message: str) -> None:
+    entries = dict(sample().to_record()) | changes
+    record = ConfigRecord({name: value for name, value in entries.items() if value is not None})
+    with pytest.raises(PayloadError) as refused:
+        Sample.Record.from_record(record)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F8_E4M3", "F8_E5M2", "U64", "I8", "F64"])
+def test_every_safetensors_type_is_a_payload_error_or_a_float(dtype: str) -> None:
+    size = {"BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U64": 8, "I8": 1, "F64": 8}[dtype]
+    header = f'{{"value":{{"dtype":"{dtype}","shape":[3],"data_offsets":[0,{3 * size}]}}}}'.encode()
+    blob = struct.pack("<Q", len(header)) + header + bytes(3 * size)
+    record = ConfigRecord(dict(sample().to_record()) | {"scores": blob})
+    if dtype == "F64":
+        np.testing.assert_array_equal(Sample.Record.from_record(record).arrays()["scores"], np.zeros(3))
+    else:
+        with pytest.raises(PayloadError, match=r"Record\.scores: "):
+            Sample.Record.from_record(record)
+
+
+def test_to_record_refuses_what_is_misshapen_but_not_what_is_not_finite() -> None:
+    with pytest.raises(PayloadError, match="table"):
+        sample(table=np.ones((2, 2))).to_record()
+    assert sample(scores=np.full(3, np.nan)).to_record()
+
+
+def test_fortran_and_strided_arrays_travel_as_they_read() -> None:
+    table = np.asfortranarray(np.arange(6.0).reshape(3, 2))
+    scores = np.arange(6.0)[::2]
+    decoded = Sample.Record.from_record(sample(table=table, scores=scores).to_record()).arrays()
+    np.testing.assert_array_equal(decoded["table"], table)
+    np.testing.assert_array_equal(decoded["scores"], scores)

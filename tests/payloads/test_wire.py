@@ -1,0 +1,183 @@
+"""The layout of messages: models there and back, refusals, and the count of bytes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp.mod import comms_mods
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from payloads.fedx import Momentum
+from payloads.record import PayloadError
+from payloads.wire import (
+    ARRAYS,
+    CONFIG,
+    LOCAL,
+    METRICS,
+    PAYLOAD,
+    check_model,
+    content,
+    count_bytes,
+    model_arrays,
+    model_record,
+    payload_record,
+)
+from simulations.engine import task_identity
+
+vectors = st.sampled_from(["float32", "float64"]).flatmap(lambda d: arrays_of.arrays(d, st.integers(0, 20)))
+
+
+@given(st.lists(vectors, min_size=1, max_size=2))
+def test_a_model_comes_back(arrays: list[np.ndarray]) -> None:
+    record = model_record(arrays)
+    assert list(record) == ["parameters", "buffers"][: len(arrays)]
+    back = model_arrays(record)
+    assert [(a.dtype, a.tobytes()) for a in back] == [(a.dtype, a.tobytes()) for a in arrays]
+
+
+@pytest.mark.parametrize("names", [[], ["buffers"], ["0", "1"], ["buffers", "parameters"], ["parameters", "x"]])
+def test_a_record_of_other_names_is_no_model(names: list[str]) -> None:
+    with pytest.raises(PayloadError, match="model: got arrays"):
+        model_arrays(ArrayRecord({name: Array(np.ones(2)) for name in names}))
+
+
+@pytest.mark.parametrize("value", [np.ones((2, 2)), np.ones(2, "int64"), np.ones(2, "float16"), np.float64(1.0)])
+def test_a_model_is_flat_and_float(value: Any) -> None:
+    with pytest.raises(PayloadError, match="expected a flat float vector"):
+        model_arrays(ArrayRecord({"parameters": Array(np.asarray(value))}))
+
+
+def npy(header: str) -> bytes:
+    """An .npy file of version 1.0 with a header of one's own."""
+    text = header.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+def zipped(name: str, data: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+SOUND = Array(np.ones(4, "float32")).data
+DAMAGED = {
+    "empty": b"",
+    "cut": SOUND[:-1],
+    "header only": SOUND[:64],
+    "noise": bytes(range(64)),
+    "pickle": pickle.dumps(np.ones(2)),
+    "object array": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + pickle.dumps([1]),
+    "zip magic": b"PK\x03\x04" + bytes(60),
+    "npz": zipped("x.npy", SOUND),
+    "header that computes": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (10**3,)}"),
+    "huge shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}"),
+    "overflowing shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1" + "0" * 30 + ",)}"),
+    "negative shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}") + bytes(64),
+    "header that is no dict": npy("[1, 2"),
+    "unknown type": npy("{'descr': 'zz', 'fortran_order': False, 'shape': (1,)}"),
+}
+
+
+@pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
+def test_a_damaged_array_is_a_payload_error(data: bytes) -> None:
+    array = Array("float32", (4,), "numpy.ndarray", data)
+    with pytest.raises(PayloadError, match="model: "):
+        model_arrays(ArrayRecord({"parameters": array}))
+
+
+def test_an_array_of_another_serialisation_is_a_payload_error() -> None:
+    with pytest.raises(PayloadError, match="cannot be read"):
+        model_arrays(ArrayRecord({"parameters": Array("float32", (4,), "torch.tensor", SOUND)}))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(SOUND) - 1), st.binary(min_size=1, max_size=4))
+def test_a_changed_byte_is_a_model_or_a_payload_error(place: int, patch: bytes) -> None:
+    data = SOUND[:place] + patch + SOUND[place + len(patch) :]
+    try:
+        (parameters,) = model_arrays(ArrayRecord({"parameters": Array("float32", (4,), "numpy.ndarray", data)}))
+    except PayloadError:
+        return
+    assert parameters.ndim == 1
+
+
+LIKE = [np.zeros(3, "float32"), np.zeros(2, "float32")]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (LIKE[:1], "model: got 1 arrays, expected 2"),
+        ([LIKE[0], np.zeros(3, "float32")], "model: 'buffers' is float32(3,), expected float32(2,)"),
+        ([np.zeros(3), LIKE[1]], "model: 'parameters' is float64(3,), expected float32(3,)"),
+        ([np.array([0, np.nan, -np.inf], "float32"), LIKE[1]], "model: 2 of 3 values of 'parameters' are not finite"),
+    ],
+)
+def test_check_model_names_expected_and_got(arrays: list[np.ndarray], message: str) -> None:
+    check_model(LIKE, LIKE)
+    with pytest.raises(PayloadError) as refused:
+        check_model(arrays, LIKE)
+    assert str(refused.value) == message
+
+
+# Content.
+
+
+def test_an_absent_part_does_not_travel() -> None:
+    assert list(content()) == []
+    payload = Momentum(momentum=np.ones(2)).to_record()
+    records = content(
+        arrays=model_record([np.ones(2)]), config=ConfigRecord({"a": 1}), payload=payload, metrics={"m": 0.5}
+    )
+    assert list(records) == [ARRAYS, CONFIG, PAYLOAD, METRICS]
+    assert records[METRICS] == MetricRecord({"m": 0.5})
+    assert records[PAYLOAD] is payload
+
+
+def test_payload_record() -> None:
+    assert payload_record(None) is None
+    assert payload_record(Momentum()) == ConfigRecord()
+    record = payload_record(Momentum(momentum=np.ones(2)))
+    assert record is not None
+    assert list(record) == ["momentum"]
+
+
+@pytest.mark.parametrize("extras", [False, True])
+def test_count_bytes_is_the_values_and_less_than_flower_counts(extras: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = content(
+        arrays=model_record([np.ones(100, "float32")]),
+        config=ConfigRecord({"server-round": 3, "a": "text"}),
+        payload=Momentum(momentum=np.ones(100)).to_record() if extras else None,
+        metrics={"num-examples": 7} if extras else None,
+    )
+    logged: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(comms_mods, "log", lambda level, *text: logged.append(text))
+    with task_identity():
+        message = Message(records, dst_node_id=1, message_type="train")
+        context = Context(1, 1, {}, RecordDict(), {})
+        comms_mods.message_size_mod(message, context, lambda message, context: message)
+    assert count_bytes(records) == (400 + 800 if extras else 400)  # 100 float32, and 100 float64
+    whole = logged[0][1]
+    assert 0 < whole - count_bytes(records) < 300  # two headers, names and scalars
+
+
+@given(st.binary(min_size=1, max_size=40))
+def test_bytes_that_are_no_array_are_counted_without_failing(blob: bytes) -> None:
+    array = Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=blob)
+    records = content(arrays=ArrayRecord({"parameters": array}), payload=ConfigRecord({"a": blob, "b": 1}))
+    assert 0 <= count_bytes(records) <= 2 * len(blob)
+
+
+def test_paths_on_a_shared_disk_are_not_counted() -> None:
+    here = content(config=ConfigRecord({"a": 1}), local=ConfigRecord({"state-dir": "/some/where"}))
+    assert list(here) == [CONFIG, LOCAL]
+    assert count_bytes(here) == count_bytes(content(config=ConfigRecord({"a": 1})))

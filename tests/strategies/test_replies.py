@@ -1,0 +1,313 @@
+"""What a strategy does with the replies of a round: the good ones in order, the bad ones dropped by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+
+from apps.client_app import app as client_app
+from apps.config import parse_run_config
+from apps.resources import federated_data, new_model
+from payloads.fedx import FedXPredictions
+from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
+from simulations.engine import InProcessGrid, task_identity
+from strategies.base import PayloadStrategy, mean
+from strategies.fedx import FedX1, FedX2
+from strategies.local_sgd import LocalSGD
+from strategies.roster import StrategyError
+
+KEYS = {"local-steps": 2, "learning-rate": 0.01, "model": "linear", "dataset": "breast-cancer"}
+CLIENTS = 3
+
+
+class Round:
+    """Round 1 of a federation whose replies have arrived and not been read yet."""
+
+    def __init__(self, strategy: str = "local-sgd", **more: Any) -> None:
+        flat = {**KEYS, "strategy": strategy, **{key.replace("_", "-"): value for key, value in more.items()}}
+        config = parse_run_config(flat)
+        self.grid = InProcessGrid(client_app, CLIENTS, flat)
+        self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
+        self.start = new_model(config, federated_data(config.data, CLIENTS).input_shape).arrays()
+        self.messages = list(self.strategy.configure_train(1, model_record(self.start), ConfigRecord(), self.grid))
+        self.replies = list(self.grid.send_and_receive(self.messages))
+
+    def receive(self) -> list[int]:
+        """The places of the good replies."""
+        return [reply.place for reply in self.strategy.receive(1, self.replies)]
+
+    @property
+    def dropped(self) -> dict[int, str]:
+        return self.strategy.report.dropped
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    with task_identity():
+        yield
+
+
+def test_good_replies_are_read_in_the_order_of_partitions_whatever_the_order_of_arrival() -> None:
+    one = Round()
+    one.replies.reverse()
+    replies = one.strategy.receive(1, one.replies)
+    assert [reply.place for reply in replies] == [0, 1, 2]
+    assert one.strategy.report.answered == one.strategy.report.asked == [0, 1, 2]
+    assert one.strategy.report.bytes_up == sum(count_bytes(reply.content) for reply in one.replies)
+    assert one.strategy.report.bytes_down == sum(count_bytes(message.content) for message in one.messages)
+    assert [reply.num_examples for reply in replies] == [152, 152, 152]
+
+
+def test_the_order_of_arrival_does_not_change_a_bit() -> None:
+    sent = []
+    for order in ([0, 1, 2], [2, 0, 1]):
+        one = Round("fedx2")
+        arrays, _ = one.strategy.aggregate_train(1, [one.replies[i] for i in order])
+        assert arrays is not None
+        pool = one.strategy.down(2)
+        assert pool is not None
+        sent.append([model_arrays(arrays)[0].tobytes(), *(value.tobytes() for value in pool.arrays().values())])
+    assert sent[0] == sent[1]
+
+
+def test_the_model_is_the_plain_mean_of_the_good_replies() -> None:
+    one = Round()
+    one.replies[1].content.metric_records[METRICS][ROUND] = 9
+    arrays, metrics = one.strategy.aggregate_train(1, one.replies)
+    assert arrays is not None
+    first, last = (model_arrays(one.replies[i].content.array_records[ARRAYS])[0] for i in (0, 2))
+    expected = ((first.astype(np.float64) + last) / 2).astype(np.float32)
+    np.testing.assert_array_equal(model_arrays(arrays)[0], expected)
+    assert metrics == MetricRecord({NUM_EXAMPLES: 152 + 152})
+
+
+def test_mean_is_accumulated_in_float64() -> None:
+    values = [np.array([2.0**24], "float32"), np.array([1.0], "float32"), np.array([1.0], "float32")]
+    assert mean(values).dtype == np.float32
+    assert mean(values)[0] == np.float32((2**24 + 2) / 3)
+
+
+def metrics_of(reply: Message) -> MetricRecord:
+    return reply.content.metric_records[METRICS]
+
+
+def damage(kind: str, one: Round) -> None:
+    """Spoil the reply of partition 1."""
+    reply, message = one.replies[1], one.messages[1]
+    (model,) = model_arrays(reply.content.array_records[ARRAYS]) if ARRAYS in reply.content else (np.zeros(0),)
+    match kind:
+        case "error":
+            one.replies[1] = Message(Error(2, "broke"), reply_to=message)
+        case "error without a reason":
+            one.replies[1] = Message(Error(8), reply_to=message)
+        case "empty":
+            one.replies[1] = Message(RecordDict(), reply_to=message)
+        case "missing":
+            del one.replies[1]
+        case "stale":
+            metrics_of(reply)[ROUND] = 0
+        case "no count":
+            del metrics_of(reply)[NUM_EXAMPLES]
+        case "negative count":
+            metrics_of(reply)[NUM_EXAMPLES] = -5
+        case "count is a list":
+            metrics_of(reply)[NUM_EXAMPLES] = [1, 2]
+        case "count is nan":
+            metrics_of(reply)[NUM_EXAMPLES] = float("nan")
+        case "count is infinite":
+            metrics_of(reply)[NUM_EXAMPLES] = float("inf")
+        case "round is a list":
+            metrics_of(reply)[ROUND] = [1]
+        case "short":
+            reply.content[ARRAYS] = model_record([model[1:]])
+        case "dtype":
+            reply.content[ARRAYS] = model_record([model.astype(np.float64)])
+        case "nan":
+            reply.content[ARRAYS] = model_record([np.where(np.arange(len(model)) == 3, np.float32(np.nan), model)])
+        case "two arrays":
+            reply.content[ARRAYS] = model_record([model, model])
+        case "model elsewhere":
+            reply.content["weights"] = reply.content[ARRAYS]
+            del reply.content[ARRAYS]
+        case _:
+            raise AssertionError(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("error", "broke"),
+        ("error without a reason", "error code 8"),
+        ("empty", "reply without the metrics 'num-examples' and 'server-round'"),
+        ("missing", "no answer"),
+        ("stale", "reply of round 0, expected 1"),
+        ("no count", "reply without the metrics 'num-examples' and 'server-round'"),
+        ("negative count", "'num-examples' is -5, expected a number >= 0"),
+        ("count is a list", "'num-examples' is [1, 2], expected a number >= 0"),
+        ("count is nan", "'num-examples' is nan, expected a number >= 0"),
+        ("count is infinite", "'num-examples' is inf, expected a number >= 0"),
+        ("round is a list", "reply of round [1], expected 1"),
+        ("short", "model: 'parameters' is float32(30,), expected float32(31,)"),
+        ("dtype", "model: 'parameters' is float64(31,), expected float32(31,)"),
+        ("nan", "model: 1 of 31 values of 'parameters' are not finite"),
+        ("two arrays", "model: got 2 arrays, expected 1"),
+        ("model elsewhere", "reply without the record 'arrays'"),
+    ],
+)
+def test_a_bad_reply_is_dropped_with_its_reason(kind: str, reason: str) -> None:
+    one = Round()
+    damage(kind, one)
+    assert one.receive() == [0, 2]
+    assert one.dropped == {1: reason}
+    assert one.strategy.report.answered == [0, 2]
+
+
+def test_a_reply_to_another_message_is_ignored() -> None:
+    one = Round()
+    again = list(one.strategy.configure_train(1, model_record(one.start), ConfigRecord(), one.grid))
+    stray = list(one.grid.send_and_receive(again))
+    one.strategy._pending = one.strategy._pending[:2]
+    assert [reply.place for reply in one.strategy.receive(1, stray)] == [0, 1]
+    assert one.dropped == {}
+
+
+def test_the_replies_of_the_round_before_are_ignored() -> None:
+    one = Round()
+    again = list(one.strategy.configure_train(1, model_record(one.start), ConfigRecord(), one.grid))
+    fresh = list(one.grid.send_and_receive(again))
+    replies = one.strategy.receive(1, [*one.replies, *fresh[:2]])
+    assert [reply.place for reply in replies] == [0, 1]
+    assert one.dropped == {2: "no answer"}
+    assert one.strategy.report.bytes_up == sum(count_bytes(reply.content) for reply in fresh[:2])
+
+
+def test_a_reply_given_twice_counts_once() -> None:
+    one = Round("fedx2")
+    once, _ = one.strategy.aggregate_train(1, one.replies)
+    two = Round("fedx2")
+    twice, _ = two.strategy.aggregate_train(1, [*two.replies, two.replies[0]])
+    assert once is not None
+    assert twice is not None
+    assert model_arrays(once)[0].tobytes() == model_arrays(twice)[0].tobytes()
+    assert two.strategy.report.answered == [0, 1, 2]
+    assert isinstance(two.strategy, FedX2)
+    assert [block.place for block in two.strategy.blocks] == [0, 1, 2]
+
+
+def test_a_bad_repetition_does_not_take_back_a_good_reply() -> None:
+    one = Round()
+    bad = Message(Error(2, "broke"), reply_to=one.messages[0])
+    assert [reply.place for reply in one.strategy.receive(1, [*one.replies, bad])] == [0, 1, 2]
+    assert one.strategy.report.answered == [0, 1, 2]
+    assert one.dropped == {}
+
+
+@pytest.mark.parametrize("minimum", [1, 3])
+def test_too_few_good_replies_end_the_run(minimum: int) -> None:
+    one = Round(min_train_nodes=minimum)
+    bad = range(1) if minimum == 3 else range(3)
+    for i in bad:
+        one.replies[i] = Message(Error(2, f"broke {i}"), reply_to=one.messages[i])
+    good = 3 - len(bad)
+    reason = rf"round 1: {good} good replies of 3, min-train-nodes is {minimum}; partition 0: broke 0"
+    with pytest.raises(StrategyError, match=reason):
+        one.strategy.aggregate_train(1, one.replies)
+
+
+def test_enough_good_replies_do_not() -> None:
+    one = Round(min_train_nodes=2)
+    damage("error", one)
+    assert one.receive() == [0, 2]
+
+
+def test_more_clients_needed_than_there_are() -> None:
+    with pytest.raises(StrategyError, match=r"round 1: 4 clients are needed \(min-train-nodes\), 3 are connected"):
+        Round(min_train_nodes=4)
+
+
+def test_fewer_clients_than_the_fraction_may_be_needed() -> None:
+    assert len(Round(fraction_train=0.4).messages) == 1
+    assert len(Round(fraction_train=0.4, min_train_nodes=2).messages) == 2
+
+
+# FedX's payload.
+
+
+def send(one: Round, **changes: Any) -> None:
+    """Change partition 1's prediction set."""
+    record = one.replies[1].content.config_records[PAYLOAD]
+    payload = replace(FedXPredictions.from_record(record), **changes)
+    one.replies[1].content[PAYLOAD] = payload.to_record()
+
+
+BATCH = {"fedx.positive-batch-size": 4, "fedx.negative-batch-size": 5}
+FEW = {"fedx.history-size": 3}
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "reason"),
+    [
+        (BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: 9 values, at most 8 were asked for"),
+        (BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: 11 values, at most 10 were asked for"),
+        (FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: 4 values, at most 3 were asked for"),
+        (FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: 4 values, at most 3 were asked for"),
+        (BATCH, {"positive_scores": np.full(8, np.nan, "f4")}, "positive_scores: 8 of 8 values are not finite"),
+        (BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc and for no other loss"),
+    ],
+)
+@pytest.mark.parametrize("strategy", ["fedx1", "fedx2"])
+def test_an_impossible_prediction_set_is_dropped(
+    strategy: str, keys: dict[str, Any], changes: dict[str, Any], reason: str
+) -> None:
+    one = Round(strategy, **keys)
+    if strategy == "fedx2" and "positive_scores" in changes:
+        changes = changes | {"positive_u": np.ones((len(changes["positive_scores"]), 1), "f4")}
+    send(one, **changes)
+    assert one.receive() == [0, 2]
+    assert reason in one.dropped[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"momentum": np.zeros(30, "f4")}, "momentum: got shape (30,), expected (31)"),
+        ({"positive_u": None}, "positive_u: missing beside a momentum"),
+        ({"positive_u": np.ones((8, 2), "f4")}, "positive_u: 2 components, expected 1"),
+        ({"positive_u": np.full((8, 1), np.inf, "f4")}, "positive_u: 8 of 8 values are not finite"),
+    ],
+)
+def test_impossible_estimates_are_dropped(changes: dict[str, Any], reason: str) -> None:
+    one = Round("fedx2", **BATCH)
+    send(one, **changes)
+    assert one.receive() == [0, 2]
+    assert reason in one.dropped[1]
+
+
+def test_auprc_needs_the_partners_labels() -> None:
+    one = Round("fedx2", loss="auprc")
+    send(one, partner_labels=None)
+    assert one.receive() == [0, 2]
+    assert one.dropped == {1: "partner_labels: needed for auprc and for no other loss"}
+
+
+def test_a_dropped_reply_leaves_no_block() -> None:
+    one = Round("fedx2")
+    damage("nan", one)
+    one.strategy.aggregate_train(1, one.replies)
+    assert isinstance(one.strategy, FedX2)
+    assert [(block.server_round, block.place, block.participants) for block in one.strategy.blocks] == [
+        (1, 0, 2),
+        (1, 2, 2),
+    ]
+
+
+def test_strategies_start_with_their_defaults() -> None:
+    assert isinstance(FedX1().settings, type(FedX2().settings))
+    assert LocalSGD().snapshot() is None
+    with pytest.raises(StrategyError, match="fedx1 needs a linear f, loss 'kl-opauc' is not: use strategy fedx2"):
+        FedX1(parse_run_config({"loss": "kl-opauc"}).training)

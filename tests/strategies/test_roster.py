@@ -1,0 +1,186 @@
+"""The handshake: node ids mean nothing, partition ids everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from payloads.handshake import REFUSAL, SiteReport
+from payloads.record import PayloadError
+from payloads.wire import content, count_bytes
+from simulations.engine import InProcessGrid, task_identity
+from strategies.roster import Roster, StrategyError, call_the_roll
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    with task_identity():
+        yield
+
+
+def report(partition: int, partitions: int) -> SiteReport:
+    return SiteReport(
+        identity=np.array([partition, partitions]),
+        class_counts=np.array([10 * partition, partition]),
+    )
+
+
+def answering(
+    answer: Callable[[int, int], Any], facts: Callable[[int], dict[str, str]] = lambda partition: {}
+) -> ClientApp:
+    """A ClientApp whose answer to the handshake is ``answer(partition, partitions)``: a report or a record."""
+    app = ClientApp()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        partition = int(context.node_config["partition-id"])
+        told = answer(partition, int(context.node_config["num-partitions"]))
+        record = told.to_record() if isinstance(told, SiteReport) else told
+        beside = ConfigRecord(dict(facts(partition))) if facts(partition) else None
+        return Message(content(config=beside, payload=record), reply_to=message)
+
+    return app
+
+
+class Nodes(InProcessGrid):
+    """A grid with node ids of our choice; ``joins`` says how many of them are there at each look."""
+
+    def __init__(self, ids: Sequence[int], app: ClientApp | None = None, joins: Sequence[int] = ()) -> None:
+        super().__init__(app or answering(report), len(ids), {})
+        self._contexts = dict(zip(ids, self._contexts.values(), strict=True))
+        self._joins = list(joins)
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> list[int]:
+        ids = sorted(self._contexts)
+        return ids[: self._joins.pop(0)] if self._joins else ids
+
+    def push_messages(self, messages: Any) -> list[str]:
+        messages = list(messages)
+        self.asked += [message.metadata.dst_node_id for message in messages]
+        return list(super().push_messages(messages))
+
+
+@given(st.lists(st.integers(1, 2**63), min_size=1, max_size=12, unique=True), st.integers(0, 50))
+def test_node_ids_change_nothing_but_the_address(ids: list[int], server_round: int) -> None:
+    roster = call_the_roll(Nodes(ids), timeout=5)
+    assert roster.node_ids == tuple(ids)  # in the order of the partitions
+    assert [r.partition_id for r in roster.reports] == list(range(len(ids)))
+    np.testing.assert_array_equal(roster.class_counts, [[10 * i, i] for i in range(len(ids))])
+    plain = call_the_roll(Nodes(range(1, len(ids) + 1)), timeout=5)
+    for fraction in (0.3, 0.5, 1.0):
+        assert roster.sample(fraction, 1, 4, server_round) == plain.sample(fraction, 1, 4, server_round)
+
+
+def test_late_nodes_are_waited_for_and_asked_once() -> None:
+    nodes = Nodes([30, 10, 20], joins=[0, 1, 1, 2])
+    roster = call_the_roll(nodes, timeout=5)
+    assert roster.node_ids == (30, 10, 20)
+    assert sorted(nodes.asked) == [10, 20, 30]
+
+
+def test_the_handshake_is_counted() -> None:
+    roster = call_the_roll(Nodes([1, 2, 3]), timeout=5)
+    assert roster.bytes_up == 3 * count_bytes(content(payload=report(0, 3).to_record()))
+    assert roster.bytes_down == 3 * count_bytes(content(config=ConfigRecord({"server-round": 0})))
+
+
+def test_missing_partitions_are_named() -> None:
+    app = answering(lambda partition, _: report([0, 3][partition], 5))
+    with pytest.raises(StrategyError, match=r"2 of 5 sites joined within 0\.05 s; missing partitions: 1, 2, 4 "):
+        call_the_roll(Nodes([7, 8], app), timeout=0.05)
+
+
+def test_nobody_joins() -> None:
+    with pytest.raises(StrategyError, match=r"handshake: 0 of 1 sites joined"):
+        call_the_roll(Nodes([]), timeout=0.05)
+
+
+def test_a_partition_claimed_twice_is_named() -> None:
+    app = answering(lambda partition, partitions: report([0, 1, 1][partition], partitions))
+    with pytest.raises(StrategyError, match="partition 1 is claimed by two sites"):
+        call_the_roll(Nodes([5, 6, 7], app), timeout=5)
+
+
+@pytest.mark.parametrize("identity", [(7, 3), (-1, 3), (3, 3)])
+def test_a_partition_that_cannot_be_is_refused(identity: tuple[int, int]) -> None:
+    app = answering(lambda partition, partitions: report(partition, partitions) if partition else report(*identity))
+    with pytest.raises(StrategyError, match=rf"handshake: .*{identity[0]}"):
+        call_the_roll(Nodes([5, 6, 7], app), timeout=0.05)
+
+
+def broken(partition: int, partitions: int) -> SiteReport:
+    raise PayloadError("its data is gone") if partition == 1 else ValueError
+
+
+def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
+    app = answering(lambda p, n: broken(p, n) if p == 1 else report(p, n))
+    with pytest.raises(StrategyError, match=r"handshake: a site failed: .*its data is gone"):
+        call_the_roll(Nodes([5, 6], app), timeout=5)
+
+
+def test_a_foreign_client_app_is_recognised() -> None:
+    with pytest.raises(StrategyError, match="without a report; is its ClientApp ours"):
+        call_the_roll(Nodes([5], answering(lambda p, n: None)), timeout=5)
+
+
+def test_a_malformed_report_is_refused() -> None:
+    with pytest.raises(StrategyError, match=r"malformed: SiteReport\.identity: missing"):
+        call_the_roll(Nodes([5], answering(lambda p, n: ConfigRecord())), timeout=5)
+
+
+def test_a_sites_refusal_is_the_reason_word_for_word() -> None:
+    app = answering(report, lambda partition: {REFUSAL: "no data here"} if partition == 1 else {})
+    with pytest.raises(StrategyError, match="^no data here$"):
+        call_the_roll(Nodes([5, 6], app), timeout=5)
+
+
+def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    app = answering(report, lambda partition: {"torch": f"2.{partition}", "numpy": "2.0"})
+    assert len(call_the_roll(Nodes([5, 6], app), timeout=5)) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "sites differ in torch: 2.0, 2.1; they may not compute the same thing"
+    ]
+
+
+# Sampling.
+
+
+def roster_of(count: int) -> Roster:
+    return Roster(tuple(range(100, 100 + count)), tuple(report(i, count) for i in range(count)))
+
+
+@given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(1, 40), st.integers(0, 3), st.integers(1, 99))
+def test_a_sample_is_sorted_distinct_and_of_the_right_size(
+    count: int, fraction: float, minimum: int, seed: int, server_round: int
+) -> None:
+    roster, wanted = roster_of(count), max(minimum, round(fraction * count))
+    if wanted > count:
+        with pytest.raises(StrategyError, match=rf"round {server_round}: {wanted} clients are needed .*{count} are"):
+            roster.sample(fraction, minimum, seed, server_round)
+        return
+    places = roster.sample(fraction, minimum, seed, server_round)
+    assert places == sorted(set(places))
+    assert len(places) == wanted
+    assert set(places) <= set(range(count))
+    assert roster.sample(fraction, minimum, seed, server_round) == places
+
+
+def test_every_client_is_sampled_equally_often() -> None:
+    roster = roster_of(10)
+    drawn = np.bincount(np.concatenate([roster.sample(0.3, 1, 0, r) for r in range(1, 2001)]), minlength=10)
+    # 600 expected each, standard deviation 20.5
+    assert np.abs(drawn - 600).max() < 5 * 20.5
+
+
+def test_seed_and_round_each_change_the_sample() -> None:
+    roster = roster_of(50)
+    samples = [roster.sample(0.2, 1, seed, server_round) for seed in (0, 1) for server_round in (1, 2)]
+    assert len({tuple(sample) for sample in samples}) == 4

@@ -1,0 +1,173 @@
+"""A strategy restored from its snapshot sends and combines what the original would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from apps.client_app import app as client_app
+from apps.config import RunConfig, Scalar, parse_run_config
+from apps.files import read_tensors, write_tensors
+from apps.resources import federated_data, new_model
+from payloads.record import Payload
+from payloads.wire import model_record
+from simulations.engine import InProcessGrid, task_identity
+from strategies.base import PayloadStrategy
+from strategies.fedx import FedX1
+from tests.battery.federation import sites_of
+
+CLIENTS = 4
+KEYS: dict[str, Scalar] = {
+    "local-steps": 2,
+    "learning-rate": 0.01,
+    "model": "linear",
+    "fedx.positive-batch-size": 3,
+    "fedx.negative-batch-size": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    with task_identity():
+        yield
+
+
+class Federation:
+    """A strategy and its clients, driven round by round."""
+
+    def __init__(self, flat: dict[str, Scalar]) -> None:
+        self.config: RunConfig = parse_run_config(flat)
+        self.grid = InProcessGrid(client_app, CLIENTS, flat)
+        self.strategy = self.fresh()
+        shape = federated_data(self.config.data, CLIENTS).input_shape
+        self.model = model_record(new_model(self.config, shape).arrays())
+
+    def fresh(self) -> PayloadStrategy:
+        return self.config.algorithm.strategy(self.config.training, self.config.family)
+
+    def round(self, server_round: int) -> tuple[Any, list[Any]]:
+        """Messages out, replies in; returns the new model and the replies."""
+        messages = list(self.strategy.configure_train(server_round, self.model, ConfigRecord(), self.grid))
+        replies = list(self.grid.send_and_receive(messages))
+        arrays, _ = self.strategy.aggregate_train(server_round, replies)
+        assert arrays is not None
+        self.model = arrays
+        return messages, replies
+
+    def restored(self, path: Path) -> PayloadStrategy:
+        """Another strategy of the same settings, restored through a file."""
+        state, kind = self.strategy.snapshot(), self.strategy.state_type
+        assert state is not None
+        assert kind is not None
+        write_tensors(path, state.arrays(), {})
+        arrays, _ = read_tensors(path)
+        strategy = self.fresh()
+        strategy.join(self.grid)
+        strategy.restore(kind(**arrays).check())
+        return strategy
+
+
+def same(left: Payload | None, right: Payload | None) -> bool:
+    assert left is not None
+    assert right is not None
+    a, b = left.arrays(), right.arrays()
+    return a.keys() == b.keys() and all(
+        (a[n].dtype, a[n].shape, a[n].tobytes()) == (b[n].dtype, b[n].shape, b[n].tobytes()) for n in a
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize(
+    ("strategy", "loss"), [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc"), ("local-pair", "kl-opauc")]
+)
+def test_a_restored_strategy_goes_on_as_the_original(
+    strategy: str, loss: str, tau: int, fraction: float, dtype: str, tmp_path: Path
+) -> None:
+    sites = [[0] * 6, [0, 1] * 3, [0, 0, 1] * 2, [1] * 6]  # two of them with one class only
+    one = Federation(
+        {
+            **KEYS,
+            **sites_of(sites, tmp_path / "data.npz"),
+            "strategy": strategy,
+            "loss": loss,
+            "fedx.tau": tau,
+            "fraction-train": fraction,
+            "dtype": dtype,
+        }
+    )
+    for server_round in range(1, 6):
+        one.round(server_round)
+        other = one.restored(tmp_path / "state.safetensors")
+        assert same(one.strategy.down(server_round + 1), other.down(server_round + 1))
+        assert same(one.strategy.snapshot(), other.snapshot())
+    # and it combines the next round as the original does
+    messages = list(other.configure_train(6, one.model, ConfigRecord(), one.grid))
+    replies = other.receive(6, one.grid.send_and_receive(messages))
+    (ours, _), (theirs, _) = other.combine(6, replies), one.strategy.combine(6, replies)
+    assert [array.tobytes() for array in ours] == [array.tobytes() for array in theirs]
+    assert same(one.strategy.snapshot(), other.snapshot())
+
+
+def test_blocks_with_and_without_estimates_stay_apart(tmp_path: Path) -> None:
+    """tau = 3 after round 1: the scoring round's blocks have no u yet, round 1's do."""
+    one = Federation({**KEYS, "strategy": "fedx2", "fedx.tau": 3})
+    one.round(1)
+    strategy, other = one.strategy, one.restored(tmp_path / "state.safetensors")
+    assert isinstance(strategy, FedX1)
+    assert isinstance(other, FedX1)
+    for original, copy in zip(strategy.blocks, other.blocks, strict=True):
+        assert (original.server_round, original.place, original.participants) == (
+            copy.server_round,
+            copy.place,
+            copy.participants,
+        )
+        assert (copy.predictions.positive_u is None) == (copy.server_round == 0)
+        assert same(original.predictions, copy.predictions)
+    pool = other.down(2)
+    assert pool.positive_tracked is not None
+    assert pool.positive_tracked.tolist() == [False] * 4 + [True] * 4
+    assert pool.positive_u is not None
+    assert (pool.positive_u[: pool.positive_lengths[:4].sum()] == 0).all()
+    assert same(strategy.down(2), pool)
+
+
+def test_the_pool_keeps_the_last_tau_rounds(tmp_path: Path) -> None:
+    one = Federation({**KEYS, "strategy": "fedx2", "fedx.tau": 3, "fraction-train": 0.5})
+    kept = []
+    for server_round in range(1, 5):
+        one.round(server_round)
+        assert isinstance(one.strategy, FedX1)
+        kept.append(sorted({block.server_round for block in one.strategy.blocks}))
+    assert kept == [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4]]
+
+
+def test_a_restored_strategy_asks_for_no_scores_again(tmp_path: Path) -> None:
+    one = Federation({**KEYS, "strategy": "fedx2"})
+    one.round(1)
+    other = one.restored(tmp_path / "state.safetensors")
+    other.prepare(one.model, one.grid)
+    assert isinstance(other, FedX1)
+    assert {block.server_round for block in other.blocks} == {1}
+
+
+@pytest.mark.parametrize("strategy", ["fedx1", "fedx2", "local-pair", "local-sgd"])
+def test_a_new_strategy_has_no_state(strategy: str) -> None:
+    assert Federation({**KEYS, "strategy": strategy}).strategy.snapshot() is None
+
+
+def test_a_pairwise_risk_needs_both_classes_somewhere() -> None:
+    strategy = FedX1(parse_run_config({"strategy": "fedx1"}).training)
+    report = np.array([[3, 0], [4, 0]])
+
+    class Roster:
+        class_counts = report
+
+    with pytest.raises(RuntimeError, match="all sites together hold 0 positives and 7 negatives"):
+        strategy.meet(Roster())  # type: ignore[arg-type]
