@@ -32,7 +32,7 @@ class FedXSettings(Settings):
     gamma: float = Field(0.9, gt=0, le=1, description="weight of a new observation in u, in (0, 1] (FedX2)")
     beta: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1] (FedX2)")
     # the objective
-    lambda_: float = Field(1.0, gt=0, description="temperature of kl-opauc, a number > 0")
+    lambda_: float = Field(3.0, gt=0, description="temperature of kl-opauc, a number > 0")
     margin: float = Field(1.0, ge=0, description="margin of the hinge losses, a number >= 0")
     surrogate: Literal["squared-hinge", "logistic", "psm"] = Field(
         "squared-hinge", description="surrogate inside auprc and p-norm-push: squared-hinge, logistic or psm"
