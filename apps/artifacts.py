@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from apps.config import ConfigError, RunConfig
 from apps.files import read_tensors, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
+
+if TYPE_CHECKING:
+    from apps.events import Events
 
 CHECKPOINT_VERSION = "1"
 KEPT_CHECKPOINTS = 3
@@ -54,7 +57,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._events: Any = None
+        self._events: Events | None = None
 
     @classmethod
     def open(cls, config: RunConfig) -> RunDirectory:
@@ -97,9 +100,8 @@ class RunDirectory:
         """Add a round's line to metrics.jsonl and its numbers to the TensorBoard events."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        for name, value in line.items():
-            if name != "round" and isinstance(value, int | float):
-                self.events.add_scalar(name, value, line["round"])
+        numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
+        self.events.add(numbers, line["round"])
 
     def lines(self) -> list[dict[str, Any]]:
         """All rounds so far."""
@@ -112,12 +114,12 @@ class RunDirectory:
         write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
 
     @property
-    def events(self) -> Any:
-        """The TensorBoard writer, opened when first needed (its import takes a second)."""
+    def events(self) -> Events:
+        """The TensorBoard events, opened when first needed (the import takes a second)."""
         if self._events is None:
-            from torch.utils.tensorboard import SummaryWriter
+            from apps.events import Events
 
-            self._events = SummaryWriter(str(self.path / "events"))
+            self._events = Events(self.path / "events")
         return self._events
 
     # Checkpoints.

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from apps import resources
@@ -25,8 +25,10 @@ from payloads.wire import (
     PAYLOAD,
     ROUND,
     content,
+    find,
     model_arrays,
     model_record,
+    need,
     payload_record,
 )
 
@@ -105,19 +107,20 @@ def train(message: Message, context: Context) -> Message:
     """One call of ``fit``: records in, payload in the inbox, state from the context, and back."""
     client = make_client(context)
     records = message.content
-    config = dict(records.config_records[CONFIG])
+    config = dict(need(records, CONFIG, ConfigRecord))
     server_round = int(config[ROUND])  # type: ignore[arg-type]
-    parameters = model_arrays(records.array_records[ARRAYS])
-    if PAYLOAD in records.config_records and client.down is not None:
-        client.inbox = client.down.from_record(records.config_records[PAYLOAD], {"d": len(parameters[0])})
-    local = records.config_records.get(LOCAL, ConfigRecord())
+    parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
+    extras = find(records, PAYLOAD, ConfigRecord)
+    if extras is not None and client.down is not None:
+        client.inbox = client.down.from_record(extras, {"d": len(parameters[0])})
+    local = dict(find(records, LOCAL, ConfigRecord) or {})
     store = StateStore.of(context, config, local, client.site.partition_id)
     if client.memory is not None:
         client.state = recall(client, context, store, server_round)
     arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
     if client.memory is not None and client.state is not None:
         context.state[STATE] = client.state.to_record()
-        context.state.metric_records[STATE + "-round"] = MetricRecord({ROUND: server_round})
+        context.state[STATE + "-round"] = MetricRecord({ROUND: server_round})
         if store is not None:
             store.save(server_round, client.state)
     return Message(
@@ -135,8 +138,8 @@ def evaluate(message: Message, context: Context) -> Message:
     """One call of ``evaluate``."""
     client = make_client(context)
     records = message.content
-    parameters = model_arrays(records.array_records[ARRAYS])
-    config = dict(records.config_records.get(CONFIG, ConfigRecord()))
+    parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
+    config = dict(find(records, CONFIG, ConfigRecord) or {})
     loss, num_examples, metrics = client.evaluate(parameters, config)  # type: ignore[arg-type]
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
@@ -145,8 +148,9 @@ def evaluate(message: Message, context: Context) -> Message:
 def recall(client: PayloadClient, context: Context, store: StateStore | None, server_round: int) -> object:
     """The client's state: from the context, else from the site's files (a resumed run), else none."""
     assert client.memory is not None
-    if STATE in context.state:
-        return client.memory.from_record(context.state.config_records[STATE])
+    kept = find(context.state, STATE, ConfigRecord)
+    if kept is not None:
+        return client.memory.from_record(kept)
     if store is not None:
         try:
             return store.load(client.memory, before=server_round)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from logging import INFO
 from typing import Any
@@ -25,6 +26,8 @@ from strategies.base import PayloadStrategy
 
 ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": "deployment"}
 SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "loss")
+# called with each line of metrics.jsonl once it is written; what it raises ends the run
+ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
 
 def engine_of(grid: Grid) -> str:
@@ -117,19 +120,18 @@ class Training:
             for name, value in metrics.items():
                 better = min if name == "loss" else max
                 self.best[name] = better(self.best.get(name, value), value)
-        self.directory.append(
-            {
-                "round": server_round,
-                **metrics,
-                "bytes_up": report.bytes_up,
-                "bytes_down": report.bytes_down,
-                "clients_asked": len(report.asked),
-                "clients_answered": len(report.answered),
-                "dropped": {str(site): reason for site, reason in report.dropped.items()},
-                "seconds": seconds,
-                "server_seconds": seconds - exchange,
-            }
-        )
+        line: dict[str, Any] = {
+            "round": server_round,
+            **metrics,
+            "bytes_up": report.bytes_up,
+            "bytes_down": report.bytes_down,
+            "clients_asked": len(report.asked),
+            "clients_answered": len(report.answered),
+            "dropped": {str(site): reason for site, reason in report.dropped.items()},
+            "seconds": seconds,
+            "server_seconds": seconds - exchange,
+        }
+        self.directory.append(line)
         width = len(str(self.config.training.num_server_rounds))
         shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
         log(
@@ -143,6 +145,9 @@ class Training:
             len(report.asked),
             seconds,
         )
+        listener = ROUND_LISTENER.get()
+        if listener is not None:
+            listener(line)
 
     def resume(self, like: list[FloatArray]) -> int:
         """Take model, strategy state and history from the newest checkpoint; returns its round."""

@@ -27,7 +27,7 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import ROUND
 from problems.models import FlatModel
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
-from problems.randomness import Purpose, stream
+from problems.randomness import Purpose, seed_sequence
 from problems.sampling import Indices
 
 SCORING_ROUND = 0
@@ -103,9 +103,17 @@ class PayloadClient(NumPyClient):
         server_round = int(config[ROUND])
         self.model.load(parameters)
         self.outbox = None
-        seeds = stream(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
-        torch.manual_seed(int(seeds.integers(2**63)))
+        self.seed_torch(server_round)
         return server_round
+
+    def seed_torch(self, server_round: int) -> None:
+        """Seed torch's own generators (dropout) for this client and round."""
+        sequence = seed_sequence(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
+        seed = int(sequence.generate_state(1, np.uint64)[0])
+        # Not torch.manual_seed: before CUDA is up it records a stack trace for later, a third of a small message.
+        torch.default_generator.manual_seed(seed)
+        if self.model.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def local_iterations(self, server_round: int) -> range:
         """The numbers of this round's K local iterations, counted over the whole run."""

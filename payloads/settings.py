@@ -33,7 +33,7 @@ class TrainingSettings(Settings):
     """The common keys that every algorithm's client and strategy read. Descriptions say what is allowed."""
 
     num_server_rounds: int = Field(25, ge=1, description="number of rounds, an integer >= 1")
-    local_steps: int = Field(8, ge=1, description="local steps K of a client in a round, an integer >= 1")
+    local_steps: int = Field(32, ge=1, description="local steps K of a client in a round, an integer >= 1")
     batch_size: int = Field(
         32,
         ge=0,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -25,12 +29,11 @@ MODEL_ARRAYS = ("parameters", "buffers")
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    named = zip(MODEL_ARRAYS, arrays, strict=False)
-    return ArrayRecord({name: Array(np.ascontiguousarray(value)) for name, value in named})
+    return ArrayRecord({name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
-    """The flat arrays of a model record, in order.
+    """The flat arrays of a model record, in order, read-only and without a copy.
 
     Raises:
         PayloadError: the record is not a flat model, or its bytes are not an array.
@@ -38,14 +41,48 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
     if tuple(record) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
         raise PayloadError(f"model: got arrays {list(record)}, expected {list(MODEL_ARRAYS)}")
     try:
-        arrays = [value.numpy() for value in record.values()]
+        arrays = [_decode(value) for value in record.values()]
     except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
     for name, value in zip(record, arrays, strict=True):
-        if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.name not in ("float32", "float64"):
-            got = f"{value.dtype.name}{value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise PayloadError(f"model: {name!r} is {got}, expected a flat float vector")
+        if value.ndim != 1 or value.dtype.name not in ("float32", "float64"):
+            raise PayloadError(f"model: {name!r} is {value.dtype.name}{value.shape}, expected a flat float vector")
     return arrays
+
+
+def _encode(value: FloatArray) -> Array:
+    # What Array(value) makes, in one copy and with the header cached.
+    header = _npy_header_for(value.dtype.str, value.shape)
+    return Array(dtype=str(value.dtype), shape=value.shape, stype="numpy.ndarray", data=header + value.tobytes())
+
+
+@lru_cache(maxsize=64)
+def _npy_header_for(descr: str, shape: tuple[int, ...]) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": shape})
+    return file.getvalue()
+
+
+def _decode(array: Array) -> FloatArray:
+    if array.stype != "numpy.ndarray":
+        raise ValueError(f"serialised as {array.stype!r}, expected 'numpy.ndarray'")
+    start = _npy_header(array.data)
+    dtype, shape = _npy_layout(array.data[:start])
+    if len(array.data) - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{len(array.data) - start} bytes for shape {shape} of {dtype.name}")
+    value: FloatArray = np.frombuffer(array.data, dtype=dtype, offset=start).reshape(shape)
+    return value
+
+
+@lru_cache(maxsize=64)
+def _npy_layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    file = io.BytesIO(header)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("not an array in NumPy's format 1.0")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if fortran_order or dtype.hasobject:
+        raise ValueError("an array of objects or in Fortran order")
+    return dtype, shape
 
 
 def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> None:
@@ -100,9 +137,29 @@ def count_bytes(records: RecordDict) -> int:
     What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
     "metrics", Flower's envelope and the transport's.
     """
-    blobs = [array.data for array in records.array_records.get(ARRAYS, ArrayRecord()).values()]
-    fields = [blob for blob in records.config_records.get(PAYLOAD, ConfigRecord()).values() if isinstance(blob, bytes)]
+    blobs = [array.data for array in (find(records, ARRAYS, ArrayRecord) or {}).values()]
+    fields = [blob for blob in (find(records, PAYLOAD, ConfigRecord) or {}).values() if isinstance(blob, bytes)]
     return sum(len(blob) - _npy_header(blob) for blob in blobs) + sum(len(b) - _safetensors_header(b) for b in fields)
+
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
+    """The record of that name and kind, or None.
+
+    ``RecordDict.config_records`` and its like build a new dictionary at each access, which a small message feels.
+    """
+    record = records.get(name)
+    return record if isinstance(record, kind) else None
+
+
+def need(records: RecordDict, name: str, kind: type[R]) -> R:
+    """`find`, or a `PayloadError` that names what is missing."""
+    record = find(records, name, kind)
+    if record is None:
+        raise PayloadError(f"message without the record {name!r}")
+    return record
 
 
 def _npy_header(blob: bytes) -> int:

@@ -8,12 +8,12 @@ stays with it, because each side gets containers of its own. The arrays inside a
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import ClientAppException
 from flwr.common.constant import ErrorCode
@@ -45,6 +45,7 @@ class InProcessGrid(Grid):
         num_clients: nodes, with partition ids 0 to num_clients - 1.
         run_config: the flat run config, copied for every node.
         node_config: extra node-config entries, the same for every node.
+        threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
     """
 
     engine = "in-process"
@@ -55,8 +56,10 @@ class InProcessGrid(Grid):
         num_clients: int,
         run_config: Mapping[str, bool | int | float | str],
         node_config: Mapping[str, bool | int | float | str] | None = None,
+        threads: int = 1,
     ) -> None:
         self._app = client_app
+        self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
         self._run = Run.create_empty(RUN_ID)
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
@@ -97,27 +100,43 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Run each message's ClientApp and keep its reply until it is pulled."""
-        pushed = []
-        for message in messages:
-            message_id = f"message-{next(self._message_ids)}"
-            message.metadata.__dict__["_message_id"] = message_id
-            self._replies[message_id] = self._answer(message)
-            pushed.append(message_id)
-        return pushed
+        pushed = list(messages)
+        for message in pushed:
+            message.metadata.__dict__["_message_id"] = f"message-{next(self._message_ids)}"
+        for message, reply in zip(pushed, self._answers(pushed), strict=True):
+            self._replies[message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies to some messages, each handed out once."""
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Push messages and pull their replies, in the order of the messages."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        replies: list[Message] = []
-        for message in messages:
-            if deadline is not None and time.monotonic() > deadline:
-                break
-            replies.extend(self.pull_messages(self.push_messages([message])))
-        return replies
+        """Push messages and pull their replies, in the order of the messages.
+
+        No reply is lost to ``timeout``: a message is answered before the call that pushes it returns.
+        """
+        return self.pull_messages(self.push_messages(messages))
+
+    def close(self) -> None:
+        """End the threads, if there are any."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _answers(self, messages: list[Message]) -> list[Message]:
+        if self._pool is None:
+            return [self._answer(message) for message in messages]
+        by_node: dict[int, list[int]] = {}
+        for place, message in enumerate(messages):
+            by_node.setdefault(message.metadata.dst_node_id, []).append(place)
+        replies: dict[int, Message] = {}
+
+        def serve(places: list[int]) -> None:
+            for place in places:
+                replies[place] = self._answer(messages[place])
+
+        list(self._pool.map(serve, by_node.values()))
+        return [replies[place] for place in range(len(messages))]
 
     def _answer(self, message: Message) -> Message:
         context = self._contexts.get(message.metadata.dst_node_id)
@@ -139,21 +158,24 @@ class InProcessGrid(Grid):
 
 def _with_own_records(message: Message) -> Message:
     """The message in containers of its own, around the same immutable values."""
-    if not message.has_content():
+    if not isinstance(message, Message) or not message.has_content():
         return message
-    records = RecordDict()
-    for name, record in message.content.items():
-        records[name] = _copied(record)
-    copy = Message(records, reply_to=message)
-    copy.__dict__["_metadata"] = message.metadata
-    return copy
+    records = message.content.copy()
+    for name, record in records.items():
+        records.__dict__["_data"][name] = _copied(record)
+    # Made without the constructor, which would stamp the message anew.
+    own = Message.__new__(Message)
+    own.__dict__.update({**message.__dict__, "_content": records})
+    return own
 
 
 def _copied(record: Any) -> Any:
-    if isinstance(record, ArrayRecord):
-        return ArrayRecord(dict(record))
-    kind = MetricRecord if isinstance(record, MetricRecord) else ConfigRecord
-    return kind({key: list(value) if isinstance(value, list) else value for key, value in record.items()})
+    copied = record.copy()
+    if not isinstance(record, ArrayRecord):
+        for key, value in record.items():
+            if isinstance(value, list):
+                copied.__dict__["_data"][key] = list(value)
+    return copied
 
 
 def run_in_process(
@@ -161,6 +183,7 @@ def run_in_process(
     client_app: ClientApp,
     num_clients: int,
     run_config: Mapping[str, bool | int | float | str],
+    threads: int = 1,
 ) -> InProcessGrid:
     """Run a whole federation in this process; exceptions of the ServerApp come through.
 
@@ -168,7 +191,7 @@ def run_in_process(
         The grid, with the clients' contexts as the run left them.
     """
     with task_identity():
-        grid = InProcessGrid(client_app, num_clients, run_config)
+        grid = InProcessGrid(client_app, num_clients, run_config, threads=threads)
         context = Context(
             run_id=RUN_ID,
             node_id=SERVER_NODE_ID,
@@ -176,5 +199,8 @@ def run_in_process(
             state=RecordDict(),
             run_config=dict(run_config),
         )
-        server_app(grid, context)
+        try:
+            server_app(grid, context)
+        finally:
+            grid.close()
         return grid

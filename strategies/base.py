@@ -31,8 +31,10 @@ from payloads.wire import (
     check_model,
     content,
     count_bytes,
+    find,
     model_arrays,
     model_record,
+    need,
     payload_record,
 )
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
@@ -259,22 +261,18 @@ class PayloadStrategy(Strategy):
         if message.has_error():
             raise PayloadError(reason_of(message.error))
         records = message.content
-        metrics = records.metric_records.get(METRICS)
+        metrics = find(records, METRICS, MetricRecord)
         if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
             raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
         if metrics[ROUND] != server_round:
             raise PayloadError(f"reply of round {metrics[ROUND]}, expected {server_round}")
         model: list[FloatArray] = []
         if with_model:
-            if ARRAYS not in records.array_records:
-                raise PayloadError(f"reply without the record {ARRAYS!r}")
-            model = model_arrays(records.array_records[ARRAYS])
+            model = model_arrays(need(records, ARRAYS, ArrayRecord))
             check_model(model, self._model)
         payload = None
         if self.up_type is not None:
-            if PAYLOAD not in records.config_records:
-                raise PayloadError(f"reply without the record {PAYLOAD!r}")
-            payload = self.up_type.from_record(records.config_records[PAYLOAD], {"d": len(self._model[0])})
+            payload = self.up_type.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
             self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:

@@ -20,7 +20,7 @@ from flwr.serverapp import Grid
 
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
-from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes
+from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
 
 
@@ -94,7 +94,7 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
             for reply in replies:
                 reports[reply.metadata.src_node_id] = _read_report(reply)
-                facts[reply.metadata.src_node_id] = dict(reply.content.config_records.get(CONFIG, ConfigRecord()))
+                facts[reply.metadata.src_node_id] = dict(find(reply.content, CONFIG, ConfigRecord) or {})
                 bytes_up += count_bytes(reply.content)
         expected = max((report.num_partitions for report in reports.values()), default=1)
         if len(reports) >= expected:
@@ -113,13 +113,14 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
 def _read_report(reply: Message) -> SiteReport:
     if reply.has_error():
         raise StrategyError(f"handshake: a site failed: {reason_of(reply.error)}")
-    refusal = reply.content.config_records.get(CONFIG, ConfigRecord()).get(REFUSAL)
+    refusal = dict(find(reply.content, CONFIG, ConfigRecord) or {}).get(REFUSAL)
     if refusal is not None:
         raise StrategyError(str(refusal))
+    report = find(reply.content, PAYLOAD, ConfigRecord)
+    if report is None:
+        raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
     try:
-        return SiteReport.from_record(reply.content.config_records[PAYLOAD])
-    except KeyError:
-        raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?") from None
+        return SiteReport.from_record(report)
     except PayloadError as error:
         raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
 

@@ -122,6 +122,10 @@ class FlatModel:
                 slots[id(tensor)] = _Slot(vector, start, tuple(tensor.shape))
                 start += tensor.numel()
         self._slots = {name: slots[id(value)] for name, value in persistent.items() if id(value) in slots}
+        # Where `load` writes: the vectors themselves, or pinned memory from which a device copies by itself.
+        vectors = (self.parameters, self.buffers)
+        pinned = self.device.type == "cuda"
+        self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
         self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in slots}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
@@ -135,8 +139,10 @@ class FlatModel:
             Wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
         """
         staged = self._checked(arrays)
-        for vector, array in zip((self.parameters, self.buffers), staged, strict=False):
-            vector.copy_(torch.from_numpy(array))
+        for vector, host, array in zip((self.parameters, self.buffers), self._hosts, staged, strict=False):
+            np.copyto(host.numpy(), array)
+            if host is not vector:
+                vector.copy_(host, non_blocking=True)
         with torch.no_grad():
             for buffer, initial in self._fixed.values():
                 buffer.copy_(initial)
@@ -247,18 +253,18 @@ class FlatModel:
                 parameter.grad = gradient
 
     def _checked(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
-        """Return fresh copies of flat arrays in the model's dtype, or raise ValueError."""
+        """Return flat arrays in the model's dtype, copied only to change it, or raise ValueError."""
         expected = {"parameters": self.dim} | ({"buffers": self.num_buffers} if self.num_buffers else {})
         if len(arrays) != len(expected):
             raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
         staged = []
         for (name, size), array in zip(expected.items(), arrays, strict=True):
             with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
-                copy = np.array(_check_array(array, (size,), name), dtype=NUMPY_DTYPES[self.dtype], order="C")
-            infinite = copy.size - int(np.count_nonzero(np.isfinite(copy)))
+                value = np.ascontiguousarray(_check_array(array, (size,), name), dtype=NUMPY_DTYPES[self.dtype])
+            infinite = value.size - int(np.count_nonzero(np.isfinite(value)))
             if infinite:
                 raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
-            staged.append(copy)
+            staged.append(value)
         return staged
 
 

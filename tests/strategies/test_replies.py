@@ -156,7 +156,7 @@ def damage(kind: str, one: Round) -> None:
         ("dtype", "model: 'parameters' is float64(31,), expected float32(31,)"),
         ("nan", "model: 1 of 31 values of 'parameters' are not finite"),
         ("two arrays", "model: got 2 arrays, expected 1"),
-        ("model elsewhere", "reply without the record 'arrays'"),
+        ("model elsewhere", "message without the record 'arrays'"),
     ],
 )
 def test_a_bad_reply_is_dropped_with_its_reason(kind: str, reason: str) -> None:
