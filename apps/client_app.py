@@ -117,7 +117,8 @@ def train(message: Message, context: Context) -> Message:
     store = StateStore.of(context, config, local, client.site.partition_id)
     if client.memory is not None:
         client.state = recall(client, context, store, server_round)
-    arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
+    with resources.turn(run_config(context), client.model):
+        arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
     if client.memory is not None and client.state is not None:
         context.state[STATE] = client.state.to_record()
         context.state[STATE + "-round"] = MetricRecord({ROUND: server_round})

@@ -6,9 +6,11 @@ Nothing depends on these caches: in a deployment every message meets a fresh pro
 from __future__ import annotations
 
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from apps.config import RunConfig
 from clients.base import Site
@@ -18,6 +20,7 @@ from problems.models import FlatModel, build_model
 
 _load_lock = threading.Lock()
 _skeletons = threading.local()
+_generator_lock = threading.RLock()
 
 
 def device_of(training: TrainingSettings) -> torch.device:
@@ -67,6 +70,13 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     if key not in cache:
         cache[key] = new_model(config, input_shape)
     return cache[key]
+
+
+def turn(config: RunConfig, model: FlatModel) -> AbstractContextManager[object]:
+    """What to hold while a client trains: torch's generators are the process's, so models that draw from them
+    (dropout; a user's own module may) train one at a time, or their numbers would depend on the threads."""
+    draws = ":" in config.run.model or any(isinstance(m, _DropoutNd) for m in model.module.modules())
+    return _generator_lock if draws else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:

@@ -30,8 +30,6 @@ from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
 from problems.sampling import Indices
 
-SCORING_ROUND = 0
-
 
 @dataclass(frozen=True)
 class Site:

@@ -29,9 +29,8 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import SCORING_ROUND
 from clients.pairwise import Estimates, PairwiseClient, momentum_step
-from payloads.fedx import FedXPool, FedXPredictions, InnerEstimates
+from payloads.fedx import SCORING_ROUND, FedXPool, FedXPredictions, InnerEstimates
 from payloads.record import FloatArray, Payload
 from problems.objectives.pairwise import PairwiseObjective
 from problems.randomness import Purpose, stream
@@ -197,7 +196,7 @@ class FedX1Client(PairwiseClient):
             raise ValueError(f"round {server_round}: the inbox is empty, a FedXPool is needed")
         pool = Pool(self.inbox, self, server_round)
         num_clients, num_positives, num_partners = (int(total) for total in self.inbox.totals)
-        omega = num_clients * len(self.site.positives) / max(num_positives, 1)  # omega_1i
+        positive_omega = num_clients * len(self.site.positives) / max(num_positives, 1)  # omega_1i
         partner_omega = num_clients * len(self.partners) / max(num_partners, 1)  # omega_2i
         positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
         fresh = self.samplers(Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS)
@@ -216,7 +215,7 @@ class FedX1Client(PairwiseClient):
             slopes = [torch.zeros_like(a), torch.zeros_like(b)]
             if len(a) and len(draw.partner_scores):
                 u = self.observe(estimates, first, a, draw)
-                slopes[0] = positive_slopes(self.objective, a, draw, u, omega)
+                slopes[0] = positive_slopes(self.objective, a, draw, u, positive_omega)
             if len(b) and len(draw.positive_scores):
                 slopes[1] = partner_slopes(self.objective, b, labels, draw, partner_omega, num_partners)
             self.step(self.gradient(scores, *slopes), self.training.learning_rate_at(iteration))

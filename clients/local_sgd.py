@@ -3,6 +3,7 @@ papers' plain baseline: K steps on mini-batches of all local samples, then the m
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from flwr.common import Scalar
 
@@ -30,7 +31,7 @@ class LocalSGDClient(PayloadClient):
         server_round = self.begin(parameters, config)
         site, training = self.site, self.training
         sampler = EpochSampler(
-            torch.arange(len(site)).numpy(),
+            np.arange(len(site)),
             training.batch_size,
             training.seed,
             Purpose.SAMPLES,

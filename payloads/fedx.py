@@ -24,6 +24,9 @@ from pydantic import Field
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
 
+# The exchange before round 1: every client scores K batches with the initial model and takes no step (lines 3-4).
+SCORING_ROUND = 0
+
 
 class FedXSettings(Settings):
     """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""

@@ -21,14 +21,12 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from payloads.fedx import FedXPool, FedXPredictions
+from payloads.fedx import SCORING_ROUND, FedXPool, FedXPredictions
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings, TrainingSettings
 from strategies.base import Reply
 from strategies.pairwise import PairwiseStrategy
 from strategies.roster import StrategyError
-
-SCORING_ROUND = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -259,8 +259,10 @@ class FlatModel:
             raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
         staged = []
         for (name, size), array in zip(expected.items(), arrays, strict=True):
-            with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
-                value = np.ascontiguousarray(_check_array(array, (size,), name), dtype=NUMPY_DTYPES[self.dtype])
+            value = _check_array(array, (size,), name)
+            if value.dtype != NUMPY_DTYPES[self.dtype]:
+                with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
+                    value = value.astype(NUMPY_DTYPES[self.dtype])
             infinite = value.size - int(np.count_nonzero(np.isfinite(value)))
             if infinite:
                 raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
