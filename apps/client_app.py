@@ -38,13 +38,14 @@ app = ClientApp()
 
 
 @lru_cache(maxsize=16)
-def _parsed(items: tuple[tuple[str, Scalar], ...]) -> RunConfig:
-    return parse_run_config(dict(items))
+def _parsed(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
+    return parse_run_config({key: value for key, _, value in sorted(items, key=lambda item: item[0])})
 
 
 def run_config(context: Context) -> RunConfig:
     """The context's run config, parsed once a process and configuration."""
-    return _parsed(tuple(sorted(context.run_config.items())))
+    # The types are part of the key: True and 1 are equal, and one of them is an error.
+    return _parsed(frozenset((key, type(value), value) for key, value in context.run_config.items()))
 
 
 def node_place(context: Context) -> tuple[int, int]:
@@ -117,7 +118,7 @@ def train(message: Message, context: Context) -> Message:
     store = StateStore.of(context, config, local, client.site.partition_id)
     if client.memory is not None:
         client.state = recall(client, context, store, server_round)
-    with resources.turn(run_config(context), client.model):
+    with resources.turn(client.model):
         arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
     if client.memory is not None and client.state is not None:
         context.state[STATE] = client.state.to_record()

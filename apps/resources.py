@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
-from torch.nn.modules.dropout import _DropoutNd
 
 from apps.config import RunConfig
 from clients.base import Site
@@ -72,11 +71,10 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     return cache[key]
 
 
-def turn(config: RunConfig, model: FlatModel) -> AbstractContextManager[object]:
+def turn(model: FlatModel) -> AbstractContextManager[object]:
     """What to hold while a client trains: torch's generators are the process's, so models that draw from them
     (dropout; a user's own module may) train one at a time, or their numbers would depend on the threads."""
-    draws = ":" in config.run.model or any(isinstance(m, _DropoutNd) for m in model.module.modules())
-    return _generator_lock if draws else nullcontext()
+    return _generator_lock if model.stochastic else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:

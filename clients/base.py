@@ -101,14 +101,15 @@ class PayloadClient(NumPyClient):
         server_round = int(config[ROUND])
         self.model.load(parameters)
         self.outbox = None
-        self.seed_torch(server_round)
+        if self.model.stochastic:
+            self.seed_torch(server_round)
         return server_round
 
     def seed_torch(self, server_round: int) -> None:
         """Seed torch's own generators (dropout) for this client and round."""
         sequence = seed_sequence(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
         seed = int(sequence.generate_state(1, np.uint64)[0])
-        # Not torch.manual_seed: before CUDA is up it records a stack trace for later, a third of a small message.
+        # Not torch.manual_seed: before CUDA is up it records a stack trace each time, for later.
         torch.default_generator.manual_seed(seed)
         if self.model.device.type == "cuda":
             torch.cuda.manual_seed(seed)

@@ -52,8 +52,8 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 
 def _encode(value: FloatArray) -> Array:
     # What Array(value) makes, in one copy and with the header cached.
-    header = _npy_header_for(value.dtype.str, value.shape)
-    return Array(dtype=str(value.dtype), shape=value.shape, stype="numpy.ndarray", data=header + value.tobytes())
+    data = b"".join((_npy_header_for(value.dtype.str, value.shape), np.ascontiguousarray(value).data))
+    return Array(dtype=str(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.zoo import ModelError
 
@@ -67,6 +68,8 @@ class FlatModel:
         and the `vjp` of these scores.
     buffers
         `(b,)`, b may be 0.
+    stochastic
+        Whether a forward pass may draw random numbers, as dropout does.
     parameter_names, parameter_shapes, buffer_names, buffer_shapes
         In the order of the vectors.
 
@@ -122,6 +125,7 @@ class FlatModel:
                 slots[id(tensor)] = _Slot(vector, start, tuple(tensor.shape))
                 start += tensor.numel()
         self._slots = {name: slots[id(value)] for name, value in persistent.items() if id(value) in slots}
+        self.stochastic = any(_may_draw(child) for child in module.modules())
         # Where `load` writes: the vectors themselves, or pinned memory from which a device copies by itself.
         vectors = (self.parameters, self.buffers)
         pinned = self.device.type == "cuda"
@@ -268,6 +272,12 @@ class FlatModel:
                 raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
             staged.append(value)
         return staged
+
+
+def _may_draw(module: nn.Module) -> bool:
+    """Whether a forward pass may draw random numbers: dropout does, a foreign module may."""
+    home = type(module).__module__
+    return isinstance(module, _DropoutNd) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
 
 
 def _check_module(module: nn.Module) -> None:
