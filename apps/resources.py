@@ -50,7 +50,7 @@ def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
         return _federated_data(spec, num_clients)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtype, device: torch.device) -> Site:
     samples = _federated_data(spec, num_clients).client(partition_id)
     return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)

@@ -96,27 +96,35 @@ class History:
         if u is not None:
             self.u.append(u)
 
-    def predictions(self, dtype: np.dtype[np.floating], size: int, rng: np.random.Generator) -> FedXPredictions:
-        """The round's record; with ``size`` > 0 a uniform subsample of at most that many of each kind."""
+    def predictions(self, dtype: np.dtype[np.floating]) -> FedXPredictions:
+        """The round's record."""
 
         def join(parts: list[Tensor]) -> FloatArray:
             with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
                 joined: FloatArray = torch.cat(parts).cpu().numpy().astype(dtype)
             return joined
 
-        def chosen(count: int) -> Indices:
-            if not size or count <= size:
-                return np.arange(count)
-            return np.sort(rng.choice(count, size, replace=False))
-
-        positives, partners = join(self.positives), join(self.partners)
-        keep_positives, keep_partners = chosen(len(positives)), chosen(len(partners))
         return FedXPredictions(
-            positive_scores=positives[keep_positives],
-            partner_scores=partners[keep_partners],
-            partner_labels=join(self.labels)[keep_partners] > 0.5 if self.labels else None,
-            positive_u=join(self.u)[keep_positives] if self.u else None,
+            positive_scores=join(self.positives),
+            partner_scores=join(self.partners),
+            partner_labels=join(self.labels) > 0.5 if self.labels else None,
+            positive_u=join(self.u) if self.u else None,
         )
+
+
+def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator) -> FedXPredictions:
+    """A uniform subsample of at most ``size`` positives, each with its u, and as many partners."""
+
+    def chosen(count: int) -> Indices:
+        return np.arange(count) if count <= size else np.sort(rng.choice(count, size, replace=False))
+
+    p, q = chosen(len(predictions.positive_scores)), chosen(len(predictions.partner_scores))
+    return FedXPredictions(
+        positive_scores=predictions.positive_scores[p],
+        partner_scores=predictions.partner_scores[q],
+        partner_labels=None if predictions.partner_labels is None else predictions.partner_labels[q],
+        positive_u=None if predictions.positive_u is None else predictions.positive_u[p],
+    )
 
 
 class Pool:
@@ -171,8 +179,10 @@ class FedX1Client(PairwiseClient):
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
         history = self.score() if server_round == SCORING_ROUND else self.train(server_round)
-        rng = stream(self.training.seed, Purpose.HISTORY, self.site.partition_id, server_round)
-        self.outbox = history.predictions(np.dtype(self.training.dtype), self.settings.history_size, rng)
+        self.outbox = history.predictions(np.dtype(self.training.dtype))
+        if self.settings.history_size:
+            rng = stream(self.training.seed, Purpose.HISTORY, self.site.partition_id, server_round)
+            self.outbox = subsample(self.outbox, self.settings.history_size, rng)
         if server_round == SCORING_ROUND:
             return [], len(self.site), {}
         if self.momentum is not None:
@@ -199,7 +209,7 @@ class FedX1Client(PairwiseClient):
         positive_omega = num_clients * len(self.site.positives) / max(num_positives, 1)  # omega_1i
         partner_omega = num_clients * len(self.partners) / max(num_partners, 1)  # omega_2i
         positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
-        fresh = self.samplers(Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS)
+        fresh = self.samplers(Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS)  # draw nothing yet
         estimates = self.start_estimates()
         history = History()
         for iteration in self.local_iterations(server_round):

@@ -22,10 +22,10 @@ IntArray = NDArray[np.signedinteger[Any]]
 BoolArray = NDArray[np.bool_]
 
 Kind = Literal["float", "int", "bool"]
-_DTYPES: dict[Kind, tuple[str, ...]] = {
-    "float": ("float32", "float64"),
-    "int": ("int32", "int64"),
-    "bool": ("bool",),
+_DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
+    "float": (np.dtype("float32"), np.dtype("float64")),
+    "int": (np.dtype("int32"), np.dtype("int64")),
+    "bool": (np.dtype("bool"),),
 }
 _TENSOR = "value"
 
@@ -100,9 +100,9 @@ class Payload:
                 if not spec.optional:
                     raise PayloadError(f"{type(self).__name__}.{name}: missing")
                 continue
-            if not isinstance(value, np.ndarray) or value.dtype.name not in _DTYPES[spec.kind]:
+            if not isinstance(value, np.ndarray) or value.dtype not in _DTYPES[spec.kind]:
                 got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
-                allowed = " or ".join(_DTYPES[spec.kind])
+                allowed = " or ".join(dtype.name for dtype in _DTYPES[spec.kind])
                 raise PayloadError(f"{type(self).__name__}.{name}: got {got}, allowed: {allowed}")
             expected = tuple(known.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.dims)
             if len(expected) != value.ndim or any(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from flwr.app import ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import ClientAppException
 from flwr.common.constant import ErrorCode
@@ -102,6 +102,9 @@ class InProcessGrid(Grid):
         """Run each message's ClientApp and keep its reply until it is pulled."""
         pushed = list(messages)
         for message in pushed:
+            if message.metadata.delivered_at or message.metadata.reply_to_message_id:
+                raise ValueError(f"Invalid message: {message.metadata.message_id or 'a reply'} was sent before")
+            message.metadata.delivered_at = "in-process"
             message.metadata.__dict__["_message_id"] = f"message-{next(self._message_ids)}"
         for message, reply in zip(pushed, self._answers(pushed), strict=True):
             self._replies[message.metadata.message_id] = reply
@@ -143,38 +146,73 @@ class InProcessGrid(Grid):
         if context is None:
             error = Error(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}")
             return self._stamped(Message(error, reply_to=message))
+        own = _own_context(context)
         try:
-            reply = self._app(_with_own_records(message), context)
+            reply = self._app(_own_message(message), own)
+            _check_reply(reply, message)
         except Exception as exception:
             wrapped = ClientAppException(str(exception))
             error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(wrapped)}:<'{wrapped}'>")
-            reply = Message(error, reply_to=message)
-        return self._stamped(_with_own_records(reply))
+            return self._stamped(Message(error, reply_to=message))
+        if own.run_config != context.run_config:
+            reason = "The `run_config` field of the `Context` object cannot be modified."
+            return self._stamped(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
+        context.state = _own_records(own.state)
+        return self._stamped(_own_message(reply))
 
     def _stamped(self, reply: Message) -> Message:
         reply.metadata.__dict__["_message_id"] = f"reply-{reply.metadata.reply_to_message_id}"
         return reply
 
 
-def _with_own_records(message: Message) -> Message:
-    """The message in containers of its own, around the same immutable values."""
-    if not isinstance(message, Message) or not message.has_content():
-        return message
-    records = message.content.copy()
-    for name, record in records.items():
-        records.__dict__["_data"][name] = _copied(record)
-    # Made without the constructor, which would stamp the message anew.
-    own = Message.__new__(Message)
-    own.__dict__.update({**message.__dict__, "_content": records})
+def _check_reply(reply: object, message: Message) -> None:
+    if not isinstance(reply, Message):
+        raise TypeError(f"the ClientApp returned {type(reply).__name__}, expected a Message")
+    if reply.metadata.reply_to_message_id != message.metadata.message_id:
+        raise ValueError("the ClientApp's reply does not answer the message it was given")
+
+
+# Containers of one's own, made without constructors, which would check every value and stamp messages anew.
+
+
+def _own_context(context: Context) -> Context:
+    own = Context.__new__(Context)
+    own.__dict__.update(context.__dict__)
+    own.node_config, own.run_config = dict(context.node_config), dict(context.run_config)
+    own.state = _own_records(context.state)
     return own
 
 
-def _copied(record: Any) -> Any:
+def _own_message(message: Message) -> Message:
+    own = Message.__new__(Message)
+    own.__dict__.update(message.__dict__)
+    metadata = Metadata.__new__(Metadata)
+    metadata.__dict__.update(message.metadata.__dict__)
+    own.__dict__["_metadata"] = metadata
+    if message.has_content():
+        own.__dict__["_content"] = _own_records(message.content)
+    return own
+
+
+def _own_records(records: RecordDict) -> RecordDict:
+    copied = records.copy()
+    data = copied.__dict__["_data"]
+    for name, record in records.items():
+        data[name] = _own_record(record)
+    return copied
+
+
+def _own_record(record: Any) -> Any:
     copied = record.copy()
-    if not isinstance(record, ArrayRecord):
-        for key, value in record.items():
+    data = copied.__dict__["_data"]
+    if isinstance(record, ArrayRecord):
+        for name, array in record.items():
+            data[name] = own = Array.__new__(Array)
+            own.__dict__.update(array.__dict__)
+    else:
+        for name, value in record.items():
             if isinstance(value, list):
-                copied.__dict__["_data"][key] = list(value)
+                data[name] = list(value)
     return copied
 
 

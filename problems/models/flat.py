@@ -173,13 +173,15 @@ class FlatModel:
 
         Features are cast to the model's dtype and device. Batch norm updates its running statistics.
         """
-        self.module.train()
+        if not self.module.training:  # walks over all modules
+            self.module.train()
         scores: torch.Tensor = self.module(features.to(self.device, self.dtype))
         return scores
 
     def predict(self, features: torch.Tensor, batch_size: int = 4096) -> torch.Tensor:
         """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
-        self.module.eval()
+        if self.module.training:
+            self.module.eval()
         # Made outside inference mode, so that the result may take part in a graph later.
         predictions = torch.empty(len(features), dtype=self.dtype, device=self.device)
         with torch.inference_mode():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from clients.fedx import History
+from clients.fedx import History, subsample
 from problems.randomness import Purpose, stream
 from tests.reference import fedx
 
@@ -24,7 +24,7 @@ def history(count: int, per_step: int = 4) -> History:
 
 
 def test_without_a_size_everything_is_sent_in_order() -> None:
-    sent = history(12).predictions(np.dtype(np.float64), 0, np.random.default_rng(0))
+    sent = history(12).predictions(np.dtype(np.float64))
     np.testing.assert_array_equal(sent.positive_scores, np.arange(12.0))
     np.testing.assert_array_equal(sent.positive_u[:, 0], 10 * np.arange(12.0))
     np.testing.assert_array_equal(sent.partner_scores, np.arange(12.0) + 0.5)
@@ -33,7 +33,7 @@ def test_without_a_size_everything_is_sent_in_order() -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 12, 13])
 def test_a_subsample_has_the_size_and_keeps_u_and_label_beside_their_score(size: int) -> None:
-    sent = history(12).predictions(np.dtype(np.float64), size, np.random.default_rng(0))
+    sent = subsample(history(12).predictions(np.dtype(np.float64)), size, np.random.default_rng(0))
     count = min(size, 12)
     assert len(set(sent.positive_scores)) == len(set(sent.partner_scores)) == count
     np.testing.assert_array_equal(sent.positive_u[:, 0], 10 * sent.positive_scores)
@@ -46,7 +46,7 @@ def test_a_subsample_is_uniform() -> None:
     counts = np.zeros((2, 12))
     pairs = np.zeros((12, 12))
     for server_round in range(rounds):
-        sent = made.predictions(np.dtype(np.float64), 5, stream(0, Purpose.HISTORY, 1, server_round))
+        sent = subsample(made.predictions(np.dtype(np.float64)), 5, stream(0, Purpose.HISTORY, 1, server_round))
         chosen = sent.positive_scores.astype(int)
         counts[0, chosen] += 1
         counts[1, sent.partner_scores.astype(int)] += 1

@@ -1,0 +1,231 @@
+"""Federated training loops as one writes them by hand: plain PyTorch, one model that is reused, no messages.
+
+The rivals of the engine's benchmarks. Each does its algorithm's arithmetic with autograd on written-out losses, draws
+its batches and lazy scores as the federation does, and averages lists of tensors. Sites are of equal size here, so
+that FedX's weights are all one; they are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Site = tuple[Tensor, Tensor]  # (n, features) and (n,) labels
+
+MARGIN, TEMPERATURE, GAMMA, BETA = 1.0, 3.0, 0.9, 0.1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a round asks for: clients, local steps, samples (of each class, where a loss takes pairs) a step."""
+
+    cohort: int
+    steps: int
+    batch: int
+    learning_rate: float = 0.01
+
+
+def mlp(features: int) -> nn.Module:
+    """One hidden layer of 64, one score a row."""
+    return nn.Sequential(nn.Linear(features, 64), nn.ReLU(), nn.Linear(64, 1), nn.Flatten(0))
+
+
+def linear(features: int) -> nn.Module:
+    """One linear score a row."""
+    return nn.Sequential(nn.Linear(features, 1), nn.Flatten(0))
+
+
+class Averaging:
+    """Local SGD on cross-entropy, and the frame of the others: sample, load, train, sum, average."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        self.sites, self.plan, self.model = sites, plan, model
+        self.parameters = list(model.parameters())
+        self.weights = [parameter.detach().clone() for parameter in self.parameters]
+        self.rng = np.random.default_rng(0)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=plan.learning_rate)
+
+    def round(self) -> None:
+        """One round over a fresh cohort."""
+        totals = [torch.zeros_like(weight) for weight in self.weights]
+        for site in self.rng.choice(len(self.sites), self.plan.cohort, replace=False):
+            self.load()
+            self.train(int(site))
+            for total, parameter in zip(totals, self.parameters, strict=True):
+                total += parameter.detach()
+        self.weights = [total / self.plan.cohort for total in totals]
+
+    def load(self) -> None:
+        with torch.no_grad():
+            for parameter, weight in zip(self.parameters, self.weights, strict=True):
+                parameter.copy_(weight)
+
+    def batches(self, count: int) -> Iterator[Tensor]:
+        """The batches of a round out of so many samples, reshuffled when they run out."""
+        size = min(self.plan.batch, count)
+        order, start = torch.from_numpy(self.rng.permutation(count)), 0
+        for _ in range(self.plan.steps):
+            if start + size > count:
+                order, start = torch.from_numpy(self.rng.permutation(count)), 0
+            yield order[start : start + size]
+            start += size
+
+    def train(self, site: int) -> None:
+        features, labels = self.sites[site]
+        for rows in self.batches(len(labels)):
+            loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
+class Pairwise(Averaging):
+    """What the pairwise loops share: rows by class, u of every positive, the momentum and its step."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.positives = [features[labels > 0.5] for features, labels in sites]
+        self.negatives = [features[labels < 0.5] for features, labels in sites]
+        self.num_negatives = sum(len(rows) for rows in self.negatives)
+        self.u = [torch.full((len(rows),), torch.nan) for rows in self.positives]  # log u, not yet observed
+        # the mean of the last cohort's momenta, and the sum of this one's
+        self.momentum: list[Tensor] | None = None
+        self.summed = [torch.zeros_like(weight) for weight in self.weights]
+
+    def round(self) -> None:
+        for total in self.summed:
+            total.zero_()
+        super().round()
+        self.momentum = [total / self.plan.cohort for total in self.summed]
+
+    def pairs(self, site: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """A batch of positives and one of negatives for each step, as indices."""
+        return zip(
+            self.batches(len(self.positives[site])),
+            self.batches(len(self.negatives[site])),
+            strict=True,
+        )
+
+    def scores(self, site: int, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.cat([self.positives[site][first], self.negatives[site][second]])
+        scores = self.model(rows)
+        return scores[: len(first)], scores[len(first) :]
+
+    def observe(self, site: int, rows: Tensor, hinge: Tensor) -> Tensor:
+        """Average the observed log mean of exp(hinge / lambda) into log u of some positives; returns theirs."""
+        new = torch.logsumexp(hinge.detach() / TEMPERATURE, dim=1) - np.log(hinge.shape[1])
+        old = self.u[site][rows]
+        averaged = torch.logaddexp(old + np.log(1 - GAMMA), new + np.log(GAMMA))
+        self.u[site][rows] = u = torch.where(old.isnan(), new, averaged)
+        return u
+
+    def momentum_step(self, momentum: list[Tensor] | None, loss: Tensor) -> list[Tensor]:
+        gradients = torch.autograd.grad(loss, self.parameters)
+        if momentum is None:
+            momentum = [gradient.clone() for gradient in gradients]
+        else:
+            for average, gradient in zip(momentum, gradients, strict=True):
+                average.mul_(1 - BETA).add_(gradient, alpha=BETA)
+        with torch.no_grad():
+            for parameter, average in zip(self.parameters, momentum, strict=True):
+                parameter.add_(average, alpha=-self.plan.learning_rate)
+        return momentum
+
+    def start_momentum(self) -> list[Tensor] | None:
+        return None if self.momentum is None else [average.clone() for average in self.momentum]
+
+    def keep_momentum(self, momentum: list[Tensor] | None) -> None:
+        assert momentum is not None
+        for total, average in zip(self.summed, momentum, strict=True):
+            total += average
+
+
+def squared_hinge(partners: Tensor, positives: Tensor) -> Tensor:
+    """(n, m) of every pair."""
+    return torch.clamp(MARGIN + partners[None, :] - positives[:, None], min=0) ** 2
+
+
+def tilted(hinge: Tensor, u: Tensor, most: float = math.inf) -> Tensor:
+    """A loss whose gradient is that of lambda * log u, u = mean exp(hinge / lambda), for a log u that is given.
+
+    One pair's share of an exact u is at most the number of partners, whose logarithm ``most`` bounds a stale one's.
+    """
+    return ((hinge / TEMPERATURE - u[:, None]).clamp(max=most).exp().detach() * hinge).mean()
+
+
+class LocalPair(Pairwise):
+    """SOX on each site's own pairs."""
+
+    def train(self, site: int) -> None:
+        momentum = self.start_momentum()
+        for first, second in self.pairs(site):
+            a, b = self.scores(site, first, second)
+            hinge = squared_hinge(b, a)
+            momentum = self.momentum_step(momentum, tilted(hinge, self.observe(site, first, hinge)))
+        self.keep_momentum(momentum)
+
+
+class FedX1(Pairwise):
+    """FedX with the pairwise sigmoid: every active score meets scores of the last round's pool."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        count = plan.cohort * plan.steps * plan.batch
+        # scores of positives, their log u, scores of partners; and what this round makes of them
+        untrained = MARGIN**2 / TEMPERATURE  # log u where all scores are equal
+        self.pool = [torch.zeros(count), torch.full((count,), untrained), torch.zeros(count)]
+        self.made: list[list[Tensor]] = [[], [], []]
+
+    def round(self) -> None:
+        self.made = [[], [], []]
+        super().round()
+        self.pool = [torch.cat(parts) if parts else self.pool[1] for parts in self.made]
+
+    def lazy(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """For each step the next positives (score and log u) and partners of a shuffled pool."""
+        first, second = (torch.from_numpy(self.rng.permutation(len(self.pool[i]))) for i in (0, 2))
+        for step in range(self.plan.steps):
+            take = slice(step * self.plan.batch, (step + 1) * self.plan.batch)
+            yield self.pool[0][first[take]], self.pool[1][first[take]], self.pool[2][second[take]]
+
+    def train(self, site: int) -> None:
+        for (first, second), (lazy_a, _, lazy_b) in zip(self.pairs(site), self.lazy(), strict=True):
+            a, b = self.scores(site, first, second)
+            loss = torch.sigmoid(lazy_b[None, :] - a[:, None]).mean()
+            loss = loss + torch.sigmoid(b[None, :] - lazy_a[:, None]).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.made[0].append(a.detach())
+            self.made[2].append(b.detach())
+
+
+class FedX2(FedX1):
+    """FedX for the partial AUC: the pool carries log u, and the step is a momentum's."""
+
+    def train(self, site: int) -> None:
+        momentum = self.start_momentum()
+        most = math.log(self.num_negatives)
+        for (first, second), (lazy_a, lazy_u, lazy_b) in zip(self.pairs(site), self.lazy(), strict=True):
+            a, b = self.scores(site, first, second)
+            hinge = squared_hinge(lazy_b, a)
+            u = self.observe(site, first, hinge)
+            loss = tilted(hinge, u) + tilted(squared_hinge(b, lazy_a), lazy_u, most)
+            momentum = self.momentum_step(momentum, loss)
+            for made, values in zip(self.made, (a.detach(), u, b.detach()), strict=True):
+                made.append(values)
+        self.keep_momentum(momentum)
+
+
+LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
+    "fedx1": FedX1,
+    "fedx2": FedX2,
+    "local-pair": LocalPair,
+    "local-sgd": Averaging,
+}

@@ -1,0 +1,156 @@
+"""Local SGD with 50 of 1,000 clients a round: how many local updates a second, against a bare PyTorch loop.
+
+One task for all: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
+one thread, start-up left out. The engine runs the real apps, records included, and the bare loop (`by_hand.Averaging`,
+one model that is reused) does one round before each of its rounds; the engine must reach 0.85 of its speed. Two more
+runs are for comparison: Flower's own simulation of the same app, and Apple's pfl where it is installed.
+
+    python benchmarks/fedavg.py [--smoke] [--data-dir DIR] [--no-check] [--flower] [--pfl]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from by_hand import Averaging, Plan, Site, mlp
+from harness import CLOCKS, PIXELS, alternate, arguments, check, config, data_file, seconds_a_round, table, tensors
+from torch.nn import functional
+
+from apps.config import Scalar
+from simulations.flower import run_with_flower
+
+LIMIT = 0.85
+ROWS = 50
+FLOWER_ROUNDS = 5
+
+
+def with_flower(flat: dict[str, Scalar], clients: int) -> float:
+    """Seconds a round in Flower's simulation, from the run's own metrics."""
+    with tempfile.TemporaryDirectory() as folder:
+        places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run", "num-server-rounds": FLOWER_ROUNDS}
+        run_with_flower(clients, {**flat, **places}, quiet=True)
+        return seconds_a_round(Path(folder) / "run")
+
+
+def with_pfl(sites: Sequence[Site], plan: Plan, rounds: int, clock: str) -> float:
+    """Seconds a round of pfl's simulated backend, one process, no privacy, no evaluation."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.callback.base import TrainingProcessCallback
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam import NNTrainHyperParams
+    from pfl.internal.ops import pytorch_ops
+    from pfl.internal.ops.selector import set_framework_module
+    from pfl.metrics import Metrics, Weighted
+    from pfl.model.pytorch import PyTorchModel
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = mlp(sites[0][0].shape[1])
+
+        def loss(self, features: torch.Tensor, labels: torch.Tensor, is_eval: bool = False) -> torch.Tensor:
+            self.eval() if is_eval else self.train()
+            return functional.binary_cross_entropy_with_logits(self.scores(features), labels)
+
+        def metrics(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
+            return {"loss": Weighted(float(self.loss(features, labels, True).detach()) * len(labels), len(labels))}
+
+    class Stopwatch(TrainingProcessCallback):
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def after_central_iteration(self, *_: Any, **__: Any) -> tuple[bool, Any]:
+            self.times.append(CLOCKS[clock]())
+            return False, Metrics()
+
+    set_framework_module(pytorch_ops)
+    network = Network()
+    model = PyTorchModel(
+        network,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
+    )
+    users = get_user_sampler("random", list(range(len(sites))))
+    data = FederatedDataset(lambda user: Dataset(raw_data=list(sites[user])), users)
+    stopwatch = Stopwatch()
+    with contextlib.redirect_stdout(io.StringIO()):
+        FederatedAveraging().run(
+            algorithm_params=NNAlgorithmParams(
+                central_num_iterations=rounds,
+                evaluation_frequency=rounds,
+                train_cohort_size=plan.cohort,
+                val_cohort_size=0,
+            ),
+            backend=SimulatedBackend(training_data=data, val_data=None),
+            model=model,
+            model_train_params=NNTrainHyperParams(
+                local_num_epochs=1, local_learning_rate=plan.learning_rate, local_batch_size=plan.batch
+            ),
+            model_eval_params=None,
+            callbacks=[stopwatch],
+        )
+    return float(median(np.diff(stopwatch.times)[1:]))
+
+
+def pfl_version() -> str | None:
+    try:
+        return version("pfl")
+    except PackageNotFoundError:
+        return None
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--flower", action="store_true", help="also Flower's simulation, a few rounds (minutes)")
+    parser.add_argument("--pfl", action="store_true", help="also pfl's simulated backend, where it is installed")
+    options = parser.parse_args()
+    clients, cohort, rounds = (40, 4, 6) if options.smoke else (1000, 50, 60)
+    plan = Plan(cohort=cohort, steps=5, batch=10)
+    updates = cohort * plan.steps
+    with data_file(options.data_dir, clients * ROWS) as path:
+        flat = config(
+            path,
+            strategy="local-sgd",
+            model="mlp",
+            num_server_rounds=rounds,
+            fraction_train=cohort / clients,
+            local_steps=plan.steps,
+            batch_size=plan.batch,
+        )
+        sites = tensors(flat, clients)
+        measured = alternate(flat, clients, Averaging(sites, plan, mlp(PIXELS)).round, clock=options.clock)
+        seconds = {"bare loop": median(measured.rival), "in-process engine": median(measured.whole)}
+        if options.flower:
+            seconds["Flower's simulation (wall)"] = with_flower(flat, clients)
+        if options.pfl and pfl_version() is None:
+            print("pfl is not installed (pip install pfl): left out")
+        elif options.pfl:
+            seconds[f"pfl {pfl_version()}"] = with_pfl(sites, plan, rounds, options.clock)
+    print(f"{clients:,} clients, {cohort} a round, {plan.steps} steps of batch {plan.batch}; {options.clock} time")
+    table(
+        ["", "updates/s", "ms a round", "speed"],
+        [
+            [name, f"{updates / s:.0f}", f"{1000 * s:.2f}", f"{seconds['bare loop'] / s:.3f}"]
+            for name, s in seconds.items()
+        ],
+    )
+    print(f"engine / bare loop, median over neighbouring rounds: {measured.ratio:.3f} (at least {LIMIT})")
+    failures = [] if measured.ratio >= LIMIT else [f"{measured.ratio:.3f} of the bare loop, at least {LIMIT} is wanted"]
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""What the engine benchmarks share: data, a federation whose rounds alternate with those of a rival, and tables."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.server_app import app as server_app
+from problems.data import DataSpec, load
+from problems.data.images import FASHION_FILES, fashion_mnist
+from simulations.engine import run_in_process
+
+TEST_ROWS = 256
+PIXELS = 784
+TRAIN_MESSAGE = "train"
+CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="a few seconds: few clients and rounds")
+    parser.add_argument("--data-dir", default="", help="folder of Fashion-MNIST's IDX files; without: synthetic data")
+    parser.add_argument("--no-check", action="store_true", help="print, and end with 0 whatever the limits say")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="cpu", help="seconds of what; cpu ignores other jobs")
+    return parser
+
+
+@contextmanager
+def data_file(data_dir: str, rows: int, features: int = PIXELS) -> Iterator[str]:
+    """An npz file of that many training rows, (rows, features) float32 with labels 0 and 1; gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.npz"
+        x, y = _fashion(Path(data_dir).expanduser(), rows) if data_dir else _synthetic(rows, features)
+        np.savez(path, X=x[:rows], y=y[:rows], X_test=x[rows:], y_test=y[rows:])
+        yield str(path)
+
+
+def _fashion(root: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    source = fashion_mnist(root)
+    if source is None:
+        raise SystemExit(f"--data-dir: no {', '.join(FASHION_FILES)} in or below {root}")
+    chosen = np.r_[np.arange(rows), len(source) - TEST_ROWS + np.arange(TEST_ROWS)]
+    print(f"data: Fashion-MNIST, its first {rows:,} images; positive: the first five classes")
+    pixels = np.asarray(source.encode(chosen)[chosen], np.float32).reshape(len(chosen), -1) / 255
+    return pixels, (source.codes[chosen] < 5).astype(int)
+
+
+def _synthetic(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(rows + TEST_ROWS) % 2
+    print(f"data: synthetic, {rows:,} rows of {features} features")
+    noise = rng.standard_normal((len(labels), features), dtype=np.float32)
+    return noise + labels[:, None].astype(np.float32) / np.float32(np.sqrt(features)), labels
+
+
+def config(path: str, **options: Scalar) -> dict[str, Scalar]:
+    """A flat run config on that file that leaves out what can be; ``_`` stands for ``-`` and ``__`` for ``.``."""
+    common: dict[str, Scalar] = {
+        "dataset": "npz",
+        "data-dir": path,
+        "evaluate-every": 10**6,
+        "checkpoint-every": 0,
+        "learning-rate": 0.01,
+        "device": "cpu",
+    }
+    return common | {name.replace("_", "-").replace("--", "."): value for name, value in options.items()}
+
+
+def tensors(flat: Mapping[str, Scalar], clients: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(rows, features) and (rows,) of every client, as the run of that config splits them."""
+    spec: DataSpec = parse_run_config(flat).data
+    data = load(spec, clients)
+    samples = [data.client(partition) for partition in range(clients)]
+    return [(torch.tensor(one.features), torch.tensor(one.labels, dtype=torch.float32)) for one in samples]
+
+
+@dataclass
+class Rounds:
+    """Seconds of each round: the engine's whole, its part inside the grid, and the rival's."""
+
+    whole: list[float] = field(default_factory=list)
+    grid: list[float] = field(default_factory=list)
+    rival: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Speed of the engine over the rival's: the median over pairs of neighbouring rounds."""
+        return statistics.median(b / a for a, b in zip(self.whole, self.rival, strict=True))
+
+    def extra(self, messages: int, part: str = "whole") -> float:
+        """Median over pairs of rounds of the seconds that a message costs beyond the rival's arithmetic."""
+        pairs = zip(getattr(self, part), self.rival, strict=True)
+        return statistics.median(a - b for a, b in pairs) / messages
+
+
+def alternate(
+    flat: Mapping[str, Scalar], clients: int, rival: Callable[[], object], *, clock: str = "cpu", warm_up: int = 2
+) -> Rounds:
+    """Run a federation in this process, and one round of the rival before each of its rounds.
+
+    A round of the engine is all that happens from one train exchange to the next: messages, clients, aggregation,
+    records. One thread does all of it, so that its CPU time is its wall time on an idle machine. Left out are the
+    handshake, the first ``warm_up`` rounds and the last, which evaluates.
+    """
+    torch.set_num_threads(1)
+    rounds, now = Rounds(), CLOCKS[clock]
+    resumed: list[float] = []
+    timed = ServerApp()
+
+    @timed.main()
+    def main(grid: Grid, context: Context) -> None:
+        send = grid.send_and_receive
+
+        def alternating(messages: Any, *, timeout: float | None = None) -> list[Message]:
+            messages = list(messages)
+            if not messages or messages[0].metadata.message_type != TRAIN_MESSAGE:
+                return list(send(messages, timeout=timeout))
+            stopped = now()
+            if resumed:
+                rounds.whole.append(stopped - resumed[-1])
+            before = now()
+            rival()
+            resumed.append(now())
+            rounds.rival.append(resumed[-1] - before)
+            replies = list(send(messages, timeout=timeout))
+            rounds.grid.append(now() - resumed[-1])
+            return replies
+
+        grid.send_and_receive = alternating  # type: ignore[method-assign]
+        server_app(grid, context)
+
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        run_in_process(timed, client_app, clients, {**flat, "output-dir": folder, "run-name": "run"})
+    kept = slice(warm_up, len(rounds.whole))
+    return Rounds(rounds.whole[kept], rounds.grid[kept], rounds.rival[kept])
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Warnings and errors only, from Flower's logger."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def seconds_a_round(run: Path, warm_up: int = 1) -> float:
+    """The median of ``seconds`` in a finished run's metrics.jsonl, without round 0, the first ones and the last."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return statistics.median(line["seconds"] for line in lines[1 + warm_up : -1] or lines[1:])
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows under a header, columns aligned: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in itertools.chain([header], rows):
+        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join([row[0].ljust(widths[0]), *cells]))
+
+
+def check(failures: Sequence[str], *, wanted: bool) -> None:
+    """Say which limits do not hold; exit with 1 where that was asked for."""
+    for failure in failures:
+        print(f"over the limit: {failure}")
+    if failures and wanted:
+        raise SystemExit(1)

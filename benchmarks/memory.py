@@ -1,0 +1,83 @@
+"""Peak memory with 100 and with 5,000 stateless clients and the same cohort: it may grow by the data, and little else.
+
+Each federation runs in a process of its own, and so does reading its data alone. A client costs its rows twice (in the
+data set, and as the resident tensors of its site) and some bookkeeping, for which 8 KiB are the limit.
+
+    python benchmarks/memory.py [--smoke] [--no-check]
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import tempfile
+
+from harness import arguments, check, config, data_file, quiet, table, tensors
+
+from apps.client_app import app as client_app
+from apps.config import Scalar
+from apps.server_app import app as server_app
+from simulations.engine import run_in_process
+
+BOOKKEEPING = 8 * 1024
+COPIES = 2
+ROWS, FEATURES = 20, 50
+COHORT, ROUNDS = 10, 5
+
+
+def flat_config(path: str, clients: int) -> dict[str, Scalar]:
+    return config(
+        path,
+        strategy="local-sgd",
+        model="linear",
+        num_server_rounds=ROUNDS,
+        fraction_train=COHORT / clients,
+        local_steps=2,
+        batch_size=10,
+    )
+
+
+def read(path: str, clients: int) -> int:
+    """Peak bytes of reading the data and making every client's tensors."""
+    held = tensors(flat_config(path, clients), clients)
+    assert len(held) == clients
+    return peak()
+
+
+def federate(path: str, clients: int) -> int:
+    """Peak bytes of a whole federation."""
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run"}
+        run_in_process(server_app, client_app, clients, {**flat_config(path, clients), **places})
+    return peak()
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
+
+
+def main() -> None:
+    options = arguments(__doc__ or "").parse_args()
+    few, many = (100, 600) if options.smoke else (100, 5000)
+    data = COPIES * ROWS * (FEATURES + 1) * 4
+    peaks: dict[str, list[int]] = {"data alone": [], "federation": []}
+    for clients in (few, many):
+        with data_file("", clients * ROWS, FEATURES) as path:
+            for name, job in (("data alone", read), ("federation", federate)):
+                # a fresh interpreter for each: a peak never falls
+                with multiprocessing.get_context("spawn").Pool(1) as process:
+                    peaks[name].append(process.apply(job, (path, clients)))
+    each = {name: (after - before) / (many - few) for name, (before, after) in peaks.items()}
+    print(f"{COHORT} clients a round, {ROWS} rows of {FEATURES} float32 features a client; peak MiB")
+    table(
+        ["", f"{few:,} clients", f"{many:,} clients", "bytes an extra client"],
+        [[name, *(f"{value / 2**20:.1f}" for value in values), f"{each[name]:,.0f}"] for name, values in peaks.items()],
+    )
+    beyond = each["federation"] - data
+    print(f"beyond its rows, held {COPIES} times ({data:,} bytes): {beyond:,.0f} bytes (limit {BOOKKEEPING:,})")
+    failures = [] if beyond <= BOOKKEEPING else [f"{beyond:,.0f} bytes a client, the limit is {BOOKKEEPING:,}"]
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()

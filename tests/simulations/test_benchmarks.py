@@ -1,0 +1,108 @@
+"""Every benchmark's --smoke ends well and prints its table; its limits are left to a quiet machine.
+
+And the hand-written loops do train: each ends at the AUC of the federation that it is timed against.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from apps.config import parse_run_config
+from apps.registry import ALGORITHMS
+from problems.data import load
+from problems.metrics import binary_metrics
+from tests.battery.federation import federate
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+NUMBER = r"-?[\d,]+(?:\.\d+)?"
+# script -> the first cells of its table's rows, and how many numbers at least follow each
+TABLES: dict[str, tuple[list[str], int]] = {
+    "fedavg.py": (["bare loop", "in-process engine"], 3),
+    "loops.py": (list(ALGORITHMS), 3),
+    "message.py": (["mlp", "linear"], 5),
+    "memory.py": (["data alone", "federation"], 3),
+}
+
+
+def smoke(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(PROJECT / "benchmarks" / script), "--smoke", *arguments],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TABLES)
+def test_a_smoke_run_prints_its_table(script: str) -> None:
+    done = smoke(script, "--no-check")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("data: synthetic")
+    names, count = TABLES[script]
+    for name in names:
+        (row,) = [line for line in lines if line.startswith(f"{name} ")]
+        numbers = [float(number.replace(",", "")) for number in re.findall(NUMBER, row[len(name) :])]
+        assert len(numbers) >= count
+        assert max(numbers) > 0
+
+
+@pytest.mark.slow
+def test_data_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    done = smoke("fedavg.py", "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.strip() == (
+        "--data-dir: no train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, "
+        f"t10k-labels-idx1-ubyte in or below {tmp_path}"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_loop_by_hand_learns_what_the_federation_learns(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+    by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
+    clients, rounds = 20, 30
+    plan = by_hand.Plan(cohort=5, steps=5, batch=10, learning_rate=0.05)
+    flat = harness.config(
+        "",
+        dataset="digits",
+        positive_label="first-half",
+        strategy=name,
+        model="mlp",
+        num_server_rounds=rounds,
+        fraction_train=plan.cohort / clients,
+        local_steps=plan.steps,
+        batch_size=plan.batch,
+        learning_rate=plan.learning_rate,
+        fedx__positive_batch_size=plan.batch,
+        fedx__negative_batch_size=plan.batch,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        loop = by_hand.LOOPS[name](harness.tensors(flat, clients), plan, by_hand.mlp(64))
+    for _ in range(rounds):
+        loop.round()
+    loop.load()
+    test = load(parse_run_config(flat).data, clients).test
+    with torch.no_grad():
+        scores = loop.model(torch.tensor(test.features)).numpy()
+    run, _ = federate(tmp_path / "run", flat, clients)
+    auc = binary_metrics(test.labels, scores)["auc"]
+    assert auc > 0.85
+    assert auc == pytest.approx(run.result["metrics"]["auc"], abs=0.02)

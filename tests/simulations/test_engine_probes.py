@@ -1,0 +1,269 @@
+"""The same questions to both engines: what a ServerApp and a ClientApp can rely on, and where the engines differ.
+
+The questions and the ClientApp that answers them are in `tests.simulations.probes`.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.client_app import app as real_client_app
+from apps.config import Scalar
+from apps.registry import ALGORITHMS
+from apps.server_app import app as real_server_app
+from simulations.engine import InProcessGrid, run_in_process, task_identity
+from tests.battery.federation import Run, flat_config
+from tests.simulations.probes import NODES, REASON, Observation, client_app, observe, text_answer
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+SECONDS_OF_FLOWER = 300
+ENGINES = [
+    "in-process",
+    "in-process-4-threads",
+    pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow]),
+]
+UNKNOWN_ERROR, APP_RAISED, NODE_UNAVAILABLE = 0, 2, 5
+
+Ask = Callable[[str], Observation]
+
+
+def in_process(threads: int) -> dict[str, Observation]:
+    with task_identity():
+        grid = InProcessGrid(client_app, NODES, {}, threads=threads)
+        try:
+            return observe(grid)
+        finally:
+            grid.close()
+
+
+def with_flower(path: Path) -> dict[str, Observation]:
+    """In a process of its own: Ray leaves threads behind, and Flower an identity."""
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(PROJECT)}
+    command = [sys.executable, "-m", "tests.simulations.probes", str(path)]
+    with (path.parent / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=PROJECT, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            status = process.wait(SECONDS_OF_FLOWER)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+    assert status == 0, (path.parent / "log").read_text()[-2000:]
+    seen: dict[str, Observation] = pickle.loads(path.read_bytes())
+    return seen
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def seen(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """The observations of one run, by probe."""
+    if engine == "flower":
+        observations = with_flower(tmp_path_factory.mktemp("flower") / "observations.pickle")
+    else:
+        observations = in_process(4 if "threads" in engine else 1)
+
+    def one(name: str) -> Observation:
+        assert "exception" not in observations[name], observations[name]["exception"]
+        return observations[name]
+
+    return one
+
+
+def test_nodes_have_distinct_ids_and_all_partitions(seen: Ask) -> None:
+    nodes = seen("nodes")
+    assert len(set(nodes["ids"])) == NODES
+    assert all(type(node) is int for node in nodes["ids"])
+    assert sorted(nodes["again"]) == sorted(nodes["infos"]) == sorted(nodes["ids"])
+    assert [fact["node"] for fact in nodes["facts"]] == [str(node) for node in nodes["ids"]]
+    assert sorted(fact["place"] for fact in nodes["facts"]) == list(range(NODES))
+    assert {fact["count"] for fact in nodes["facts"]} == {NODES}
+
+
+def test_message_ids_are_set_when_pushed_and_named_by_the_replies(seen: Ask) -> None:
+    metadata = seen("metadata")
+    assert metadata["before"] == [""] * NODES
+    assert len({*metadata["ids"], *metadata["reply_ids"]} - {""}) == 2 * NODES
+    assert metadata["reply_to"] == metadata["ids"]
+    assert [fact["id"] for fact in metadata["facts"]] == metadata["ids"]
+
+
+def test_replies_come_from_the_node_that_was_asked(seen: Ask) -> None:
+    metadata = seen("metadata")
+    assert [(b, a, run) for a, b, run in metadata["replies"]] == metadata["messages"]
+    assert {run for *_, run in metadata["messages"]} == {metadata["run"]} == {seen("nodes")["run"]}
+
+
+def test_group_and_time_to_live_are_carried(seen: Ask) -> None:
+    metadata = seen("metadata")
+    assert metadata["groups"] == ["seven"] * NODES
+    assert [fact["group"] for fact in metadata["facts"]] == ["seven"] * NODES
+    assert [fact["ttl"] for fact in metadata["facts"]] == [1234.0] * NODES
+    assert all(1234.0 - 120 < ttl < 1234.0 for ttl in metadata["ttls"])
+
+
+def test_pushed_messages_are_answered_once(seen: Ask, engine: str) -> None:
+    pulls = seen("push_then_pull")
+    assert pulls["ids"] == pulls["set"]
+    assert sorted(pulls["pulled"]) == sorted(pulls["ids"])
+    assert pulls["nothing"] == []
+    # Flower makes an error of a message it no longer or never knew.
+    expected = ["error"] if engine == "flower" else []
+    assert pulls["again"] == pulls["unknown"] == expected
+
+
+@pytest.mark.parametrize("kind", ["query", "train", "evaluate"])
+def test_message_types_reach_their_functions(seen: Ask, kind: str) -> None:
+    assert seen("kinds")[kind] == [kind] * NODES
+    assert seen("kinds")["train.modded"] == ["modded"] * NODES
+    assert seen("metadata")["types"] == ["train"] * NODES
+
+
+def test_a_type_that_is_not_registered_is_an_error(seen: Ask) -> None:
+    failures = seen("kinds")["unregistered"]
+    assert [failure["code"] for failure in failures] == [APP_RAISED] * NODES
+    assert all("No evaluate function registered with name 'unheard_of'" in failure["reason"] for failure in failures)
+
+
+def test_a_client_that_raises_is_an_error_and_harms_no_other(seen: Ask) -> None:
+    failing = seen("failing_client")
+    failures = [failure for failure in failing["failures"] if failure]
+    assert [failure["code"] for failure in failures] == [APP_RAISED]
+    assert REASON in failures[0]["reason"]
+    assert len(failing["failures"]) == NODES
+
+
+def test_what_a_raising_client_did_to_its_state_is_dropped(seen: Ask) -> None:
+    assert [fact["seen"] for fact in seen("failing_client")["after"]] == [1] * NODES
+
+
+def test_an_unknown_node_gives_no_content(seen: Ask, engine: str) -> None:
+    """Flower refuses the message without a word; in process the silence would be a wait for nothing."""
+    unknown = seen("unknown_node")
+    assert unknown["known_is_pushed"]
+    assert unknown["known"] == [{}]
+    if engine == "flower":
+        assert unknown["pushed"] == 1
+        assert unknown["unknown"] == []
+    else:
+        assert [failure["code"] for failure in unknown["unknown"]] == [NODE_UNAVAILABLE]
+
+
+def test_state_persists_and_belongs_to_one_node(seen: Ask) -> None:
+    state = seen("state")
+    first, second = state["alone"]
+    assert first["place"] == second["place"]
+    assert second["seen"] == first["seen"] + 1
+    counts = {fact["place"]: fact["seen"] for fact in state["everyone"]}
+    before = {fact["place"]: fact["seen"] for fact in seen("failing_client")["after"]}
+    assert counts == {place: seen + 1 + 2 * (place == first["place"]) for place, seen in before.items()}
+
+
+def test_two_messages_to_one_node_are_both_answered(seen: Ask, engine: str) -> None:
+    two = seen("two_messages_to_one_node")
+    assert [fact["tag"] for fact in two["facts"]] == [1, 2, 3]
+    counts = [fact["seen"] - two["start"] for fact in two["facts"]]
+    if engine == "flower":  # which may serve them at the same time, and then loses counts
+        assert set(counts) <= {1, 2, 3}
+    else:
+        assert counts == [1, 2, 3]
+
+
+def test_the_run_config_cannot_be_changed(seen: Ask) -> None:
+    configured = seen("run_config")
+    for answers in (configured["first"], configured["second"]):
+        assert sorted(answer.get("code", "told") == "told" for answer in answers) == [False, True, True]
+        (refused,) = [answer for answer in answers if "code" in answer]
+        assert refused["code"] == UNKNOWN_ERROR
+        assert "run_config" in refused["reason"]
+        assert not any(answer.get("before") for answer in answers)
+    assert configured["query"] == ["query"] * NODES
+
+
+def test_a_client_that_spoils_its_records_spoils_no_others(seen: Ask) -> None:
+    vandals = seen("vandals")
+    assert vandals["between"] == vandals["whole"]
+    assert vandals["seen"] == [repr(vandals["whole"])] * (2 * NODES)
+
+
+def test_a_client_that_spoils_an_array_object_spoils_no_others(seen: Ask) -> None:
+    spoilt = seen("spoilt_arrays")
+    assert spoilt["after"] == spoilt["whole"]
+    assert spoilt["seen"] == [repr(spoilt["whole"])] * NODES
+
+
+def test_a_client_that_spoils_its_metadata_leaves_the_servers_message_whole(seen: Ask) -> None:
+    spoilt = seen("spoilt_metadata")
+    records = ["arrays", "config", "metrics"]
+    assert spoilt["messages"] == [("whole", "train.spoil_metadata", records)] * NODES
+    assert spoilt["replies"] == [("whole", "train.spoil_metadata")] * NODES
+
+
+@pytest.mark.parametrize("probe", ["kept_records", "kept_arrays"])
+def test_a_server_that_spoils_what_it_sent_or_got_leaves_states_whole(seen: Ask, probe: str) -> None:
+    kept = seen(probe)
+    assert all("'kept': {'w': ((4,), [0.0, 1.0, 2.0, 3.0])}" in state for state in kept["before"])
+    assert kept["after"] == kept["before"]
+
+
+def test_a_server_that_spoils_what_it_pushed_leaves_the_replies_whole(seen: Ask) -> None:
+    assert seen("collected_late")["arrays"] == [["w"]] * NODES
+
+
+def test_mods_wrap_the_functions(seen: Ask) -> None:
+    facts = seen("mods")["facts"]
+    assert {fact["kind"] for fact in facts} == {"modded"}
+    assert sorted(fact["mod"] for fact in facts) == list(range(NODES))
+
+
+def test_a_message_is_pushed_once(seen: Ask) -> None:
+    assert seen("pushed_twice")["again"] == ["ValueError"]
+
+
+@pytest.mark.parametrize("kind", ["nothing", "stranger"])
+def test_a_client_without_an_answer_is_silence_in_flower_and_an_error_here(seen: Ask, engine: str, kind: str) -> None:
+    """Flower drops both and the server waits for its timeout."""
+    answered = seen("no_answer")[kind]
+    if engine == "flower":
+        assert answered == []
+    else:
+        assert [(ours, failure.get("code")) for ours, failure in answered] == [(True, APP_RAISED)] * NODES
+
+
+def test_a_client_that_returns_no_message_is_an_error() -> None:
+    with task_identity():
+        failures = text_answer(InProcessGrid(client_app, NODES, {}))["failures"]
+    assert [failure["code"] for failure in failures] == [APP_RAISED] * NODES
+
+
+# Threads of the in-process engine.
+
+
+@pytest.mark.parametrize("strategy", ALGORITHMS)
+def test_threads_change_no_result(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+
+    def run(threads: int) -> Run:
+        path = tmp_path / f"threads-{threads}"
+        config: dict[str, Scalar] = {"strategy": strategy, "model": "mlp", "fraction-train": 0.8}
+        options: dict[str, Any] = {"threads": threads}
+        run_in_process(real_server_app, real_client_app, 6, flat_config(path, config), **options)
+        return Run(path)
+
+    alone, together = run(1), run(4)
+    assert together.untimed == alone.untimed
+    assert together.model_bytes == alone.model_bytes
