@@ -40,8 +40,8 @@ def run_with_flower(
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
-        cores = os.cpu_count() or 1
-        federation = f"num-supernodes={num_clients} client-resources-num-cpus=1 init-args-num-cpus={cores}"
+        # No init-args: with them Ray refuses to join a cluster that is already running on the machine.
+        federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted["run-id"])
     follower = None
