@@ -91,7 +91,8 @@ class RunDirectory:
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
-        (directory.path / "failure.json").unlink(missing_ok=True)
+        for outcome in ("failure.json", "result.json"):  # of the run that is resumed: not yet that of this one
+            (directory.path / outcome).unlink(missing_ok=True)
         return directory
 
     # One line a round.

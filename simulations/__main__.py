@@ -1,11 +1,10 @@
-"""``python -m simulations``: run, list and centralized references from the command line."""
+"""``python -m simulations``: run, compare, sweep, list and centralized references from the command line."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,16 +14,21 @@ import typer
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.client_app import app as client_app
-from apps.config import ConfigError, RunConfig, Scalar, known_keys, parse_run_config
+from apps.config import ConfigError, RunConfig, known_keys, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
 from apps.server_app import app as server_app
 from apps.training import versions
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
+from simulations.arguments import overrides_of, parse_grid, parse_random, placed
 from simulations.centralized import centralized as train_centralized
+from simulations.compare import FINISHED, STOPPED, Comparison
 from simulations.engine import run_in_process
 from simulations.flower import FlowerError, run_with_flower
+from simulations.output import log_off, print_json, stdout_to_stderr
+from simulations.plan import Sweep
+from simulations.sweep import SweepInterruptedError, run_sweep
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -34,6 +38,8 @@ Overrides = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", help="the run directory to write")]
 Clients = Annotated[int, typer.Option("--clients", min=1, help="number of clients")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors (and what --json asks for)")]
+Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
 
 
 class Engine(StrEnum):
@@ -43,28 +49,30 @@ class Engine(StrEnum):
     FLOWER = "flower"
 
 
-def flat_config(overrides: Sequence[str] | None, out: Path) -> dict[str, Scalar]:
-    """The flat run config of some ``key=value`` strings (or one TOML file), writing to ``out``."""
-    import click
-    from flwr.common.config import parse_config_args
+class Mode(StrEnum):
+    """Which values of a metric are better."""
 
-    flat: dict[str, Scalar] = {}
-    for text in overrides or []:
-        try:
-            flat |= parse_config_args([text])
-        except click.ClickException:
-            raise ConfigError(
-                f"--config {text!r} is not a list of key=value pairs (strings in double quotes)"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--config {text!r}: {error}") from None
-        if text.strip() and "=" not in text and not text.endswith(".toml"):
-            raise ConfigError(f"--config {text!r} is not a list of key=value pairs, nor a .toml file")
-    for key in ("output-dir", "run-name"):
-        if key in flat:
-            raise ConfigError(f"{key}: set by --out here, leave it out of --config")
-    target = out.expanduser().resolve()
-    return {**flat, "output-dir": str(target.parent), "run-name": target.name}
+    MAX = "max"
+    MIN = "min"
+
+
+class Section(StrEnum):
+    """What `list` can list."""
+
+    STRATEGIES = "strategies"
+    DATASETS = "datasets"
+    PARTITIONS = "partitions"
+    MODELS = "models"
+    KEYS = "keys"
+
+
+SECTIONS = {
+    "strategies": ("strategies", {name: row.description for name, row in ALGORITHMS.items()}),
+    "datasets": ("data sets", DATASETS),
+    "partitions": ("partitions", PARTITIONS),
+    "models": ("models", {name: entry.description for name, entry in MODELS.items()}),
+    "keys": ("run-config keys", known_keys()),
+}
 
 
 @cli.command()
@@ -73,18 +81,30 @@ def run(
     config: Overrides = None,
     clients: Clients = 8,
     engine: Annotated[Engine, typer.Option(help="in this process, or Flower's Ray simulation")] = Engine.INPROCESS,
+    threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Run one federation and write its run directory."""
-    flat = flat_config(config, out)
+    flat = placed(overrides_of(config), out)
     parse_run_config(flat)
-    if engine is Engine.INPROCESS:
-        try:
-            run_in_process(server_app, client_app, clients, flat)
-        except RunFailedError:
-            raise SystemExit(1) from None  # the ServerApp has logged the reason
-        return
+    with log_off(quiet), stdout_to_stderr(as_json):
+        if engine is Engine.INPROCESS:
+            try:
+                run_in_process(server_app, client_app, clients, flat, threads)
+            except RunFailedError:
+                if quiet:
+                    raise
+                raise SystemExit(1) from None  # the ServerApp has logged the reason
+        else:
+            _run_with_flower(out, clients, flat, quiet)
+    if as_json:
+        typer.echo((out / "result.json").read_text("utf-8"), nl=False)
+
+
+def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], quiet: bool) -> None:
     try:
-        run_with_flower(clients, flat)
+        run_with_flower(clients, flat, quiet=quiet)
     except FlowerError as error:
         failure = out / "failure.json"
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)
@@ -94,22 +114,28 @@ def run(
 
 
 @cli.command()
-def centralized(out: Out, config: Overrides = None, clients: Clients = 8) -> None:
+def centralized(
+    out: Out, config: Overrides = None, clients: Clients = 8, quiet: Quiet = False, as_json: Json = False
+) -> None:
     """Train on the union of the clients' data: pairwise SGD, or SOX for a non-linear outer function."""
-    parsed = parse_run_config(flat_config(config, out))
+    parsed = parse_run_config(placed(overrides_of(config), out))
     if parsed.run.resume:
         raise ConfigError("resume: a centralised reference is trained in one go; leave the key out")
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
-    data = resources.federated_data(parsed.data, clients)
-    history, named = train_centralized(parsed, data, lambda r, m: typer.echo(f"round {r}  {_shown(m)}"))
-    every = parsed.training.evaluate_every
-    total = parsed.training.num_server_rounds
-    rounds = [0, *sorted({*range(every, total + 1, every), total})]
-    for server_round, metrics in zip(rounds, history, strict=True):
-        directory.append({"round": server_round, **metrics})
-    directory.save_model(named)  # type: ignore[arg-type]
-    directory.finish(_centralized_result(parsed, history, clients, time.perf_counter() - begun))
+    with log_off(quiet), stdout_to_stderr(as_json):
+        data = resources.federated_data(parsed.data, clients)
+        hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {_shown(m)}")
+        history, named = train_centralized(parsed, data, hook)
+        every = parsed.training.evaluate_every
+        total = parsed.training.num_server_rounds
+        rounds = [0, *sorted({*range(every, total + 1, every), total})]
+        for server_round, metrics in zip(rounds, history, strict=True):
+            directory.append({"round": server_round, **metrics})
+        directory.save_model(named)  # type: ignore[arg-type]
+        directory.finish(_centralized_result(parsed, history, clients, time.perf_counter() - begun))
+    if as_json:
+        typer.echo((out / "result.json").read_text("utf-8"), nl=False)
 
 
 def _centralized_result(
@@ -138,20 +164,93 @@ def _shown(metrics: dict[str, float]) -> str:
 
 
 @cli.command("list")
-def list_everything() -> None:
+def list_everything(
+    section: Annotated[Section | None, typer.Argument(help="only these")] = None, as_json: Json = False
+) -> None:
     """List strategies, data sets, partitions, models and run-config keys, one line each."""
-    sections = {
-        "strategies": {name: row.description for name, row in ALGORITHMS.items()},
-        "data sets": DATASETS,
-        "partitions": PARTITIONS,
-        "models": {name: entry.description for name, entry in MODELS.items()},
-        "run-config keys": known_keys(),
-    }
-    for title, rows in sections.items():
+    chosen = {name: rows for name, rows in SECTIONS.items() if section in (None, name)}
+    if as_json:
+        print_json({name: rows for name, (_, rows) in chosen.items()})
+        return
+    for title, rows in chosen.values():
         typer.echo(f"{title}:")
         width = max(map(len, rows))
         for name, description in rows.items():
             typer.echo(f"  {name:<{width}}  {description}")
+
+
+@cli.command()
+def compare(
+    directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run directories")],
+    metric: Annotated[str, typer.Option(help="whose curve compare.png shows")] = "auc",
+    out: Annotated[Path | None, typer.Option("--out", help="a folder for compare.csv and compare.png")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare runs: their metrics in the last evaluated round, their costs, and what differs in their configs."""
+    comparison = Comparison.of(directories)
+    comparison.check_metric(metric)
+    if out is not None:
+        comparison.save(out, metric)
+    if as_json:
+        print_json({"metric": metric, "differing": comparison.differing, "runs": comparison.rows()})
+    else:
+        typer.echo(comparison.text())
+
+
+@cli.command()
+def sweep(
+    out: Annotated[Path, typer.Option("--out", help="the sweep's directory; its runs are in trials/")],
+    config: Overrides = None,
+    clients: Clients = 8,
+    grid: Annotated[list[str] | None, typer.Option(help="values to try, e.g. 'learning-rate=0.01,0.1'")] = None,
+    random: Annotated[
+        list[str] | None, typer.Option(help="values to draw, e.g. 'learning-rate=loguniform(1e-3,1)'")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="draws of --random at each grid point")] = 1,
+    search_seed: Annotated[int, typer.Option(min=0, help="seed of the draws")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of each configuration, counted up from the seed")] = 1,
+    metric: Annotated[str, typer.Option(help="what is best is decided on it, in the last round")] = "auc",
+    mode: Annotated[Mode | None, typer.Option(help="max or min; min for loss, otherwise max")] = None,
+    asha: Annotated[bool, typer.Option("--asha", help="stop the worse trials early (ASHA)")] = False,
+    grace: Annotated[int, typer.Option(min=1, help="rounds before --asha may stop a trial")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="trials at a time, one CPU each")] = 1,
+    address: Annotated[str, typer.Option(help="a Ray cluster's address; without, a Ray of its own")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="continue the sweep in --out")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
+    better = mode or (Mode.MIN if metric == "loss" else Mode.MAX)
+    if grace > 1 and not asha:
+        raise ConfigError("--grace: there is nothing to stop; give --asha too")
+    asked = Sweep(
+        clients,
+        overrides_of(config),
+        parse_grid(grid),
+        parse_random(random),
+        samples,
+        search_seed,
+        seeds,
+        metric,
+        better.value,
+        grace if asha else 0,
+    )
+    with log_off(quiet), stdout_to_stderr(as_json):
+        outcome = run_sweep(
+            asked,
+            out,
+            resume=resume,
+            jobs=jobs,
+            address=address,
+            say=lambda line: None if quiet else typer.echo(line, err=True),
+        )
+    if as_json:
+        print_json(outcome.json())
+    elif not quiet:
+        typer.echo(outcome.text())
+    if not outcome.count(FINISHED, STOPPED):
+        reason = next(iter(outcome.rows.values())).reason
+        raise RunFailedError(f"all {len(outcome.trials)} trials failed; the first: {' '.join(reason.split())}")
 
 
 def main() -> None:
@@ -161,6 +260,9 @@ def main() -> None:
     except (*EXPECTED, RunFailedError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
+    except SweepInterruptedError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(130) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None

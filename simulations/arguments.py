@@ -1,0 +1,174 @@
+"""What the command line is given: run-config overrides, and the values a sweep varies."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.config import ConfigError, Scalar
+
+
+def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
+    """The flat run config of some ``key=value`` strings or TOML files, later ones first.
+
+    Raises:
+        ConfigError: a text is neither, or names a key that the command line sets itself.
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    flat: dict[str, Scalar] = {}
+    for text in texts or []:
+        try:
+            flat |= parse_config_args([text])
+        except click.ClickException:
+            raise ConfigError(
+                f"--config {text!r} is not a list of key=value pairs (strings in double quotes)"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--config {text!r}: {error}") from None
+        if text.strip() and "=" not in text and not text.endswith(".toml"):
+            raise ConfigError(f"--config {text!r} is not a list of key=value pairs, nor a .toml file")
+    for key in ("output-dir", "run-name"):
+        if key in flat:
+            raise ConfigError(f"{key}: set by --out here, leave it out of --config")
+    return flat
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def placed(flat: dict[str, Scalar], directory: Path) -> dict[str, Scalar]:
+    """The flat run config of a run whose directory is ``directory``."""
+    target = directory.expanduser().resolve()
+    return {**flat, "output-dir": str(target.parent), "run-name": target.name}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution of one key's values, as ``name(arguments)``."""
+
+    text: str
+    sample: Callable[[np.random.Generator], Scalar]
+
+
+def _uniform(low: float, high: float) -> Callable[[np.random.Generator], Scalar]:
+    return lambda rng: _rounded(rng.uniform(low, high), low, high)
+
+
+def _loguniform(low: float, high: float) -> Callable[[np.random.Generator], Scalar]:
+    return lambda rng: _rounded(math.exp(rng.uniform(math.log(low), math.log(high))), low, high)
+
+
+def _randint(low: int, high: int) -> Callable[[np.random.Generator], Scalar]:
+    return lambda rng: int(rng.integers(low, high, endpoint=True))
+
+
+def _rounded(value: float, low: float, high: float) -> float:
+    """Six significant digits, so that names and files can be read; never out of range."""
+    return min(max(float(f"{value:.6g}"), low), high)
+
+
+# name -> (maker, how it is called)
+RANGES: dict[str, tuple[Callable[..., Callable[[np.random.Generator], Scalar]], str]] = {
+    "uniform": (_uniform, "uniform(low,high)"),
+    "loguniform": (_loguniform, "loguniform(low,high)"),
+    "randint": (_randint, "randint(low,high)"),
+}
+KINDS = [*(usage for _, usage in RANGES.values()), "choice(a,b,...)"]
+
+
+def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
+    """``key=value,value,...`` of each --grid; values are written as in TOML.
+
+    Raises:
+        ConfigError: naming the text and what is wrong with it.
+    """
+    grid: dict[str, list[Scalar]] = {}
+    for text in texts or []:
+        option = f"--grid {text!r}"
+        key, values = _split(text, option, "key=value,value,...")
+        grid[_once(key, grid, option)] = _distinct(_values(values, option), option)
+    return grid
+
+
+def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
+    """``key=distribution(arguments)`` of each --random.
+
+    Raises:
+        ConfigError: naming the text and what is wrong with it.
+    """
+    found: dict[str, Distribution] = {}
+    for text in texts or []:
+        option = f"--random {text!r}"
+        key, right = _split(text, option, "key=distribution(arguments)")
+        call = re.fullmatch(r"\s*([\w-]+)\s*\((.*)\)\s*", right)
+        if call is None:
+            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}")
+        found[_once(key, found, option)] = Distribution(
+            right.strip(), _sampler(call[1], _values(call[2], option), option)
+        )
+    return found
+
+
+def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.random.Generator], Scalar]:
+    if name == "choice":
+        choices = _distinct(arguments, option)
+        return lambda rng: choices[int(rng.integers(len(choices)))]
+    if name not in RANGES:
+        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}")
+    make, usage = RANGES[name]
+    whole = name == "randint"
+    numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
+    if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+        raise ConfigError(f"{option}: want {usage} with two finite {'integers' if whole else 'numbers'}")
+    low, high = numbers
+    if low >= high:
+        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high")
+    if name == "loguniform" and low <= 0:
+        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive")
+    return make(low, high)
+
+
+def _split(text: str, option: str, form: str) -> tuple[str, str]:
+    key, equals, right = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{option}: want {form}")
+    return key.strip(), right
+
+
+def _values(text: str, option: str) -> list[Scalar]:
+    try:
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"] if "\n" not in text else [None]
+    except tomllib.TOMLDecodeError:
+        values = [None]
+    if not all(isinstance(value, bool | int | float | str) for value in values):
+        raise ConfigError(f"{option}: want numbers, true, false or strings in double quotes, separated by commas")
+    if not values:
+        raise ConfigError(f"{option}: there is no value")
+    return values
+
+
+def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
+    twice = [value for number, value in enumerate(values) if value in values[:number]]
+    if twice:
+        raise ConfigError(f"{option}: {twice[0]!r} is there twice")
+    return values
+
+
+def _once(key: str, before: dict[str, Any], option: str) -> str:
+    if key in before:
+        raise ConfigError(f"{option}: {key} is already varied")
+    return key

@@ -1,0 +1,87 @@
+"""What the command line prints: tables, JSON, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import typer
+
+_FIXED_BELOW = 1e6  # a larger number in fixed notation would be all width
+
+
+@contextlib.contextmanager
+def log_off(quiet: bool) -> Iterator[None]:
+    """Keep Flower's log, where a run's rounds are told, from being written."""
+    logger = logging.getLogger("flwr")
+    before = logger.disabled
+    logger.disabled = before or quiet
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextlib.contextmanager
+def stdout_to_stderr(redirect: bool) -> Iterator[None]:
+    """Send what this process and its children write to stdout to stderr, so that stdout is left for one object."""
+    if not redirect:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on stdout. A number that JSON has no word for is null."""
+    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and value - value != 0 else value
+
+
+def shown(value: object, decimals: int | None = None) -> str:
+    """A table's cell: "-" for nothing, a float with some decimals or six digits, true and false in lower case."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        fixed = decimals is not None and abs(value) < _FIXED_BELOW
+        return f"{value:.{decimals}f}" if fixed else f"{value:.6g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns under their names, numbers to the right; a cell's control characters are escaped."""
+    cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", cell) is not None

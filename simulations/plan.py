@@ -1,0 +1,173 @@
+"""What a sweep is: the run config they share, what is varied, and the trials that follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from problems.randomness import stream
+from simulations.arguments import Distribution, flattened, placed
+from simulations.compare import check_metric
+from simulations.flower import nested
+from simulations.output import shown
+
+_LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep. ``config`` is its whole flat run config, with its place."""
+
+    name: str
+    varied: dict[str, Scalar]
+    seed: int
+    config: dict[str, Scalar]
+    rounds: int  # num-server-rounds
+
+    @property
+    def path(self) -> Path:
+        return Path(str(self.config["output-dir"])) / self.name
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid and random draws over run-config keys, each with several seeds.
+
+    Every random draw is made at every grid point, so that grid points can be compared, and every seed runs on each.
+    """
+
+    # what is run
+    clients: int
+    config: Mapping[str, Scalar]
+    # what is varied
+    grid: Mapping[str, list[Scalar]] = field(default_factory=dict)
+    random: Mapping[str, Distribution] = field(default_factory=dict)
+    samples: int = 1
+    search_seed: int = 0
+    seeds: int = 1
+    # what is wanted of it
+    metric: str = "auc"
+    mode: str = "max"
+    # early stopping, off where ``grace`` (rounds before a trial may be stopped) is 0
+    grace: int = 0
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if "resume" in self.config:
+            raise ConfigError("resume: leave the key out; --resume continues a sweep")
+        for key in [*self.grid, *self.random]:
+            if key in ("output-dir", "run-name", "resume"):
+                raise ConfigError(f"{key}: the sweep sets it, it cannot be varied")
+            if key == "seed":
+                raise ConfigError("seed: give --seeds, it cannot be varied otherwise")
+            if key in self.config:
+                raise ConfigError(f"{key}: given by --config and varied too")
+        both = self.grid.keys() & self.random.keys()
+        if both:
+            raise ConfigError(f"{min(both)}: varied by --grid and by --random; one of them can be meant")
+        if self.samples > 1 and not self.random:
+            raise ConfigError("--samples: there is nothing to draw; give --random too")
+        if not self.grid and not self.random and self.seeds == 1:
+            raise ConfigError("no trials: give --grid, --random or --seeds")
+
+    @property
+    def varied(self) -> list[str]:
+        """The keys that vary, seed apart."""
+        return [*self.grid, *self.random]
+
+    def asked(self) -> dict[str, Any]:
+        """What sweep.toml holds: all that decides the trials and their order of merit."""
+        return {
+            "clients": self.clients,
+            "samples": self.samples,
+            "seeds": self.seeds,
+            "search-seed": self.search_seed,
+            "metric": self.metric,
+            "mode": self.mode,
+            "grace": self.grace,
+            "grid": {key: list(values) for key, values in self.grid.items()},
+            "random": {key: distribution.text for key, distribution in self.random.items()},
+            "config": nested(self.config),
+        }
+
+    def trials(self, out: Path) -> list[Trial]:
+        """All trials, every config checked; draws that repeat an earlier one are left out.
+
+        Raises:
+            ConfigError: a config is not valid; the message names the trial's values and the key.
+        """
+        first_seed = self.config.get("seed", 0)
+        if isinstance(first_seed, bool) or not isinstance(first_seed, int):
+            parse_run_config(placed(dict(self.config), out))  # has the words for a wrong seed
+            raise ConfigError(f"seed: got {first_seed!r}, allowed: an integer")
+        trials: dict[str, Trial] = {}
+        for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
+            name = trial_name(values, seed)
+            config = placed({**self.config, **values, "seed": seed}, out / "trials" / name)
+            try:
+                rounds = parse_run_config(config).training.num_server_rounds
+            except ConfigError as error:
+                where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+                raise ConfigError(f"{error} (trial {where})" if where else str(error)) from None
+            if self.grace > rounds:
+                raise ConfigError(f"--grace: got {self.grace}, but a trial has only {rounds} rounds")
+            trials.setdefault(name, Trial(name, values, seed, config, rounds))
+        return list(trials.values())
+
+    def _points(self) -> list[dict[str, Scalar]]:
+        grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        draws = [
+            {
+                # a stream for each key, so that one more key, or sample, changes no other
+                key: distribution.sample(stream(self.search_seed, f"sweep {key}", number))
+                for key, distribution in self.random.items()
+            }
+            for number in range(self.samples)
+        ]
+        return [{**point, **draw} for point in grid for draw in draws]
+
+
+def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
+    """A folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
+
+    Characters other than letters, digits and ``.+=-`` become ``-``; then, and where it is long, a digest follows.
+    """
+    exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
+    name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)
+    if name == exact and len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(repr([*varied.items(), seed]).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9].rstrip('.')}_{digest}"
+
+
+def _word(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_asked(sweep: Sweep, path: Path) -> None:
+    """Write sweep.toml."""
+    path.write_text(tomli_w.dumps(sweep.asked()), encoding="utf-8")
+
+
+def check_same(sweep: Sweep, path: Path) -> None:
+    """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
+    if not path.exists():
+        raise ConfigError(f"--resume: there is no sweep in {path.parent}")
+    try:
+        before = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"--resume: {path} cannot be read ({error})") from None
+    old, new = flattened(before), flattened(sweep.asked())
+    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    if changed:
+        key = changed[0]
+        raise ConfigError(f"--resume: {key} is {new.get(key)!r}, but the sweep in {path.parent} has {old.get(key)!r}")

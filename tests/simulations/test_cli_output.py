@@ -1,0 +1,153 @@
+"""What the command line prints: --quiet, --json, list, and the options that the documentation names."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from apps.config import known_keys
+from apps.registry import ALGORITHMS
+from problems.data import DATASETS, PARTITIONS
+from problems.models import MODELS
+from simulations.__main__ import cli
+from simulations.output import print_json, shown, table
+from tests.apps.test_command_line import Line
+from tests.docs.markdown import PROJECT, blocks, codes, prose
+
+TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0'
+FAILING = f'{TINY} dataset="npz" data-dir="/nowhere.npz"'
+SUBCOMMANDS = ["run", "centralized"]
+PAGE = PROJECT / "docs" / "simulations.md"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+    return Line(monkeypatch, capfd)
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_json_is_the_result_and_nothing_else(command: Line, tmp_path: Path, subcommand: str) -> None:
+    code, out, err = command(subcommand, "--out", tmp_path / "run", "--clients", 2, "-c", TINY, "--json")
+    assert code == 0
+    assert out == (tmp_path / "run" / "result.json").read_text("utf-8")
+    assert json.loads(out)["rounds"] == 2
+    assert len(re.findall(r"round 2", err)) == 1  # the rounds are told, but elsewhere
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_quiet(command: Line, tmp_path: Path, subcommand: str, as_json: bool) -> None:
+    options = ["--quiet", "--json"] if as_json else ["--quiet"]
+    code, out, err = command(subcommand, "--out", tmp_path / "run", "--clients", 2, "-c", TINY, *options)
+    result = (tmp_path / "run" / "result.json").read_text("utf-8")
+    assert (code, out, err) == (0, result if as_json else "", "")
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+def test_rounds_are_told_again_after_a_quiet_run(command: Line, tmp_path: Path, subcommand: str) -> None:
+    command(subcommand, "--out", tmp_path / "a", "--clients", 2, "-c", TINY, "--quiet", "--json")
+    _, out, err = command(subcommand, "--out", tmp_path / "b", "--clients", 2, "-c", TINY)
+    told, silent = (err, out) if subcommand == "run" else (out, err)
+    assert "round 2" in told
+    assert silent == ""
+
+
+@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("options", [["--quiet"], ["--quiet", "--json"]])
+def test_a_quiet_failure_is_one_line(command: Line, tmp_path: Path, subcommand: str, options: list[str]) -> None:
+    code, out, err = command(subcommand, "--out", tmp_path / "run", "-c", FAILING, *options)
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: ")
+    assert "/nowhere.npz" in err
+
+
+def test_a_failure_leaves_stdout_empty_for_json(command: Line, tmp_path: Path) -> None:
+    code, out, err = command("run", "--out", tmp_path / "run", "-c", FAILING, "--json")
+    assert (code, out) == (1, "")
+    assert "/nowhere.npz" in err.splitlines()[-1]
+
+
+# list
+
+EVERYTHING = {
+    "strategies": list(ALGORITHMS),
+    "datasets": list(DATASETS),
+    "partitions": list(PARTITIONS),
+    "models": list(MODELS),
+    "keys": list(known_keys()),
+}
+
+
+def test_list_as_json(command: Line) -> None:
+    code, out, err = command("list", "--json")
+    assert (code, err) == (0, "")
+    found: dict[str, dict[str, str]] = json.loads(out)
+    assert {section: list(rows) for section, rows in found.items()} == EVERYTHING
+    assert found["keys"] == known_keys()
+
+
+@pytest.mark.parametrize("section", EVERYTHING)
+def test_list_one_section(command: Line, section: str) -> None:
+    code, out, _ = command("list", section)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("  ")] == EVERYTHING[section]
+    _, out, _ = command("list", section, "--json")
+    assert {name: list(rows) for name, rows in json.loads(out).items()} == {section: EVERYTHING[section]}
+
+
+def test_list_an_unknown_section(command: Line) -> None:
+    code, out, err = command("list", "clients")
+    assert (code, out) == (2, "")
+    assert "strategies" in err
+    assert "Traceback" not in err
+
+
+# The pieces.
+
+
+def test_a_table_is_aligned() -> None:
+    text = table(["run", "auc"], [["a", "0.5"], ["longer", "-"], ["b\n", "12.5"]])
+    assert text.splitlines() == ["run      auc", "a        0.5", "longer     -", "'b\\n'   12.5"]
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "cell"),
+    [(None, 4, "-"), (0.5, 4, "0.5000"), (1.23e21, 4, "1.23e+21"), (0.1234567, None, "0.123457"), (True, None, "true")],
+)
+def test_a_cell(value: object, decimals: int | None, cell: str) -> None:
+    assert shown(value, decimals) == cell
+
+
+def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [float("nan"), 1.5], "b": {"c": float("-inf")}})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
+
+
+# The page.
+
+
+def options_of(name: str) -> set[str]:
+    group: Any = typer.main.get_command(cli)
+    return {option for parameter in group.commands[name].params for option in parameter.opts}
+
+
+def test_the_page_s_commands_use_options_that_exist() -> None:
+    used: set[tuple[str, str]] = set()
+    for block in blocks(PAGE):
+        for line in block.text.replace("\\\n", " ").splitlines():
+            if match := re.match(r"python -m simulations (\S+)(.*)", line):
+                used |= {(match[1], option) for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", match[2])}
+    assert {name for name, _ in used} == {"run", "centralized", "list", "compare", "sweep"}
+    assert [(name, option) for name, option in sorted(used) if option not in options_of(name)] == []
+
+
+def test_the_page_names_every_option_of_sweep() -> None:
+    named = {option.split()[0] for option in codes(prose(PAGE)) if option.startswith("-")}
+    assert options_of("sweep") - named == set()

@@ -1,0 +1,267 @@
+"""`compare`: several run directories as a table, as CSV, as JSON and as a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from simulations.compare import METRICS, Comparison, draw, mean_and_spread, read_run
+from simulations.flower import nested
+from tests.apps.test_command_line import Line
+from tests.battery.federation import federate
+
+PNG = b"\x89PNG\r\n"
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+    return Line(monkeypatch, capfd)
+
+
+def fake(
+    path: Path,
+    config: Mapping[str, Scalar] | None = None,
+    auc: tuple[float, ...] = (0.5, 0.7, 0.8),
+    clients: int | None = 4,
+    failure: str = "",
+) -> Path:
+    """A run directory with these AUCs in rounds 0, 1, ...; without ``clients`` it has no result."""
+    resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(tomli_w.dumps(resolved))
+    lines: list[dict[str, Any]] = [
+        {
+            "round": r,
+            **dict.fromkeys(METRICS, value / 2),
+            "auc": value,
+            "bytes_up": 10,
+            "bytes_down": 30,
+            "seconds": 0.5,
+        }
+        for r, value in enumerate(auc)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if clients:
+        result = {"strategy": resolved["strategy"], "clients": clients, "wall_seconds": 9.0}
+        (path / "result.json").write_text(json.dumps(result))
+    if failure:
+        (path / "failure.json").write_text(json.dumps({"reason": failure}))
+    return path
+
+
+def test_a_real_run(tmp_path: Path) -> None:
+    run, _ = federate(tmp_path / "a", {"strategy": "fedx1", "seed": 3}, clients=2)
+    record = read_run(run.path)
+    facts, result = record.facts, run.result
+    assert record.status == "finished"
+    assert {name: facts[name] for name in METRICS} == result["metrics"]
+    for name in ("strategy", "dataset", "seed", "rounds", "clients", "bytes_up", "bytes_down"):
+        assert facts[name] == result[name], name
+    assert facts["seconds"] == result["wall_seconds"]
+
+
+def test_the_table(command: Line, tmp_path: Path) -> None:
+    a = fake(tmp_path / "a", {"learning-rate": 0.1, "seed": 1})
+    b = fake(tmp_path / "b", {"learning-rate": 0.5, "fedx.gamma": 0.3}, (0.5, 0.9))
+    code, out, err = command("compare", a, b)
+    assert (code, err) == (0, "")
+    runs, differs = out.split("\n\n")
+    head, first, second = (line.split() for line in runs.splitlines())
+    assert head[:6] == ["run", "status", "strategy", "dataset", "seed", "rounds"]
+    assert first[:6] == ["a", "finished", "fedx2", "digits", "1", "2"]
+    assert first[6:11] == ["0.8000", "0.4000", "0.4000", "0.4000", "0.4000"]
+    assert second[:7] == ["b", "finished", "fedx2", "digits", "0", "1", "0.9000"]
+    assert first[-1] == "9.0"
+    assert [line.split() for line in differs.splitlines()[1:]] == [
+        ["run", "learning-rate", "fedx.gamma"],
+        ["a", "0.1", "0.9"],
+        ["b", "0.5", "0.3"],
+    ]
+
+
+def test_runs_that_are_alike_differ_in_nothing(command: Line, tmp_path: Path) -> None:
+    code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b"))
+    assert code == 0
+    assert "what differs" not in out
+
+
+def test_numbers_of_clients_differ_too(tmp_path: Path) -> None:
+    paths = [fake(tmp_path / "a"), fake(tmp_path / "b", clients=8), fake(tmp_path / "c", clients=None)]
+    assert Comparison.of(paths).differing == ["clients"]
+    assert Comparison.of([paths[0], paths[2]]).differing == []
+
+
+@pytest.mark.parametrize(
+    ("clients", "failure", "status"),
+    [
+        (None, "the model has\ndiverged", "failed"),
+        (4, "the model has diverged", "failed"),  # a finished run that was continued in vain
+        (None, "stopped early: auc 0.5", "stopped"),
+        (None, "", "unfinished"),
+    ],
+)
+def test_a_run_without_a_result(command: Line, tmp_path: Path, clients: int | None, failure: str, status: str) -> None:
+    a, b = fake(tmp_path / "a"), fake(tmp_path / "b", auc=(0.5, 0.6), clients=clients, failure=failure)
+    code, out, _ = command("compare", a, b)
+    assert code == 0
+    assert out.splitlines()[2].split()[:7] == ["b", status, "fedx2", "digits", "0", "1", "0.6000"]
+    assert (f"b {status}: {' '.join(failure.split())}" in out) == bool(failure)
+
+
+def test_a_run_that_failed_before_its_first_round(command: Line, tmp_path: Path) -> None:
+    code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None, failure="no"))
+    assert code == 0
+    assert out.splitlines()[2].split()[4:8] == ["0", "0", "-", "-"]
+
+
+def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
+    path = fake(tmp_path / "a", clients=None)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 3, "au')
+    assert read_run(path).facts["rounds"] == 2
+
+
+# Wrong input.
+
+
+def test_a_directory_without_a_run_is_named(command: Line, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for missing in (tmp_path / "empty", tmp_path / "nowhere"):
+        code, out, err = command("compare", fake(tmp_path / f"of-{missing.name}"), missing)
+        assert (code, out) == (1, "")
+        assert err == f"error: {missing} holds no run (there is no config.toml)\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.toml", b"a = [1,\n"),
+        ("config.toml", b"\xff"),
+        ("result.json", b"{"),
+        ("result.json", b"[]"),
+        ("failure.json", b""),
+        ("metrics.jsonl", b"{\n"),
+        ("metrics.jsonl", b"[]\n"),
+        ("metrics.jsonl", b"\xff\n"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, name: str, content: bytes) -> None:
+    path = fake(tmp_path / "a")
+    (path / name).write_bytes(content)
+    code, out, err = command("compare", path)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {path}: cannot be read as a run (")
+    assert len(err.splitlines()) == 1
+
+
+def test_an_unknown_metric(command: Line, tmp_path: Path) -> None:
+    code, _, err = command("compare", fake(tmp_path / "a"), "--metric", "f1")
+    assert code == 1
+    assert err == f"error: --metric: got 'f1', allowed: {', '.join(METRICS)}\n"
+
+
+def test_a_metric_that_no_run_has(command: Line, tmp_path: Path) -> None:
+    code, _, err = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--metric", "auc")
+    assert code == 1
+    assert "none of these runs" in err
+
+
+def test_no_directories(command: Line) -> None:
+    code, _, err = command("compare")
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_a_place_that_cannot_be_written(command: Line, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = command("compare", fake(tmp_path / "a"), "--out", tmp_path / "file" / "below")
+    assert code == 1
+    assert str(tmp_path / "file") in err
+    assert len(err.splitlines()) == 1
+
+
+# Files and JSON.
+
+
+def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
+    paths = [fake(tmp_path / f"s{seed}", {"seed": seed, "learning-rate": 0.2}) for seed in range(2)]
+    paths.append(fake(tmp_path / "other", {"fedx.independent-history": True}))
+    code, *_ = command("compare", *paths, "--metric", "loss", "--out", tmp_path / "out")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "compare.csv").read_text())))
+    assert [(row["run"], row["seed"], row["learning-rate"]) for row in rows] == [
+        ("s0", "0", "0.2"),
+        ("s1", "1", "0.2"),
+        ("other", "0", "0.1"),
+    ]
+    assert [row["fedx.independent-history"] for row in rows] == ["false", "false", "true"]
+    assert rows[0]["bytes_down"] == "90"
+    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
+
+
+def test_json(command: Line, tmp_path: Path) -> None:
+    paths = [fake(tmp_path / "x" / "run"), fake(tmp_path / "y" / "run", {"seed": 1}, clients=None, failure="why")]
+    code, out, err = command("compare", *paths, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["differing"] == ["seed"]
+    assert [(run["run"], run["status"], run["reason"], run["auc"], run["config"]) for run in found["runs"]] == [
+        (str(paths[0]), "finished", "", 0.8, {"seed": 0}),
+        (str(paths[1]), "failed", "why", 0.8, {"seed": 1}),
+    ]
+
+
+# Curves.
+
+
+def test_runs_that_differ_only_in_their_seed_are_one_curve(tmp_path: Path) -> None:
+    paths = [
+        fake(tmp_path / "a", {"seed": 0, "learning-rate": 0.2}),
+        fake(tmp_path / "b", {"seed": 1, "learning-rate": 0.2}),
+        fake(tmp_path / "c", {"seed": 2, "learning-rate": 0.2}, clients=None, failure="stopped early: why"),
+        fake(tmp_path / "d", {"seed": 0, "learning-rate": 0.4}),
+        fake(tmp_path / "e", {"seed": 0, "learning-rate": 0.4}, clients=8),
+    ]
+    groups = Comparison.of(paths).curves("auc")
+    assert {label: len(curves) for label, curves in groups.items()} == {
+        "learning-rate=0.2  clients=4": 2,
+        "learning-rate=0.2 (stopped)": 1,
+        "learning-rate=0.4  clients=4": 1,
+        "learning-rate=0.4  clients=8": 1,
+    }
+
+
+def test_mean_and_standard_deviation() -> None:
+    rounds, mean, spread = mean_and_spread([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.7, 2: 0.5}])
+    assert rounds == [0, 2]
+    np.testing.assert_allclose(mean, [0.6, 0.7])
+    np.testing.assert_allclose(spread, [0.02**0.5, 0.08**0.5])
+
+
+@pytest.mark.parametrize("count", [1, 25])
+def test_many_labels_are_drawn(tmp_path: Path, count: int) -> None:
+    groups = {f"data-dir=/a_$b_{number}": [{0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.8}] for number in range(count)}
+    draw(groups, tmp_path / "x.png", "auc")
+    assert (tmp_path / "x.png").read_bytes().startswith(PNG)
+
+
+def test_nested_configs_are_read_flat(tmp_path: Path) -> None:
+    record = read_run(fake(tmp_path / "a", {"fedx.gamma": 0.25}))
+    assert record.config["fedx.gamma"] == 0.25
+    assert nested(record.config)["fedx"]["gamma"] == 0.25
+
+
+def test_names_are_those_of_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(fake(tmp_path / "here"))
+    assert [run.name for run in Comparison.of([Path()]).runs] == ["here"]
+    with pytest.raises(ConfigError, match="no-such"):
+        Comparison.of([Path("no-such")])

@@ -1,0 +1,485 @@
+"""`sweep`: what is varied, the trials that follow, what is kept, stopping, and the whole on Ray."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from apps.config import ConfigError
+from simulations.arguments import parse_grid, parse_random, placed
+from simulations.compare import METRICS, read_run
+from simulations.plan import Sweep, Trial, trial_name
+from simulations.stepped import SteppedRun
+from simulations.sweep import Books, Row, best_toml, standings
+from tests.apps.test_command_line import ROOT, Line
+from tests.battery.federation import Run, federate
+from tests.simulations.test_compare import fake
+
+SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
+DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
+TEXT = 'model="linear" num-server-rounds=3 local-steps=2 checkpoint-every=0'
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+    def never(*arguments: object) -> None:
+        raise AssertionError("Ray was asked for")
+
+    module = ModuleType("simulations.tuning")
+    monkeypatch.setattr(module, "run_trials", never, raising=False)
+    monkeypatch.setitem(sys.modules, "simulations.tuning", module)
+    return Line(monkeypatch, capfd)
+
+
+# What is varied.
+
+
+def test_a_grid_is_written_as_in_toml() -> None:
+    assert parse_grid(["learning-rate=0.01,1e-1, 1", 'strategy="a","b=c"', "resume=true,false"]) == {
+        "learning-rate": [0.01, 0.1, 1],
+        "strategy": ["a", "b=c"],
+        "resume": [True, False],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "low", "high"), [("uniform(0.1,1)", 0.1, 1), ("loguniform(1e-3,1)", 1e-3, 1), ("randint(2,5)", 2, 5)]
+)
+def test_draws_stay_in_their_range_and_fill_it(text: str, low: float, high: float) -> None:
+    trials = draws(text, 200)
+    assert low <= min(trials) <= low * 1.2
+    assert high * 0.8 <= max(trials) <= high
+    assert sorted(trials)[100] == pytest.approx((low * high) ** 0.5 if "log" in text else (low + high) / 2, rel=0.35)
+
+
+def draws(text: str, samples: int, search_seed: int = 0) -> list[Any]:
+    sweep = Sweep(2, {}, random=parse_random([f"x={text}"]), samples=samples, search_seed=search_seed)
+    return [point["x"] for point in sweep._points()]
+
+
+def test_draws_are_addressed() -> None:
+    assert draws("uniform(0,1)", 3) == draws("uniform(0,1)", 9)[:3]
+    assert draws("uniform(0,1)", 3) != draws("uniform(0,1)", 3, search_seed=1)
+    assert set(draws('choice("a","b")', 20)) == {"a", "b"}
+    two = Sweep(2, {}, grid={"y": [1, 2]}, random=parse_random(["z=uniform(0,1)", "x=uniform(0,1)"]), samples=3)
+    points = two._points()
+    assert [point["x"] for point in points] == draws("uniform(0,1)", 3) * 2  # the same at every grid point
+    assert all(point["x"] != point["z"] for point in points)
+
+
+def test_trials_are_points_times_seeds(tmp_path: Path) -> None:
+    sweep = Sweep(2, {**SMALL, "seed": 5}, grid={"learning-rate": [0.1, 1]}, seeds=2)
+    trials = sweep.trials(tmp_path)
+    assert [trial.name for trial in trials] == [
+        "learning-rate=0.1_seed=5",
+        "learning-rate=0.1_seed=6",
+        "learning-rate=1_seed=5",
+        "learning-rate=1_seed=6",
+    ]
+    assert trials[1].path == tmp_path / "trials" / "learning-rate=0.1_seed=6"
+    assert trials[1].config == placed({**SMALL, "learning-rate": 0.1, "seed": 6}, trials[1].path)
+
+
+def test_a_draw_that_repeats_is_left_out(tmp_path: Path) -> None:
+    sweep = Sweep(2, {}, random=parse_random(["local-steps=choice(1,2)"]), samples=20)
+    assert sorted(trial.name for trial in sweep.trials(tmp_path)) == ["local-steps=1_seed=0", "local-steps=2_seed=0"]
+
+
+@pytest.mark.parametrize("value", ["/a/b", "/a-b", "x" * 200, "x" * 201, "é", "..", "a b", "a,b"])
+def test_a_name_is_a_folder_s_name_and_no_other_s(value: str) -> None:
+    others = ["/a/b", "/a-b", "x" * 200, "x" * 201, "é", "..", "a b", "a,b", "-a-b"]
+    name = trial_name({"data-dir": value}, 0)
+    assert name == trial_name({"data-dir": value}, 0)
+    assert len(name) <= 120
+    assert not set(name) & set("/\\, \n:")
+    assert name not in [trial_name({"data-dir": other}, 0) for other in others if other != value]
+
+
+# Wrong input: one line, and Ray is not started.
+
+GRID = ["--grid", "learning-rate=0.1,1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--grid", "learning-rate"], ["--grid 'learning-rate'", "key=value"]),
+        (["--grid", "=1"], ["--grid '=1'", "key=value"]),
+        (["--grid", "learning-rate="], ["no value"]),
+        (["--grid", "strategy=fedx1,fedx2"], ["double quotes"]),
+        (["--grid", "learning-rate=0.1,[1]"], ["numbers"]),
+        (["--grid", "learning-rate=0.1,0.10"], ["0.1", "twice"]),
+        ([*GRID, "--grid", "learning-rate=3"], ["learning-rate", "already varied"]),
+        ([*GRID, "--random", "learning-rate=uniform(0,1)"], ["learning-rate", "--grid and by --random"]),
+        (["--grid", "learning-rat=0.1,1"], ["learning-rat:", "unknown", "'learning-rate'"]),
+        (["--grid", "learning-rate=0.1,-1"], ["learning-rate", "got -1", "> 0", "trial learning-rate=-1"]),
+        (["--grid", "batch-size=1,2.5"], ["batch-size", "got 2.5"]),
+        (["--grid", 'output-dir="a"'], ["output-dir", "the sweep sets it"]),
+        (["--grid", "resume=true"], ["resume", "the sweep sets it"]),
+        (["--grid", "seed=1,2"], ["seed", "--seeds"]),
+        (["--random", "learning-rate=0.1"], ["key=distribution", "uniform(low,high)"]),
+        (["--random", "learning-rate=normal(0,1)"], ["'normal'", "loguniform(low,high)", "choice"]),
+        (["--random", "learning-rate=uniform(1)"], ["uniform(low,high)", "two finite numbers"]),
+        (["--random", 'learning-rate=uniform("a",1)'], ["two finite numbers"]),
+        (["--random", "learning-rate=uniform(0,inf)"], ["two finite numbers"]),
+        (["--random", "local-steps=randint(1.5,3)"], ["two finite integers"]),
+        (["--random", "learning-rate=uniform(1,1)"], ["from 1 to 1 is empty"]),
+        (["--random", "learning-rate=loguniform(1,0.1)"], ["from 1 to 0.1 is empty"]),
+        (["--random", "learning-rate=loguniform(0,1)"], ["low must be positive"]),
+        (["--random", "learning-rate=choice()"], ["no value"]),
+        (["--random", "fedx.gama=uniform(0.1,1)"], ["fedx.gama", "'fedx.gamma'"]),
+        ([], ["no trials", "--grid"]),
+        ([*GRID, "--samples", "3"], ["--samples", "--random"]),
+        ([*GRID, "--grace", "3"], ["--grace", "--asha"]),
+        ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
+        ([*GRID, "-c", "learning-rate=1"], ["learning-rate", "varied too"]),
+        ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
+        ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
+        ([*GRID, "-c", "seed=-1"], ["seed", "-1"]),
+        ([*GRID, "-c", 'dataset="none"'], ["dataset", "'none'"]),
+        ([*GRID, "--resume"], ["--resume", "no sweep in"]),
+        ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
+    ],
+)
+def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
+    code, out, err = command("sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
+    assert (code, out) == (1, "")
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert [part for part in parts if part not in err] == []
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("options", [["--mode", "best"], ["--seeds", "0"], ["--jobs", "0"], ["--samples", "x"]])
+def test_a_wrong_option_is_named(command: Line, tmp_path: Path, options: list[str]) -> None:
+    code, _, err = command("sweep", "--out", tmp_path / "s", *GRID, *options)
+    assert code == 2
+    assert options[0] in err
+    assert "Traceback" not in err
+
+
+def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "sweep.toml").write_text("kept")
+    code, _, err = command("sweep", "--out", tmp_path / "s", *GRID)
+    assert code == 1
+    assert "--resume" in err
+    assert (tmp_path / "s" / "sweep.toml").read_text() == "kept"
+
+
+# The books.
+
+
+def books(tmp_path: Path, **more: Any) -> Books:
+    sweep = Sweep(4, SMALL, **{"grid": {"learning-rate": [0.1, 1]}, "seeds": 2, **more})
+    return Books(sweep, tmp_path / "s", sweep.trials(tmp_path / "s"), lambda line: None)
+
+
+def finish(trial: Trial, auc: tuple[float, ...] = (0.5, 0.9, 0.8), **more: Any) -> None:
+    fake(trial.path, trial.config, auc, **more)
+
+
+def test_what_is_kept(tmp_path: Path) -> None:
+    sweep = books(tmp_path)
+    sweep.open(resume=False)
+    a, b, c, d = sweep.trials
+    for trial, last in ((a, 0.6), (b, 0.8), (c, 0.9)):
+        finish(trial, (0.5, 0.95, last))
+        sweep.ended(trial, "")
+    finish(d, clients=None, failure="diverged")
+    sweep.ended(d, "")
+    outcome = sweep.close()
+    rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
+    assert list(rows[0]) == [
+        "trial",
+        "learning-rate",
+        "seed",
+        "status",
+        "auc",
+        "best_auc",
+        "rounds",
+        "seconds",
+        "reason",
+    ]
+    assert [(row["status"], row["auc"], row["best_auc"], row["rounds"]) for row in rows[:3]] == [
+        ("finished", "0.6", "0.95", "2"),
+        ("finished", "0.8", "0.95", "2"),
+        ("finished", "0.9", "0.95", "2"),
+    ]
+    assert (rows[3]["learning-rate"], rows[3]["seed"], rows[3]["reason"]) == ("1", "1", "diverged")
+    # one seed of the rate 1 failed, and so its better mean does not count
+    best = tomllib.loads((tmp_path / "s" / "best.toml").read_text())
+    assert best == {**SMALL, "learning-rate": 0.1}
+    assert outcome.best is not None
+    assert (outcome.best.mean, outcome.best.finished) == (pytest.approx(0.7), 2)
+    assert outcome.best.spread == pytest.approx(0.02**0.5)
+    assert "diverged" in outcome.text()
+    assert outcome.json()["trials"][3]["status"] == "failed"
+
+
+def test_min_takes_the_least(tmp_path: Path) -> None:
+    sweep = books(tmp_path, mode="min", seeds=1)
+    sweep.open(resume=False)
+    for trial, last in zip(sweep.trials, (0.6, 0.4), strict=True):
+        finish(trial, (0.5, 0.2, last))
+        sweep.ended(trial, "")
+    best = sweep.close().best
+    assert best is not None
+    assert (best.varied, best.mean) == ({"learning-rate": 1}, 0.4)
+    assert sweep.rows[sweep.trials[0].name].best == 0.2
+
+
+def test_a_trial_whose_process_died_is_a_failed_run(tmp_path: Path) -> None:
+    sweep = books(tmp_path)
+    sweep.open(resume=False)
+    first, second, *_ = sweep.trials
+    finish(first, clients=None)
+    sweep.ended(first, "killed")
+    sweep.ended(second, "")
+    assert read_run(first.path).reason == "killed"
+    assert [sweep.rows[trial.name].status for trial in (first, second)] == ["failed", "failed"]
+    assert "holds no run" in sweep.rows[second.name].reason
+
+
+def test_nothing_finished_is_no_best(tmp_path: Path) -> None:
+    sweep = books(tmp_path)
+    rows = {trial.name: Row("failed") for trial in sweep.trials}
+    assert [standing.finished for standing in standings(sweep.trials, rows, "max")] == [0, 0]
+    sweep.open(resume=False)
+    assert sweep.close().best is None
+    assert not (tmp_path / "s" / "best.toml").exists()
+
+
+def test_resume_keeps_what_ended_with_this_config(tmp_path: Path) -> None:
+    before = books(tmp_path)
+    before.open(resume=False)
+    a, b, c, d = before.trials
+    finish(a)
+    finish(b, clients=None, failure="stopped early: auc 0.5 after round 1 of 3")
+    finish(c, clients=None, failure="diverged")
+    finish(d, clients=None)
+    again = books(tmp_path)
+    again.open(resume=True)
+    assert again.waiting() == [c, d]
+    assert [again.rows[trial.name].status for trial in (a, b)] == ["finished", "stopped"]
+    assert a.path.exists()
+    assert not c.path.exists()
+    assert not d.path.exists()
+
+
+@pytest.mark.parametrize("change", [{"config": {"local-steps": 3}}, {"clients": 5}])
+def test_resume_runs_again_what_had_another_config(tmp_path: Path, change: dict[str, Any]) -> None:
+    sweep = books(tmp_path)
+    sweep.open(resume=False)
+    trial = sweep.trials[0]
+    fake(trial.path, {**trial.config, **change.get("config", {})}, clients=change.get("clients", 4))
+    again = books(tmp_path)
+    again.open(resume=True)
+    assert trial in again.waiting()
+
+
+def test_resume_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    books(tmp_path).open(resume=False)
+    with pytest.raises(ConfigError, match=r"grid\.learning-rate is \[0\.2\].*has \[0\.1, 1\]"):
+        books(tmp_path, grid={"learning-rate": [0.2]}).open(resume=True)
+    (tmp_path / "s" / "sweep.toml").write_text("[")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        books(tmp_path).open(resume=True)
+
+
+def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
+    sweep = books(tmp_path, grid={"fedx.gamma": [0.25]}, seeds=1)
+    (standing,) = standings(sweep.trials, {sweep.trials[0].name: Row("finished", final=0.75)}, "max")
+    (tmp_path / "best.toml").write_text(best_toml(sweep.sweep, standing))
+    code, *_ = command("run", "--out", tmp_path / "run", "--clients", 2, "-c", tmp_path / "best.toml", "--quiet")
+    assert code == 0
+    config = Run(tmp_path / "run").result["config"]
+    assert (config["model"], config["num-server-rounds"], config["fedx"]["gamma"]) == ("linear", 3, 0.25)
+
+
+# A run that waits at each round.
+
+
+def stepped(path: Path) -> SteppedRun:
+    return SteppedRun(3, placed(SMALL, path), 3)
+
+
+def test_a_stepped_run_is_the_plain_run(tmp_path: Path) -> None:
+    plain, _ = federate(tmp_path / "plain", SMALL | DEFAULTS, clients=3)
+    run = stepped(tmp_path / "stepped")
+    rounds = []
+    while (line := run.advance()) is not None:
+        rounds.append(line["round"])
+        assert not (tmp_path / "stepped" / "result.json").exists()
+    assert rounds == [0, 1, 2]
+    assert run.failure == ""
+    assert Run(tmp_path / "stepped").untimed == plain.untimed
+    assert Run(tmp_path / "stepped").model_bytes == plain.model_bytes
+    run.stop("too late")
+    assert read_run(tmp_path / "stepped").status == "finished"
+
+
+def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
+    run = stepped(tmp_path / "a")
+    run.advance()
+    line = run.advance()
+    assert line is not None
+    assert line["round"] == 1
+    run.stop("auc 0.5 after round 1 of 3")
+    record = read_run(tmp_path / "a")
+    assert (record.status, record.reason) == ("stopped", "stopped early: auc 0.5 after round 1 of 3")
+    assert record.facts["rounds"] == 1
+    assert run.failure == record.reason
+    federate(tmp_path / "plain", SMALL, clients=3)  # nobody listens any more
+    assert len(Run(tmp_path / "plain").lines) == 4
+
+
+def test_a_stepped_run_tells_why_it_failed(tmp_path: Path) -> None:
+    config = placed({**SMALL, "dataset": "npz", "data-dir": "/nowhere.npz"}, tmp_path / "a")
+    run = SteppedRun(3, config, 3)
+    assert run.advance() is None
+    assert "/nowhere.npz" in run.failure
+    assert read_run(tmp_path / "a").reason == run.failure
+
+
+# On Ray: each test is one command, or a few in turn.
+
+slow = pytest.mark.slow
+
+
+def sweep_command(out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "simulations", "sweep", "--clients", "2", "--out", str(out), *options]
+
+
+def call(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = sweep_command(out, *options)
+    elsewhere = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}  # only --address counts
+    return subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True, check=False, timeout=120)
+
+
+def statuses(out: Path) -> dict[str, str]:
+    return {row["trial"]: row["status"] for row in csv.DictReader((out / "sweep.csv").read_text().splitlines())}
+
+
+@slow
+def test_a_sweep(tmp_path: Path) -> None:
+    """A grid with a configuration that fails; its trials are those of the plain command, bit for bit."""
+    out = tmp_path / "s"
+    options = ["-c", TEXT, "--grid", "fedx.positive-batch-size=16,100000", "--seeds", "2", "--jobs", "2", "--json"]
+    done = call(out, *options)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["best"]["varied"] == {"fedx.positive-batch-size": 16}
+    assert sorted(statuses(out).values()) == ["failed", "failed", "finished", "finished"]
+    assert len(done.stderr.splitlines()) == 4  # one a trial, and no other word
+    assert "100000" in done.stderr
+    assert sorted(path.name for path in out.iterdir()) == ["best.toml", "sweep.csv", "sweep.toml", "trials"]
+    for seed in range(2):
+        config = {**SMALL, **DEFAULTS, "fedx.positive-batch-size": 16, "seed": seed}
+        plain, _ = federate(tmp_path / f"plain{seed}", config, clients=2)
+        trial = Run(out / "trials" / f"fedx.positive-batch-size=16_seed={seed}")
+        assert trial.untimed == plain.untimed
+        assert trial.model_bytes == plain.model_bytes
+    compared = subprocess.run(
+        [sys.executable, "-m", "simulations", "compare", *map(str, (out / "trials").iterdir()), "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert len(json.loads(compared.stdout)["runs"]) == 4
+
+
+@slow
+def test_asha_stops_the_worse_trials(tmp_path: Path) -> None:
+    """One after the other, from the best to the worst: at the first rung all but the first are cut off."""
+    out = tmp_path / "s"
+    config = 'strategy="local-sgd" model="linear" num-server-rounds=12 local-steps=4 checkpoint-every=0'
+    done = call(
+        out, "-c", config, "--grid", "learning-rate=0.1,1e-5,1e-6", "--metric", "loss", "--asha", "--grace", "2"
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(statuses(out).values()) == ["finished", "stopped", "stopped"]
+    for rate in ("1e-05", "1e-06"):
+        run = read_run(out / "trials" / f"learning-rate={rate}_seed=0")
+        assert run.status == "stopped"
+        assert run.facts["rounds"] == 2
+        assert run.reason.endswith("after round 2 of 12")
+    assert tomllib.loads((out / "best.toml").read_text())["learning-rate"] == 0.1
+
+
+@slow
+def test_ctrl_c_and_resume(tmp_path: Path) -> None:
+    out = tmp_path / "s"
+    options = ["-c", TEXT, "-c", "num-server-rounds=40", "--grid", "learning-rate=0.01,0.02,0.03,0.04,0.05,0.06"]
+    with subprocess.Popen(sweep_command(out, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert first.startswith("1/6  finished")
+    assert process.returncode == 130, err
+    assert "--resume" in err.splitlines()[-1]
+    assert "Traceback" not in err
+    kept = [name for name, status in statuses(out).items() if status == "finished"]
+    assert 1 <= len(kept) < 6
+    assert not any(status in ("stopped", "failed") for status in statuses(out).values())
+    results = {name: (out / "trials" / name / "result.json").stat().st_mtime_ns for name in kept}
+    refused = call(out, *options)
+    assert (refused.returncode, "--resume" in refused.stderr) == (1, True)
+    done = call(out, *options, "--resume", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert set(statuses(out).values()) == {"finished"}
+    assert {name: (out / "trials" / name / "result.json").stat().st_mtime_ns for name in kept} == results
+
+
+@slow
+def test_all_failed(tmp_path: Path) -> None:
+    done = call(tmp_path / "s", "-c", f'{TEXT} dataset="npz" data-dir="/nowhere.npz"', "--seeds", "2", "--quiet")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "all 2 trials failed" in done.stderr
+    assert "/nowhere.npz" in done.stderr
+
+
+@slow
+def test_no_ray_at_the_address(tmp_path: Path) -> None:
+    done = call(tmp_path / "s", "-c", TEXT, "--seeds", "2", "--address", "127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+# A model that ends its process at once, as the kernel does where memory runs out.
+KILLER = """
+import os
+
+def net(shape):
+    os.kill(os.getpid(), 9)
+"""
+
+
+@slow
+def test_a_trial_whose_process_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "killer.py").write_text(KILLER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    done = call(tmp_path / "s", "-c", "num-server-rounds=1", "--grid", 'model="killer:net","linear"')
+    assert done.returncode == 0, done.stderr
+    assert list(statuses(tmp_path / "s").values()) == ["failed", "finished"]
+    assert len(done.stderr.splitlines()) == 2
+    assert "the trial's process ended: " in done.stderr
+    assert "Traceback" not in done.stderr
