@@ -31,6 +31,12 @@ from problems.randomness import Purpose, seed_sequence
 from problems.sampling import Indices
 
 
+def on_device(indices: Indices, device: torch.device) -> Tensor:
+    """Indices as a tensor on the device; to a GPU from pinned memory, so that the copy waits for nothing."""
+    tensor = torch.from_numpy(indices)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class Site:
     """A client's identity and its resident data.
@@ -72,7 +78,11 @@ class Site:
 
     def rows(self, indices: Indices) -> Tensor:
         """(len(indices), *shape) the features of some samples."""
-        return self.features[torch.from_numpy(indices).to(self.features.device)]
+        return self.features[on_device(indices, self.features.device)]
+
+    def targets(self, indices: Indices) -> Tensor:
+        """(len(indices),) the labels of some samples."""
+        return self.labels[on_device(indices, self.labels.device)]
 
 
 class PayloadClient(NumPyClient):

@@ -29,6 +29,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.base import on_device
 from clients.pairwise import Estimates, PairwiseClient, momentum_step
 from payloads.fedx import SCORING_ROUND, FedXPool, FedXPredictions, InnerEstimates
 from payloads.record import FloatArray, Payload
@@ -152,8 +153,8 @@ class Pool:
     def draw(self, num_positives: int, num_partners: int) -> Draw:
         """Take the next entries of both queues."""
         device, everything = self.all.positive_scores.device, self.all
-        p = torch.from_numpy(self.positives.take(num_positives)).to(device)
-        q = torch.from_numpy(self.partners.take(num_partners)).to(device)
+        p = on_device(self.positives.take(num_positives), device)
+        q = on_device(self.partners.take(num_partners), device)
         return Draw(
             everything.positive_scores[p],
             everything.positive_weights[p],

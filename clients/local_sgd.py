@@ -39,6 +39,5 @@ class LocalSGDClient(PayloadClient):
         )
         for iteration in self.local_iterations(server_round):
             batch = sampler.batch(iteration)
-            labels = site.labels[torch.from_numpy(batch)]
-            sgd_step(self.model, site.rows(batch), labels, training.learning_rate_at(iteration))
+            sgd_step(self.model, site.rows(batch), site.targets(batch), training.learning_rate_at(iteration))
         return self.model.arrays(), len(site), {}

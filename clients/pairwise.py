@@ -21,7 +21,7 @@ import torch
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import PayloadClient, Site
+from clients.base import PayloadClient, Site, on_device
 from payloads.fedx import FedXSettings, InnerEstimates, Momentum
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
@@ -100,7 +100,7 @@ class PairwiseClient(PayloadClient):
         """(m,) labels of partners in float64 where the objective asks for them."""
         if self.objective.partners == "negatives":
             return None
-        return self.site.labels[torch.from_numpy(indices)].double()
+        return self.site.targets(indices).double()
 
     def gradient(self, scores: Tensor, *slopes: Tensor) -> Tensor:
         """(d,) the slopes of all rows pulled back to the parameters."""
@@ -123,7 +123,7 @@ class PairwiseClient(PayloadClient):
 
     def table_rows(self, positives: Indices) -> Tensor:
         """(n,) the places of some positives in the u table."""
-        return torch.from_numpy(self.place[positives]).to(self.site.features.device)
+        return on_device(self.place[positives], self.site.features.device)
 
     def flat(self, values: FloatArray | None) -> Tensor | None:
         """A received (d,) vector as a tensor of its own, or None."""

@@ -26,7 +26,7 @@ from simulations.centralized import centralized as train_centralized
 from simulations.compare import FINISHED, STOPPED, Comparison
 from simulations.engine import run_in_process
 from simulations.flower import FlowerError, run_with_flower
-from simulations.output import log_off, print_json, stdout_to_stderr
+from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
 from simulations.sweep import SweepInterruptedError, run_sweep
 
@@ -235,15 +235,9 @@ def sweep(
         better.value,
         grace if asha else 0,
     )
-    with log_off(quiet), stdout_to_stderr(as_json):
-        outcome = run_sweep(
-            asked,
-            out,
-            resume=resume,
-            jobs=jobs,
-            address=address,
-            say=lambda line: None if quiet else typer.echo(line, err=True),
-        )
+    total = len(asked.trials(out.expanduser().resolve()))
+    with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
+        outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
     if as_json:
         print_json(outcome.json())
     elif not quiet:

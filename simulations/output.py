@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -85,3 +85,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _is_number(cell: str) -> bool:
     return cell == "-" or re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", cell) is not None
+
+
+@contextlib.contextmanager
+def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that takes a line for each of ``total`` things done and writes it to stderr.
+
+    On a terminal the lines stand above a progress bar with the time left.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda line: None if quiet else typer.echo(line, err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left:", TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def say(line: str) -> None:
+            bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            bar.advance(task)
+
+        yield say

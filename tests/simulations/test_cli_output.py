@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.__main__ import cli
-from simulations.output import print_json, shown, table
+from simulations.output import print_json, progress, shown, table
 from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, prose
 
@@ -151,3 +152,25 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
 def test_the_page_names_every_option_of_sweep() -> None:
     named = {option.split()[0] for option in codes(prose(PAGE)) if option.startswith("-")}
     assert options_of("sweep") - named == set()
+
+
+def test_on_a_terminal_lines_stand_above_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress(2, quiet=False) as say:
+        say("1/2  finished  [a]")
+        say("2/2  finished  b")
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "1/2  finished  [a]\n" in told.err
+    assert "2/2  finished  b\n" in told.err
+    uncoloured = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.err)
+    assert "2/2 0:00:0" in uncoloured  # the bar's own count and clock
+
+
+def test_elsewhere_lines_are_plain_and_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    for quiet in (False, True):
+        with progress(1, quiet) as say:
+            say("1/1  finished  a")
+    assert capsys.readouterr().err == "1/1  finished  a\n"
