@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tomli_w
 from numpy.typing import NDArray
 
-from apps.config import ConfigError, RunConfig
+from apps.config import ConfigError, RunConfig, flattened
 from apps.files import read_tensors, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
@@ -181,7 +181,7 @@ class RunDirectory:
         path = self.path / "config.toml"
         if not path.exists():
             raise ConfigError(f"resume: there is no run in {self.path}")
-        before, now = _flat(tomllib.loads(path.read_text("utf-8"))), _flat(config.resolved())
+        before, now = flattened(tomllib.loads(path.read_text("utf-8"))), flattened(config.resolved())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
@@ -220,10 +220,3 @@ def _numbered(base: Path, name: str) -> list[Path]:
 def _next_number(taken: list[Path], name: str) -> int:
     last = taken[-1].name.removeprefix(name).removeprefix("-")
     return int(last or 1) + 1
-
-
-def _flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

@@ -98,6 +98,14 @@ def known_keys() -> dict[str, str]:
     return keys
 
 
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
 def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     """Parse Flower's flat run config.
 

@@ -30,6 +30,16 @@ SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "loss")
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
 
+def better(metric: str) -> Callable[..., float]:
+    """``min`` for the loss, ``max`` for every other metric."""
+    return min if metric == "loss" else max
+
+
+def shown(metrics: Mapping[str, float]) -> str:
+    """The metrics a line of the log has room for."""
+    return "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
+
+
 def engine_of(grid: Grid) -> str:
     """What carries the messages: in-process, flower-simulation or deployment."""
     return str(getattr(grid, "engine", ENGINES.get(type(grid).__name__, type(grid).__name__)))
@@ -70,9 +80,9 @@ class Training:
         evaluator = Evaluator(config, model, data.test)
         log(INFO, "model %s: %d parameters; results in %s", config.run.model, model.dim, self.directory.path)
         arrays = model.arrays()
-        first_round = self.resume(arrays) if config.run.resume else 0
-        if first_round:
-            arrays = self.directory.newest_checkpoint().model
+        first_round = 0
+        if config.run.resume:
+            first_round, arrays = self.resume(arrays)
         self.offer_state_dir(first_round)
         record = model_record(arrays)
         if not first_round:
@@ -118,8 +128,7 @@ class Training:
         if metrics:
             self.metrics = dict(metrics)
             for name, value in metrics.items():
-                better = min if name == "loss" else max
-                self.best[name] = better(self.best.get(name, value), value)
+                self.best[name] = better(name)(self.best.get(name, value), value)
         line: dict[str, Any] = {
             "round": server_round,
             **metrics,
@@ -133,14 +142,13 @@ class Training:
         }
         self.directory.append(line)
         width = len(str(self.config.training.num_server_rounds))
-        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
         log(
             INFO,
             "round %*d/%d  %s  sites %d/%d  %.2f s",
             width,
             server_round,
             self.config.training.num_server_rounds,
-            shown,
+            shown(metrics),
             len(report.answered),
             len(report.asked),
             seconds,
@@ -149,8 +157,8 @@ class Training:
         if listener is not None:
             listener(line)
 
-    def resume(self, like: list[FloatArray]) -> int:
-        """Take model, strategy state and history from the newest checkpoint; returns its round."""
+    def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
+        """Take strategy state and history from the newest checkpoint; returns its round and its model."""
         checkpoint = self.directory.newest_checkpoint()
         if checkpoint.server_round > self.config.training.num_server_rounds:
             raise ConfigError(
@@ -171,7 +179,7 @@ class Training:
             self.bytes_down += line["bytes_down"]
             self.metrics = {name: line[name] for name in self.best if name in line} or self.metrics
         log(INFO, "resuming after round %d", checkpoint.server_round)
-        return checkpoint.server_round
+        return checkpoint.server_round, checkpoint.model
 
     def offer_state_dir(self, checkpoint_round: int) -> None:
         """Tell clients which checkpoint is durable, and where to keep state if they share this disk."""

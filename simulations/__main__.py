@@ -18,7 +18,7 @@ from apps.config import ConfigError, RunConfig, known_keys, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
 from apps.server_app import app as server_app
-from apps.training import versions
+from apps.training import better, shown, versions
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import overrides_of, parse_grid, parse_random, placed
@@ -125,7 +125,7 @@ def centralized(
     directory = RunDirectory.open(parsed)
     with log_off(quiet), stdout_to_stderr(as_json):
         data = resources.federated_data(parsed.data, clients)
-        hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {_shown(m)}")
+        hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
         history, named = train_centralized(parsed, data, hook)
         every = parsed.training.evaluate_every
         total = parsed.training.num_server_rounds
@@ -141,7 +141,7 @@ def centralized(
 def _centralized_result(
     config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float
 ) -> dict[str, Any]:
-    best = {name: (min if name == "loss" else max)(m[name] for m in history) for name in history[-1]}
+    best = {name: better(name)(m[name] for m in history) for name in history[-1]}
     return {
         "strategy": "centralized",
         "dataset": config.data.dataset,
@@ -157,10 +157,6 @@ def _centralized_result(
         "versions": versions(),
         "config": config.resolved(),
     }
-
-
-def _shown(metrics: dict[str, float]) -> str:
-    return "  ".join(f"{name} {metrics[name]:.4f}" for name in ("auc", "pauc_fpr30", "pauc_fpr50", "loss"))
 
 
 @cli.command("list")
@@ -220,7 +216,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
-    better = mode or (Mode.MIN if metric == "loss" else Mode.MAX)
+    wanted = mode or (Mode.MIN if better(metric) is min else Mode.MAX)
     if grace > 1 and not asha:
         raise ConfigError("--grace: there is nothing to stop; give --asha too")
     asked = Sweep(
@@ -232,7 +228,7 @@ def sweep(
         search_seed,
         seeds,
         metric,
-        better.value,
+        wanted.value,
         grace if asha else 0,
     )
     total = len(asked.trials(out.expanduser().resolve()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,6 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     for key in ("output-dir", "run-name"):
         if key in flat:
             raise ConfigError(f"{key}: set by --out here, leave it out of --config")
-    return flat
-
-
-def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``."""
-    flat: dict[str, Scalar] = {}
-    for key, value in nested.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat
 
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from apps.config import ConfigError, Scalar
+from apps.config import ConfigError, Scalar, flattened
 from apps.files import write_atomic
 from problems.metrics import binary_metrics
-from simulations.arguments import flattened
 from simulations.output import shown, table
 
 METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss")

@@ -13,9 +13,9 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.randomness import stream
-from simulations.arguments import Distribution, flattened, placed
+from simulations.arguments import Distribution, placed
 from simulations.compare import check_metric
 from simulations.flower import nested
 from simulations.output import shown

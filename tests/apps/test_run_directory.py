@@ -23,8 +23,7 @@ from problems.metrics import binary_metrics
 from problems.models import build_model
 from tests.battery.federation import SMALL, Run, federate, flat_config
 
-LINE_KEYS = {
-    "round",
+METRICS = {
     "auc",
     "pauc_fpr30",
     "pauc_fpr30_raw",
@@ -33,6 +32,9 @@ LINE_KEYS = {
     "average_precision",
     "accuracy",
     "loss",
+}
+LINE_KEYS = METRICS | {
+    "round",
     "bytes_up",
     "bytes_down",
     "clients_asked",
@@ -55,16 +57,6 @@ RESULT_KEYS = {
     "clients",
     "versions",
     "config",
-}
-METRICS = {
-    "auc",
-    "pauc_fpr30",
-    "pauc_fpr30_raw",
-    "pauc_fpr50",
-    "pauc_fpr50_raw",
-    "average_precision",
-    "accuracy",
-    "loss",
 }
 WHOLE: dict[str, Scalar] = {"model": "mlp", "num-server-rounds": 5, "checkpoint-every": 1, "learning-rate": 0.1}
 
