@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
 from payloads.handshake import REFUSAL, SiteReport
-from payloads.record import PayloadError
+from payloads.record import Payload, PayloadError
 from payloads.wire import (
     ARRAYS,
     CONFIG,
@@ -71,12 +72,11 @@ def _site(context: Context, config: RunConfig) -> Site:
     return resources.site(config, num_partitions, partition_id)
 
 
-def make_client(context: Context) -> PayloadClient:
+def make_client(context: Context) -> PayloadClient[Any]:
     """The registered client of this node, on resident data and a resident model skeleton."""
     config = run_config(context)
     site = _site(context, config)
-    model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    return config.algorithm.client(site, model, config.training, config.family)
+    return config.algorithm.client(site, resources.trained(config, site), config.training, config.family)
 
 
 @app.query()
@@ -103,6 +103,12 @@ def query(message: Message, context: Context) -> Message:
     return Message(content(config=facts, payload=report.to_record()), reply_to=message)
 
 
+@lru_cache(maxsize=2)
+def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Payload:
+    """A payload from its encoded fields; the clients of a round that share a process share its read-only arrays."""
+    return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
+
+
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One call of ``fit``: records in, payload in the inbox, state from the context, and back."""
@@ -112,8 +118,9 @@ def train(message: Message, context: Context) -> Message:
     server_round = int(config[ROUND])  # type: ignore[arg-type]
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     extras = find(records, PAYLOAD, ConfigRecord)
-    if extras is not None and client.down is not None:
-        client.inbox = client.down.from_record(extras, {"d": len(parameters[0])})
+    kind: Any = client.down
+    if extras is not None and kind is not None:
+        client.inbox = _decoded(kind, tuple(extras.items()), len(parameters[0]))
     local = dict(find(records, LOCAL, ConfigRecord) or {})
     store = StateStore.of(context, config, local, client.site.partition_id)
     if client.memory is not None:
@@ -147,7 +154,7 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 
-def recall(client: PayloadClient, context: Context, store: StateStore | None, server_round: int) -> object:
+def recall(client: PayloadClient[Any], context: Context, store: StateStore | None, server_round: int) -> object:
     """The client's state: from the context, else from the site's files (a resumed run), else none."""
     assert client.memory is not None
     kept = find(context.state, STATE, ConfigRecord)

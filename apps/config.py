@@ -16,7 +16,9 @@ from pydantic import Field, ValidationError
 
 from apps.registry import ALGORITHMS, Algorithm
 from payloads.settings import Settings, TrainingSettings, kebab
-from problems.data import DATASETS, PARTITIONS, DataError, DataSpec, validate
+from problems.data import DATASETS, PARTITIONS, UNLABELLED, DataError, DataSpec, validate
+from problems.minimax import AUC_MINIMAX, ProblemError
+from problems.minimax.problem import find_factory
 from problems.models import MODELS
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
@@ -135,12 +137,46 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         validate(spec)
     except DataError as error:
         raise ConfigError(str(error)) from None
-    return RunConfig(run, _with_loss(training, run.strategy, algorithm, family), spec, family)
+    _check_participation(run.strategy, algorithm, training)
+    if spec.dataset in UNLABELLED:
+        training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
+    else:
+        training = _with_loss(training, run.strategy, algorithm, family)
+    return RunConfig(run, training, spec, family)
+
+
+def _check_participation(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
+    if algorithm.strategy.needs_all_clients and training.fraction_train < 1:
+        raise ConfigError(
+            f"fraction-train: got {training.fraction_train!r}, but strategy {strategy!r} averages all clients in every "
+            "round, so that it must be 1.0; the fedsgda strategies are made for a few clients a round"
+        )
+
+
+def _with_own_problem(
+    training: TrainingSettings, strategy: str, algorithm: Algorithm, dataset: str
+) -> TrainingSettings:
+    """The loss of a data set that is a problem of its own: its name."""
+    if AUC_MINIMAX not in algorithm.losses:
+        fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
+        raise ConfigError(
+            f"dataset: got {dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve; "
+            f"strategies that can: {', '.join(fitting)}"
+        )
+    if training.loss not in ("auto", dataset):
+        raise ConfigError(f"loss: got {training.loss!r}, but dataset {dataset!r} is a problem of its own: leave it out")
+    return training.model_copy(update={"loss": dataset})
 
 
 def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, family: Settings) -> TrainingSettings:
     loss = algorithm.client.default_loss if training.loss == "auto" else training.loss
-    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY]
+    if ":" in loss and AUC_MINIMAX in algorithm.losses:
+        try:
+            find_factory(loss)
+        except ProblemError as error:
+            raise ConfigError(str(error)) from None
+        return training
+    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY, AUC_MINIMAX]
     if loss not in everything:
         raise ConfigError(_choice("loss", loss, ["auto", *everything]))
     if loss not in algorithm.losses:
@@ -164,9 +200,9 @@ def _parse(
     try:
         return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
     except ValidationError as error:
-        for detail in error.errors():
-            key = prefix + str(detail["loc"][0])
-            problems.append(f"{key}: got {detail['input']!r}, allowed: {keys[key]}")
+        # a key that may be a number or a word has one detail for each; a default goes by its Python name
+        found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
+        problems += [f"{key}: got {got!r}, allowed: {keys[key]}" for key, got in found.items()]
         return None
 
 

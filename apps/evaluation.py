@@ -1,36 +1,96 @@
-"""The server's evaluation of a global model on its own test set."""
+"""The server's view of what a run optimises: where it starts, its metrics, and its names in the model file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
+from apps import resources
 from apps.config import RunConfig
 from payloads.record import FloatArray
-from problems.data import Samples
+from problems.data import FederatedData, Samples
 from problems.metrics import accuracy, binary_metrics
+from problems.minimax import AUC_MINIMAX, SYNTHETIC_PL
+from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
+from problems.models.saddle import network_names
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.objectives.pairwise import make_objective
 
+# What the log of a round shows, in this order.
+SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "grad_phi_sq", "loss")
+# Metrics of which less is better.
+LOWER = ("loss", "grad_phi_sq")
 
-class Evaluator:
-    """Metrics of flat models on (n, *shape) test samples.
 
-    ``loss`` is the run's own objective on the test set: the pairwise risk F over all test pairs, or cross-entropy.
-    ``accuracy`` is at logit 0, which a pairwise loss does not calibrate: it moves when all scores shift.
+def better(metric: str) -> Any:
+    """``min`` or ``max``, whichever is better for a metric."""
+    return min if metric in LOWER else max
+
+
+def shown(metrics: Mapping[str, float]) -> str:
+    """The metrics a line of the log has room for."""
+    return "  ".join(
+        f"{name} {metrics[name]:{'.3e' if name == 'grad_phi_sq' else '.4f'}}" for name in SHOWN if name in metrics
+    )
+
+
+class Evaluator(ABC):
+    """Metrics of flat arrays, by name.
+
+    Attributes:
+        summary: what is trained, for the log.
+    """
+
+    summary: str
+
+    @abstractmethod
+    def start(self) -> list[FloatArray]:
+        """The run's starting point."""
+
+    @abstractmethod
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        """The metrics of some arrays.
+
+        Raises:
+            ValueError: the run has diverged.
+        """
+
+    @abstractmethod
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        """The entries of the model file."""
+
+
+def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
+    """The evaluator that a run config asks for."""
+    if resources.is_problem(config):
+        return ProblemEvaluator(config, data)
+    return ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
+
+
+class ModelEvaluator(Evaluator):
+    """Metrics of a network on (n, *shape) test samples; see `problems.metrics.binary_metrics`.
+
+    ``loss`` is the run's own objective on the test set: the pairwise risk F over all test pairs, cross-entropy, or
+    for `AUC_MINIMAX` what the saddle function has there at its best a, b and lambda, which is the pairwise square
+    risk. ``accuracy`` is at logit 0, which a pairwise loss does not calibrate: it moves when all scores shift.
     """
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
         self.config = config
         self.model = model
+        self.summary = f"model {config.run.model}: {model.dim} parameters"
         self.features = torch.tensor(test.features, dtype=model.dtype, device=model.device)
         self.labels = test.labels
         self.positive = torch.tensor(test.labels == 1, device=model.device)
 
+    def start(self) -> list[FloatArray]:
+        return self.model.arrays()
+
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        """Metrics by name; see `problems.metrics.binary_metrics`."""
         self.model.load(arrays)
         logits = self.model.predict(self.features)
         scores = logits.cpu().numpy()
@@ -42,13 +102,54 @@ class Evaluator:
             "loss": self.loss(logits),
         }
 
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        return network_names(self.model.named(arrays))
+
     def loss(self, logits: torch.Tensor) -> float:
         """The run's objective on the test set."""
         name = self.config.training.loss
         if name == CROSS_ENTROPY:
             return float(cross_entropy(logits.double(), self.positive.double()))
-        objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
         scores = torch.sigmoid(logits) if self.config.training.score == "sigmoid" else logits
+        if name == AUC_MINIMAX:
+            labels, prior = self.positive.double(), float(self.positive.double().mean())
+            best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
+            return float(best) / (prior * (1 - prior)) + 1
+        objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
         if objective.partners == "all":
             return float(objective.risk(scores[self.positive], scores, self.positive.double()))
         return float(objective.risk(scores[self.positive], scores[~self.positive]))
+
+
+class ProblemEvaluator(Evaluator):
+    """Metrics of a minimax problem of its own: ``loss``, its value at the point, and those it names itself.
+
+    The synthetic problem is evaluated on the union of the sites' samples (its sites are of one size, so that the
+    mean over them is f); a user's problem on the test set.
+    """
+
+    def __init__(self, config: RunConfig, data: FederatedData) -> None:
+        samples = data.train if config.training.loss == SYNTHETIC_PL else data.test
+        dtype, device = resources.dtype_of(config.training), resources.device_of(config.training)
+        features = torch.tensor(samples.features, dtype=dtype, device=device)
+        labels = torch.tensor(samples.labels, dtype=dtype, device=device)
+        self.oracle = resources.own_problem(config, features, labels)
+        problem = self.oracle.problem
+        self.summary = f"problem {config.training.loss}: {problem.primal_dim} + {problem.dual_dim} variables"
+
+    def start(self) -> list[FloatArray]:
+        return self.oracle.arrays()
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        self.oracle.load(arrays)
+        metrics = {**self.oracle.metrics(), "loss": self.oracle.value()}
+        if not all(map(_finite, metrics.values())):
+            raise ValueError(f"the metrics are not finite ({metrics}): the run has diverged; lower the step sizes")
+        return metrics
+
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        return {"x": arrays[0][: self.oracle.primal_dim], "y": arrays[0][self.oracle.primal_dim :]}
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0

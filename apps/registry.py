@@ -6,19 +6,30 @@ Adding an algorithm is one row here plus its modules: payload, client, strategy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from clients.base import PayloadClient
+from clients.coda import CodaClient, CodascaClient
+from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
 from clients.fedx import FedX1Client, FedX2Client
 from clients.local_sgd import LocalSGDClient
 from clients.pairwise import LocalPairClient
+from clients.sgdam import LocalSGDAMClient
+from payloads.coda import CodaSettings
+from payloads.fedsgda import FedSGDASettings
 from payloads.fedx import FedXSettings
 from payloads.settings import Settings
+from payloads.sgdam import SGDAMSettings
+from problems.minimax import AUC_MINIMAX
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
+from strategies.coda import Coda, Codasca
+from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
 from strategies.pairwise import LocalPair
+from strategies.sgdam import LocalSGDAM
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Algorithm:
     """
 
     strategy: type[PayloadStrategy]
-    client: type[PayloadClient]
+    client: type[PayloadClient[Any]]
     table: str
     settings: type[Settings]
     losses: tuple[str, ...]
@@ -79,5 +90,68 @@ ALGORITHMS: dict[str, Algorithm] = {
         (CROSS_ENTROPY,),
         "local SGD on cross-entropy with plain averaging (Stich 2019)",
         "nothing",
+    ),
+    "fedsgda-mb": Algorithm(
+        FedSGDAMB,
+        FedSGDAClient,
+        "fedsgda",
+        FedSGDASettings,
+        (AUC_MINIMAX,),
+        "nonconvex-PL minimax, a few clients a round, minibatch estimator (FedSGDA, Frameworks 1-3)",
+        "a local gradient; the global estimate",
+    ),
+    "fedsgda-storm": Algorithm(
+        FedSGDASTORM,
+        FedSGDAStormClient,
+        "fedsgda",
+        FedSGDASettings,
+        (AUC_MINIMAX,),
+        "the same with the STORM estimator, which needs no large batch",
+        "a difference of local gradients; the point before, the global estimate",
+    ),
+    "fedsgda-spider": Algorithm(
+        FedSGDASPIDER,
+        FedSGDAClient,
+        "fedsgda",
+        FedSGDASettings,
+        (AUC_MINIMAX,),
+        "the same with the SPIDER estimator and a periodic large batch of clients (Appendix B)",
+        "a difference of local gradients; the point before, the global estimate",
+    ),
+    "fedsgda-svrg": Algorithm(
+        FedSGDASVRG,
+        FedSGDAClient,
+        "fedsgda",
+        FedSGDASettings,
+        (AUC_MINIMAX,),
+        "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",
+        "a difference of local gradients; the last snapshot, the global estimate",
+    ),
+    "coda": Algorithm(
+        Coda,
+        CodaClient,
+        "coda",
+        CodaSettings,
+        (AUC_MINIMAX,),
+        "minimax AUC by local descent ascent with all clients, stage by stage (CoDA, Guo et al. 2020)",
+        "the stage's reference point; class sums of scores between stages",
+    ),
+    "codasca": Algorithm(
+        Codasca,
+        CodascaClient,
+        "coda",
+        CodaSettings,
+        (AUC_MINIMAX,),
+        "the same with control variates against unequal sites (CODASCA, Yuan et al. 2021)",
+        "control variates; the stage's reference point; class sums of scores between stages",
+    ),
+    "local-sgdam": Algorithm(
+        LocalSGDAM,
+        LocalSGDAMClient,
+        "sgdam",
+        SGDAMSettings,
+        (AUC_MINIMAX,),
+        "local descent ascent with momentum and plain averaging (LocalSGDAM, Sharma et al. 2022)",
+        "momentum",
     ),
 }

@@ -12,10 +12,21 @@ from functools import lru_cache
 import torch
 
 from apps.config import RunConfig
-from clients.base import Site
+from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.data import DataSpec, FederatedData, load
+from problems.minimax import (
+    AUC_MINIMAX,
+    SYNTHETIC_PL,
+    AUCOracle,
+    FunctionOracle,
+    Oracle,
+    SyntheticPL,
+    SyntheticPLOracle,
+    build_problem,
+)
 from problems.models import FlatModel, build_model
+from problems.models.saddle import SaddleNetwork
 
 _load_lock = threading.Lock()
 _skeletons = threading.local()
@@ -64,21 +75,58 @@ def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
 
 def skeleton(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     """A model to set weights into, one a thread; its initial weights are the run's only when just built."""
-    key = (config.run.model, input_shape, config.training.dtype, device_of(config.training))
+    saddle = config.training.loss == AUC_MINIMAX
+    key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training))
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
         cache[key] = new_model(config, input_shape)
     return cache[key]
 
 
-def turn(model: FlatModel) -> AbstractContextManager[object]:
+def turn(model: Trained) -> AbstractContextManager[object]:
     """What to hold while a client trains: torch's generators are the process's, so models that draw from them
     (dropout; a user's own module may) train one at a time, or their numbers would depend on the threads."""
     return _generator_lock if model.stochastic else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """A model with the run's seeded initial weights."""
+    """A model with the run's seeded initial weights; with the saddle's scalars where the loss has them."""
     training = config.training
-    module = build_model(config.run.model, input_shape, training.seed)
+    with _generator_lock:  # the weights are drawn from a fork of the generators that a client may be training with
+        module = build_model(config.run.model, input_shape, training.seed)
+    if training.loss == AUC_MINIMAX:
+        module = SaddleNetwork(module)
     return FlatModel(module, dtype=dtype_of(training), device=device_of(training))
+
+
+def is_problem(config: RunConfig) -> bool:
+    """Whether the run minimises a problem of its own, which needs no model of ours."""
+    return config.training.loss == SYNTHETIC_PL or ":" in config.training.loss
+
+
+def own_problem(config: RunConfig, features: torch.Tensor, labels: torch.Tensor) -> FunctionOracle:
+    """The oracle of such a problem on some samples.
+
+    Raises:
+        ProblemError: a user's problem that cannot be used.
+    """
+    loss = config.training.loss
+    if loss == SYNTHETIC_PL and features.device.type == "cpu":
+        return SyntheticPLOracle(SyntheticPL(features))
+    problem = SyntheticPL(features) if loss == SYNTHETIC_PL else build_problem(loss, features, labels)
+    return FunctionOracle(problem, dtype=dtype_of(config.training), device=device_of(config.training))
+
+
+@lru_cache(maxsize=65536)
+def _resident_problem(config: RunConfig, site: Site) -> Oracle:
+    return own_problem(config, site.features, site.labels)
+
+
+def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
+    """What a client of this site moves: the model skeleton, or the oracle of its minimax problem."""
+    if is_problem(config):
+        return _resident_problem(config, site)
+    model = skeleton(config, tuple(site.features.shape[1:]))
+    if config.training.loss == AUC_MINIMAX:
+        return AUCOracle(model, site.features, site.labels, sigmoid=config.training.score == "sigmoid")
+    return model

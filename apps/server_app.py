@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, parse_run_config
+from apps.evaluation import shown
 from apps.training import Training
 from payloads.record import PayloadError
 from problems.data import DataError
@@ -42,13 +43,10 @@ def main(grid: Grid, context: Context) -> None:
     except BaseException as error:
         directory.fail(f"{type(error).__name__}: {error}")
         raise
-    metrics = result["metrics"]
     log(
         INFO,
-        "finished: auc %.4f  pauc_fpr30 %.4f  pauc_fpr50 %.4f  in %.1f s; see %s",
-        metrics["auc"],
-        metrics["pauc_fpr30"],
-        metrics["pauc_fpr50"],
+        "finished: %s  in %.1f s; see %s",
+        shown(result["metrics"]),
         result["wall_seconds"],
         directory.path / "result.json",
     )

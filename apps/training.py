@@ -18,26 +18,15 @@ from flwr.serverapp import Grid
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator
+from apps.evaluation import Evaluator, better, make_evaluator, shown
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 
 ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": "deployment"}
-SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "loss")
 # called with each line of metrics.jsonl once it is written; what it raises ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
-
-
-def better(metric: str) -> Callable[..., float]:
-    """``min`` for the loss, ``max`` for every other metric."""
-    return min if metric == "loss" else max
-
-
-def shown(metrics: Mapping[str, float]) -> str:
-    """The metrics a line of the log has room for."""
-    return "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
 
 
 def engine_of(grid: Grid) -> str:
@@ -76,10 +65,9 @@ class Training:
             self.engine,
         )
         data = resources.federated_data(config.data, len(roster))
-        model = resources.new_model(config, data.input_shape)
-        evaluator = Evaluator(config, model, data.test)
-        log(INFO, "model %s: %d parameters; results in %s", config.run.model, model.dim, self.directory.path)
-        arrays = model.arrays()
+        evaluator = make_evaluator(config, data)
+        log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
+        arrays = evaluator.start()
         first_round = 0
         if config.run.resume:
             first_round, arrays = self.resume(arrays)
@@ -92,7 +80,7 @@ class Training:
             self.write(0, evaluator(arrays), begun, exchange)
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
             record, arrays = self.round(server_round, record, arrays, evaluator)
-        self.directory.save_model(model.named(arrays))
+        self.directory.save_model(evaluator.named(arrays))
         result = self.result(len(roster))
         self.directory.finish(result)
         return result
@@ -108,6 +96,7 @@ class Training:
         replies = list(self.grid.send_and_receive(messages, timeout=training.round_timeout))
         exchange = time.perf_counter() - sent
         aggregated, _ = self.strategy.aggregate_train(server_round, replies)
+        exchange += self.strategy.report.exchange_seconds
         if aggregated is not None:
             record, arrays = aggregated, model_arrays(aggregated)
         last = server_round == training.num_server_rounds
@@ -141,7 +130,15 @@ class Training:
             "server_seconds": seconds - exchange,
         }
         self.directory.append(line)
-        width = len(str(self.config.training.num_server_rounds))
+        if metrics or report.dropped:
+            self.tell(server_round, metrics, seconds)
+        listener = ROUND_LISTENER.get()
+        if listener is not None:
+            listener(line)
+
+    def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
+        """An evaluated round's line in the log, or that of one in which a client was dropped."""
+        report, width = self.strategy.report, len(str(self.config.training.num_server_rounds))
         log(
             INFO,
             "round %*d/%d  %s  sites %d/%d  %.2f s",
@@ -153,9 +150,6 @@ class Training:
             len(report.asked),
             seconds,
         )
-        listener = ROUND_LISTENER.get()
-        if listener is not None:
-            listener(line)
 
     def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
         """Take strategy state and history from the newest checkpoint; returns its round and its model."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -223,9 +224,156 @@ class FedX2(FedX1):
         self.keep_momentum(momentum)
 
 
+class Minimax(Averaging):
+    """AUC as a minimax problem: a, b and lambda beside the weights; with lambda's gradient negated, all descend."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.saddle = torch.zeros(3, requires_grad=True)
+        self.parameters.append(self.saddle)
+        self.weights.append(torch.zeros(3))
+        self.prior = float(torch.cat([labels for _, labels in sites]).mean())
+        self.rate = plan.learning_rate
+
+    def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor]:
+        """Those of equation (63) on a batch, at the current point."""
+        scores, (a, b, dual), p = self.model(features), self.saddle, self.prior
+        rest = 1 - labels
+        squares = (1 - p) * (scores - a) ** 2 * labels + p * (scores - b) ** 2 * rest
+        linear = 2 * (1 + dual) * scores * (p * rest - (1 - p) * labels)
+        loss = (squares + linear).mean() - p * (1 - p) * dual**2
+        found = list(torch.autograd.grad(loss, self.parameters))
+        found[-1][2].neg_()
+        return found
+
+    def batch_gradients(self, site: int, rows: Tensor) -> list[Tensor]:
+        features, labels = self.sites[site]
+        return self.gradients(features[rows], labels[rows])
+
+    def step(self, directions: Sequence[Tensor], rate: float) -> None:
+        with torch.no_grad():
+            for parameter, direction in zip(self.parameters, directions, strict=True):
+                parameter.add_(direction, alpha=-rate)
+
+    def to(self, point: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, point, strict=True):
+                parameter.copy_(value)
+
+
+class FedSGDA(Minimax):
+    """FedSGDA; ``estimator`` is mb, storm, spider or svrg, with a large batch of all sites every tenth round."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module, estimator: str) -> None:
+        super().__init__(sites, plan, model)
+        self.estimator, self.t, self.rate = estimator, 0, 0.1
+        self.estimate = [torch.zeros_like(weight) for weight in self.weights]
+        self.reference, self.carried = self.weights, self.estimate
+
+    def round(self) -> None:
+        large = self.estimator in ("spider", "svrg") and self.t % 10 == 0
+        cohort = range(len(self.sites)) if large else self.rng.choice(len(self.sites), self.plan.cohort, replace=False)
+        weight = 0.0 if large or self.estimator == "mb" else 1.0
+        if self.estimator == "storm":
+            weight = 1 - min(1.0, (self.t + 1) ** (-2 / 3)) if self.t else 0.0
+        self.estimate = [torch.zeros_like(value) for value in self.weights]
+        for site in cohort:
+            for point, factor in ((self.weights, 1.0), (self.reference, -weight)):
+                if factor:
+                    self.to(point)
+                    for total, gradient in zip(self.estimate, self.gradients(*self.sites[int(site)]), strict=True):
+                        total.add_(gradient, alpha=factor / len(cohort))
+        for total, carried in zip(self.estimate, self.carried, strict=True):
+            total.add_(carried, alpha=weight)
+        if self.estimator != "svrg" or large:
+            self.reference, self.carried = self.weights, self.estimate
+        super().round()
+        self.t += 1
+
+    def train(self, site: int) -> None:
+        rate = self.rate / ((self.t + 1) ** (1 / 3) if self.estimator == "storm" else 1)
+        for rows in self.batches(len(self.sites[site][1])):
+            own = [parameter.detach().clone() for parameter in self.parameters]
+            here = self.batch_gradients(site, rows)
+            self.to(self.weights)
+            there = self.batch_gradients(site, rows)
+            self.to(own)
+            self.step([a - b + c for a, b, c in zip(here, there, self.estimate, strict=True)], rate)
+
+
+class Coda(Minimax):
+    """CoDA's proximal steps in x, ascent in lambda."""
+
+    PULL = 0.002
+
+    def train(self, site: int) -> None:
+        for rows in self.batches(len(self.sites[site][1])):
+            self.step(self.batch_gradients(site, rows), self.rate)
+            with torch.no_grad():
+                for parameter, weight in zip(self.parameters[:-1], self.weights[:-1], strict=True):
+                    parameter.add_(weight, alpha=self.rate * self.PULL).div_(1 + self.rate * self.PULL)
+                x, reference = self.saddle[:2], self.weights[-1][:2]
+                x.add_(reference, alpha=self.rate * self.PULL).div_(1 + self.rate * self.PULL)
+
+
+class Codasca(Coda):
+    """CoDA with control variates."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.control = [torch.zeros_like(weight) for weight in self.weights]
+        self.controls: dict[int, list[Tensor]] = {}
+
+    def train(self, site: int) -> None:
+        own = self.controls.get(site) or [torch.zeros_like(weight) for weight in self.weights]
+        total = [torch.zeros_like(weight) for weight in self.weights]
+        for rows in self.batches(len(self.sites[site][1])):
+            gradients = self.batch_gradients(site, rows)
+            for summed, gradient in zip(total, gradients, strict=True):
+                summed += gradient
+            with torch.no_grad():
+                for parameter, weight in zip(self.parameters[:-1], self.weights[:-1], strict=True):
+                    parameter.lerp_(weight, self.rate * self.PULL)
+                self.saddle[:2].lerp_(self.weights[-1][:2], self.rate * self.PULL)
+            self.step([g - a + c for g, a, c in zip(gradients, own, self.control, strict=True)], self.rate)
+        self.controls[site] = [summed / self.plan.steps for summed in total]
+        for control, new, old in zip(self.control, self.controls[site], own, strict=True):
+            control.add_(new - old, alpha=1 / len(self.sites))
+
+
+class LocalSGDAM(Minimax):
+    """Descent ascent along a momentum, which is averaged too."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.momentum = [torch.zeros_like(weight) for weight in self.weights]
+        self.summed = self.momentum
+
+    def round(self) -> None:
+        self.summed = [torch.zeros_like(weight) for weight in self.weights]
+        super().round()
+        self.momentum = [total / self.plan.cohort for total in self.summed]
+
+    def train(self, site: int) -> None:
+        momentum = [value.clone() for value in self.momentum]
+        for rows in self.batches(len(self.sites[site][1])):
+            self.step(momentum, 0.099)
+            for average, gradient in zip(momentum, self.batch_gradients(site, rows), strict=True):
+                average.mul_(0.01).add_(gradient, alpha=0.99)
+        for total, average in zip(self.summed, momentum, strict=True):
+            total += average
+
+
 LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
     "fedx1": FedX1,
     "fedx2": FedX2,
     "local-pair": LocalPair,
     "local-sgd": Averaging,
+    "fedsgda-mb": partial(FedSGDA, estimator="mb"),
+    "fedsgda-storm": partial(FedSGDA, estimator="storm"),
+    "fedsgda-spider": partial(FedSGDA, estimator="spider"),
+    "fedsgda-svrg": partial(FedSGDA, estimator="svrg"),
+    "coda": Coda,
+    "codasca": Codasca,
+    "local-sgdam": LocalSGDAM,
 }

@@ -23,6 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
 from problems.data.images import FASHION_FILES, fashion_mnist
 from simulations.engine import run_in_process
@@ -116,9 +117,10 @@ def alternate(
 ) -> Rounds:
     """Run a federation in this process, and one round of the rival before each of its rounds.
 
-    A round of the engine is all that happens from one train exchange to the next: messages, clients, aggregation,
-    records. One thread does all of it, so that its CPU time is its wall time on an idle machine. Left out are the
-    handshake, the first ``warm_up`` rounds and the last, which evaluates.
+    A round of the engine is all that happens from its own train exchange to the next one's: messages, clients,
+    aggregation, records, and the exchange of another phase in between. One thread does all of it, so that its CPU time
+    is its wall time on an idle machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which
+    evaluates.
     """
     torch.set_num_threads(1)
     rounds, now = Rounds(), CLOCKS[clock]
@@ -131,7 +133,8 @@ def alternate(
 
         def alternating(messages: Any, *, timeout: float | None = None) -> list[Message]:
             messages = list(messages)
-            if not messages or messages[0].metadata.message_type != TRAIN_MESSAGE:
+            own = messages and messages[0].metadata.message_type == TRAIN_MESSAGE
+            if not own or PHASE in messages[0].content.config_records[CONFIG]:
                 return list(send(messages, timeout=timeout))
             stopped = now()
             if resumed:

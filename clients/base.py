@@ -12,8 +12,9 @@ between rounds is `state`. None of it needs Flower's runtime, so a client can be
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,16 +29,10 @@ from payloads.wire import ROUND
 from problems.models import FlatModel
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
-from problems.sampling import Indices
+from problems.sampling import Indices, on_device
 
 
-def on_device(indices: Indices, device: torch.device) -> Tensor:
-    """Indices as a tensor on the device; to a GPU from pinned memory, so that the copy waits for nothing."""
-    tensor = torch.from_numpy(indices)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Site:
     """A client's identity and its resident data.
 
@@ -85,17 +80,30 @@ class Site:
         return self.labels[on_device(indices, self.labels.device)]
 
 
-class PayloadClient(NumPyClient):
-    """Base of all clients. Subclasses name their records and implement `fit`."""
+class Trained(Protocol):
+    """What a client moves: a `FlatModel`, or the oracle of a minimax problem."""
+
+    stochastic: bool
+    device: torch.device
+
+    def load(self, arrays: Sequence[FloatArray]) -> None:
+        """Set it to what the server sent."""
+
+
+M = TypeVar("M", bound=Trained)
+
+
+class PayloadClient(NumPyClient, Generic[M]):
+    """Base of all clients. Subclasses name their records, and implement `fit` and `evaluate`."""
 
     down: ClassVar[type[Payload] | None] = None
     up: ClassVar[type[Payload] | None] = None
     memory: ClassVar[type[Payload] | None] = None
+    # what it sends in exchanges before a round's own, by their names
+    phases: ClassVar[dict[str, type[Payload]]] = {}
     default_loss: ClassVar[str] = CROSS_ENTROPY
 
-    def __init__(
-        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
-    ) -> None:
+    def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         self.site = site
         self.model = model
         self.training = training
@@ -128,6 +136,10 @@ class PayloadClient(NumPyClient):
         """The numbers of this round's K local iterations, counted over the whole run."""
         steps = self.training.local_steps
         return range((server_round - 1) * steps, server_round * steps)
+
+
+class ScoringClient(PayloadClient[FlatModel]):
+    """Base of the clients that train a network's scores."""
 
     def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Cross-entropy and accuracy of a model on the site's own samples."""

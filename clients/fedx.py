@@ -29,13 +29,12 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import on_device
 from clients.pairwise import Estimates, PairwiseClient, momentum_step
-from payloads.fedx import SCORING_ROUND, FedXPool, FedXPredictions, InnerEstimates
+from payloads.fedx import SCORING, SCORING_ROUND, FedXPool, FedXPredictions, InnerEstimates
 from payloads.record import FloatArray, Payload
 from problems.objectives.pairwise import PairwiseObjective
 from problems.randomness import Purpose, stream
-from problems.sampling import EpochSampler, Indices, PoolQueue
+from problems.sampling import EpochSampler, Indices, PoolQueue, on_device
 
 
 @dataclass(frozen=True)
@@ -171,6 +170,7 @@ class FedX1Client(PairwiseClient):
 
     down = FedXPool
     up = FedXPredictions
+    phases: ClassVar[dict[str, type[Payload]]] = {SCORING: FedXPredictions}
     memory: ClassVar[type[Payload] | None] = None
     default_loss: ClassVar[str] = "psm"
     momentum: Tensor | None = None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from flwr.common import Scalar
 
-from clients.base import PayloadClient
+from clients.base import ScoringClient
 from payloads.record import FloatArray
 from problems.models import FlatModel
 from problems.objectives.classification import cross_entropy_slope
@@ -22,7 +22,7 @@ def sgd_step(model: FlatModel, features: torch.Tensor, labels: torch.Tensor, lea
     model.parameters.add_(gradient, alpha=-learning_rate)
 
 
-class LocalSGDClient(PayloadClient):
+class LocalSGDClient(ScoringClient):
     """K steps of SGD on cross-entropy; nothing but the model travels."""
 
     def fit(

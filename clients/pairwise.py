@@ -21,14 +21,14 @@ import torch
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import PayloadClient, Site, on_device
+from clients.base import ScoringClient, Site
 from payloads.fedx import FedXSettings, InnerEstimates, Momentum
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 from problems.objectives.pairwise import PairwiseObjective, make_objective
 from problems.randomness import Purpose
-from problems.sampling import EpochSampler, Indices
+from problems.sampling import EpochSampler, Indices, on_device
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def momentum_step(model: FlatModel, momentum: Tensor | None, gradient: Tensor, b
     return momentum
 
 
-class PairwiseClient(PayloadClient):
+class PairwiseClient(ScoringClient):
     """What FedX and its local counterpart share: the objective, two samplers (one a class) and the u table."""
 
     memory: ClassVar[type[Payload] | None] = InnerEstimates

@@ -25,7 +25,7 @@ from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
 
 # The exchange before round 1: every client scores K batches with the initial model and takes no step (lines 3-4).
-SCORING_ROUND = 0
+SCORING_ROUND, SCORING = 0, "scoring"
 
 
 class FedXSettings(Settings):

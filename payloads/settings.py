@@ -52,6 +52,13 @@ class TrainingSettings(Settings):
     min_train_nodes: int = Field(
         1, ge=1, description="fewest good replies a round needs before the run stops, an integer >= 1"
     )
+    replace_dropped: bool = Field(
+        False,
+        description="true: ask another client in the place of one that gave no good reply; false: average the others",
+    )
+    server_learning_rate: float = Field(
+        1.0, gt=0, description="server's step from the old model to the clients' mean, a number > 0 (codasca)"
+    )
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     dtype: Literal["float32", "float64"] = Field(

@@ -21,6 +21,8 @@ METRICS = "metrics"
 LOCAL = "local"
 
 ROUND = "server-round"
+# which of a round's exchanges a message belongs to; absent in its own
+PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
@@ -29,7 +31,10 @@ MODEL_ARRAYS = ("parameters", "buffers")
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    return ArrayRecord({name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
+    record = ArrayRecord()  # made from a dictionary, it would copy every Array
+    for name, value in zip(MODEL_ARRAYS, arrays, strict=False):
+        record[name] = _encode(value)
+    return record
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:

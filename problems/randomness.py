@@ -25,6 +25,9 @@ class Purpose(StrEnum):
     INDEPENDENT_POSITIVES = "independent positives"
     INDEPENDENT_PARTNERS = "independent partners"
     TORCH = "torch"
+    GRADIENT_CLIENTS = "gradient clients"
+    REPLACEMENTS = "replacements"
+    REFERENCE_NOISE = "reference noise"
 
 
 def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

@@ -7,11 +7,18 @@ batch number ``t`` is the same whether or not the batches before it were asked f
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from problems.randomness import Purpose, stream
 
 Indices = NDArray[np.int64]
+
+
+def on_device(indices: Indices, device: torch.device) -> torch.Tensor:
+    """Indices as a tensor on the device; to a GPU from pinned memory, so that the copy waits for nothing."""
+    tensor = torch.from_numpy(indices)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 class EpochSampler:

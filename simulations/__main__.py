@@ -1,33 +1,32 @@
-"""``python -m simulations``: run, compare, sweep, list and centralized references from the command line."""
+"""``python -m simulations``: run, compare, sweep, reproduce, list and centralized references from the command line."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from apps import resources
-from apps.artifacts import RunDirectory
-from apps.client_app import app as client_app
-from apps.config import ConfigError, RunConfig, known_keys, parse_run_config
+from apps.config import ConfigError, known_keys, parse_run_config
+from apps.evaluation import better, shown
 from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
-from apps.server_app import app as server_app
-from apps.training import better, shown, versions
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import overrides_of, parse_grid, parse_random, placed
-from simulations.centralized import centralized as train_centralized
-from simulations.compare import FINISHED, STOPPED, Comparison
-from simulations.engine import run_in_process
+from simulations.catalogue import catalogue, description, summary
+from simulations.compare import Comparison
+from simulations.expansion import expand
+from simulations.experiment import find_experiment
 from simulations.flower import FlowerError, run_with_flower
+from simulations.launch import run_centralized, run_federation
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
+from simulations.records import FINISHED, STOPPED
+from simulations.reproduce import Reproduction, ReproductionInterruptedError
 from simulations.sweep import SweepInterruptedError, run_sweep
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -64,6 +63,15 @@ class Section(StrEnum):
     PARTITIONS = "partitions"
     MODELS = "models"
     KEYS = "keys"
+    EXPERIMENTS = "experiments"
+
+
+class Profile(StrEnum):
+    """How much of an experiment is run."""
+
+    SMOKE = "smoke"
+    QUICK = "quick"
+    FULL = "full"
 
 
 SECTIONS = {
@@ -91,7 +99,7 @@ def run(
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
             try:
-                run_in_process(server_app, client_app, clients, flat, threads)
+                run_federation(clients, flat, threads)
             except RunFailedError:
                 if quiet:
                     raise
@@ -118,77 +126,51 @@ def centralized(
     out: Out, config: Overrides = None, clients: Clients = 8, quiet: Quiet = False, as_json: Json = False
 ) -> None:
     """Train on the union of the clients' data: pairwise SGD, or SOX for a non-linear outer function."""
-    parsed = parse_run_config(placed(overrides_of(config), out))
-    if parsed.run.resume:
-        raise ConfigError("resume: a centralised reference is trained in one go; leave the key out")
-    begun = time.perf_counter()
-    directory = RunDirectory.open(parsed)
+    flat = placed(overrides_of(config), out)
+    hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
     with log_off(quiet), stdout_to_stderr(as_json):
-        data = resources.federated_data(parsed.data, clients)
-        hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
-        history, named = train_centralized(parsed, data, hook)
-        every = parsed.training.evaluate_every
-        total = parsed.training.num_server_rounds
-        rounds = [0, *sorted({*range(every, total + 1, every), total})]
-        for server_round, metrics in zip(rounds, history, strict=True):
-            directory.append({"round": server_round, **metrics})
-        directory.save_model(named)  # type: ignore[arg-type]
-        directory.finish(_centralized_result(parsed, history, clients, time.perf_counter() - begun))
+        run_centralized(clients, flat, hook)
     if as_json:
         typer.echo((out / "result.json").read_text("utf-8"), nl=False)
-
-
-def _centralized_result(
-    config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float
-) -> dict[str, Any]:
-    best = {name: better(name)(m[name] for m in history) for name in history[-1]}
-    return {
-        "strategy": "centralized",
-        "dataset": config.data.dataset,
-        "seed": config.training.seed,
-        "engine": "centralized",
-        "rounds": config.training.num_server_rounds,
-        "metrics": history[-1],
-        "best": best,
-        "bytes_up": 0,
-        "bytes_down": 0,
-        "wall_seconds": seconds,
-        "clients": clients,
-        "versions": versions(),
-        "config": config.resolved(),
-    }
 
 
 @cli.command("list")
 def list_everything(
     section: Annotated[Section | None, typer.Argument(help="only these")] = None, as_json: Json = False
 ) -> None:
-    """List strategies, data sets, partitions, models and run-config keys, one line each."""
+    """List strategies, data sets, partitions, models, run-config keys and experiments, one line each."""
     chosen = {name: rows for name, rows in SECTIONS.items() if section in (None, name)}
+    experiments = catalogue() if section in (None, Section.EXPERIMENTS) else {}
     if as_json:
-        print_json({name: rows for name, (_, rows) in chosen.items()})
+        found: dict[str, Any] = {name: rows for name, (_, rows) in chosen.items()}
+        if experiments:
+            found["experiments"] = {name: summary(experiment) for name, experiment in experiments.items()}
+        print_json(found)
         return
+    if experiments:
+        lines = {name: description(experiment) for name, experiment in experiments.items()}
+        chosen["experiments"] = ("experiments", lines)
     for title, rows in chosen.values():
         typer.echo(f"{title}:")
         width = max(map(len, rows))
-        for name, description in rows.items():
-            typer.echo(f"  {name:<{width}}  {description}")
+        for name, told in rows.items():
+            typer.echo(f"  {name:<{width}}  {told}")
 
 
 @cli.command()
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run directories")],
-    metric: Annotated[str, typer.Option(help="whose curve compare.png shows")] = "auc",
+    metric: Annotated[str | None, typer.Option(help="whose curve compare.png shows; auc where runs have it")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="a folder for compare.csv and compare.png")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs: their metrics in the last evaluated round, their costs, and what differs in their configs."""
     comparison = Comparison.of(directories)
-    comparison.check_metric(metric)
+    drawn = comparison.drawn(metric)
     if out is not None:
-        comparison.save(out, metric)
+        comparison.save(out, drawn)
     if as_json:
-        print_json({"metric": metric, "differing": comparison.differing, "runs": comparison.rows()})
+        print_json({"metric": drawn, "differing": comparison.differing, "runs": comparison.rows()})
     else:
         typer.echo(comparison.text())
 
@@ -243,6 +225,36 @@ def sweep(
         raise RunFailedError(f"all {len(outcome.trials)} trials failed; the first: {' '.join(reason.split())}")
 
 
+@cli.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="an experiment of `list experiments`, or a .toml file")],
+    out: Annotated[Path, typer.Option("--out", help="the reproduction's directory; its runs are in runs/")],
+    profile: Annotated[Profile, typer.Option(help="how much of it is run")] = Profile.QUICK,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="seeds of every run; without, as many as the profile")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
+    if data_dir is not None and not data_dir.expanduser().exists():
+        raise ConfigError(f"--data-dir: there is no {data_dir}")
+    folder = None if data_dir is None else data_dir.expanduser().resolve()
+    reproduction = Reproduction(expand(find_experiment(name), profile.value, seeds, folder), out)
+    with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
+        outcome = reproduction.run(jobs, say)
+    if as_json:
+        print_json(outcome.json())
+    elif not quiet:
+        typer.echo(outcome.text())
+    if outcome.failed:
+        first, reason = next(iter(outcome.failed.items()))
+        count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
+        raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
+
+
 def main() -> None:
     """Entry point: wrong input is one message on stderr and exit code 1, never a traceback."""
     try:
@@ -250,7 +262,7 @@ def main() -> None:
     except (*EXPECTED, RunFailedError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(1) from None
-    except SweepInterruptedError as error:
+    except (SweepInterruptedError, ReproductionInterruptedError) as error:
         print(error, file=sys.stderr)
         raise SystemExit(130) from None
     except KeyboardInterrupt:

@@ -13,8 +13,8 @@ import numpy as np
 
 from apps import resources
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator
-from clients.base import PayloadClient, Site
+from apps.evaluation import ModelEvaluator
+from clients.base import ScoringClient, Site
 from clients.local_sgd import LocalSGDClient
 from clients.pairwise import LocalPairClient
 from payloads.fedx import Momentum
@@ -49,8 +49,8 @@ def centralized(
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
-    client: PayloadClient = kind(site, model, training, config.family)
-    evaluator = Evaluator(config, resources.new_model(config, data.input_shape), data.test)
+    client: ScoringClient = kind(site, model, training, config.family)
+    evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
     arrays = model.arrays()
     history = [evaluator(arrays)]
     for server_round in range(1, training.num_server_rounds + 1):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,94 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from apps.config import ConfigError, Scalar, flattened
+from apps.config import ConfigError
 from apps.files import write_atomic
-from problems.metrics import binary_metrics
-from simulations.output import shown, table
+from simulations.output import shown, shown_metric, table
+from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
 
-METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss")
-COMPARED = ("auc", "pauc_fpr30", "pauc_fpr50", "average_precision", "loss")
-FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
-STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round
+UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 _PLACES = ("output-dir", "run-name", "resume")
 _MEGABYTE = 1e6
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """What a run directory says. ``status`` is finished, stopped, failed or unfinished (interrupted, or under way)."""
-
-    name: str
-    path: Path
-    status: str
-    reason: str
-    result: dict[str, Any]
-    config: dict[str, Scalar]
-    lines: list[dict[str, Any]]
-
-    @cached_property
-    def facts(self) -> dict[str, Any]:
-        """The run in numbers: bytes, seconds, and the metrics of the last evaluated round (None: there is none)."""
-        result, lines = self.result, self.lines
-        evaluated = [line for line in lines if "auc" in line]
-        metrics = evaluated[-1] if evaluated else {}
-        return {
-            "strategy": result.get("strategy", self.config.get("strategy")),
-            "dataset": self.config.get("dataset"),
-            "seed": self.config.get("seed"),
-            "clients": result.get("clients"),
-            "rounds": lines[-1]["round"] if lines else 0,
-            **{name: metrics.get(name) for name in METRICS},
-            "bytes_up": sum(line.get("bytes_up", 0) for line in lines),
-            "bytes_down": sum(line.get("bytes_down", 0) for line in lines),
-            "seconds": result.get("wall_seconds", float(sum(line.get("seconds", 0.0) for line in lines))),
-        }
-
-    def curve(self, metric: str) -> dict[int, float]:
-        """Round -> metric, of evaluated rounds."""
-        return {line["round"]: line[metric] for line in self.lines if metric in line}
-
-    def setting(self, key: str) -> Scalar | None:
-        """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
-        return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
-
-
-def read_run(path: Path, name: str | None = None) -> RunRecord:
-    """Read a run directory.
-
-    Raises:
-        ConfigError: there is no run in it, or one of its files cannot be read.
-    """
-    if not (path / "config.toml").is_file():
-        raise ConfigError(f"{path} holds no run (there is no config.toml)")
-    try:
-        config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
-        result = _object(path / "result.json")
-        failure = _object(path / "failure.json")
-        lines = _lines(path / "metrics.jsonl")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a run ({error})") from None
-    reason = str(failure.get("reason", ""))
-    status = FINISHED if result else UNFINISHED
-    if failure:
-        status = STOPPED if reason.startswith(STOPPED_EARLY) else FAILED
-    return RunRecord(name or path.resolve().name, path, status, reason, {} if failure else result, config, lines)
-
-
-def _object(path: Path) -> dict[str, Any]:
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name} is not an object")
-    return found
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines: the last may be half written."""
-    text = path.read_text("utf-8") if path.exists() else ""
-    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    if not all(isinstance(line, dict) and "round" in line for line in lines):
-        raise ValueError(f"{path.name} has a line without a round")
-    return lines
 
 
 @dataclass(frozen=True)
@@ -129,6 +47,12 @@ class Comparison:
         clients = {run.setting("clients") for run in self.runs} - {None}  # an unfinished run does not say
         return [*found, "clients"] if len(clients) > 1 else found
 
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Every metric that one of the runs has, the known ones first and in their order."""
+        found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
+        return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
+
     def label(self, run: RunRecord) -> str:
         """What tells a run, seeds apart, from the others."""
         keys = [key for key in self.differing if key != "seed"]
@@ -145,6 +69,7 @@ class Comparison:
                 "status": run.status,
                 "reason": run.reason,
                 **run.facts,
+                **{name: run.metrics.get(name) for name in self.metrics},
                 "config": {key: run.setting(key) for key in self.differing},
             }
             for run in self.runs
@@ -153,11 +78,12 @@ class Comparison:
     def text(self) -> str:
         """The runs as one table, what differs in their configs as another, and why runs have no result."""
         rows = self.rows()
-        columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *COMPARED, "MB up", "MB down", "seconds"]
+        metrics = [name for name in self.metrics if name not in UNCOMPARED]
+        columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
         cells = [
             [
                 *(shown(row[name]) for name in columns[:6]),
-                *(shown(row[name], 4) for name in COMPARED),
+                *(shown_metric(row[name]) for name in metrics),
                 *(shown(row[name] / _MEGABYTE, 3) for name in ("bytes_up", "bytes_down")),
                 shown(row["seconds"], 1),
             ]
@@ -180,20 +106,26 @@ class Comparison:
         ]
         return csv_text(list(flat[0]), flat)
 
-    def check_metric(self, metric: str) -> None:
-        """Raises ConfigError: no run can have, or none has, such a metric."""
-        check_metric(metric)
-        if not any(run.curve(metric) for run in self.runs):
-            raise ConfigError(f"--metric {metric}: none of these runs has evaluated it")
+    def drawn(self, metric: str | None) -> str | None:
+        """The metric to draw: the one asked for, else the first that the runs have; None where they have none.
 
-    def save(self, folder: Path, metric: str) -> None:
-        """Write compare.csv and compare.png, replacing those of an earlier comparison."""
+        Raises:
+            ConfigError: none of the runs has the metric.
+        """
+        if metric is not None and metric not in self.metrics:
+            allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
+            raise ConfigError(f"--metric: got {metric!r}, allowed by these runs: {allowed}")
+        return metric or next(iter(self.metrics), None)
+
+    def save(self, folder: Path, metric: str | None) -> None:
+        """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--out: cannot create {folder} ({error.strerror})") from None
         write_atomic(folder / "compare.csv", self.csv().encode())
-        draw(self.curves(metric), folder / "compare.png", metric)
+        if metric is not None:
+            draw(self.curves(metric), folder / "compare.png", metric)
 
     def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
         """Label -> the curves of the runs that differ only in their seed."""
@@ -202,12 +134,6 @@ class Comparison:
             if run.curve(metric):
                 groups.setdefault(self.label(run), []).append(run.curve(metric))
         return groups
-
-
-def check_metric(metric: str) -> None:
-    """Raises ConfigError: no run has such a metric."""
-    if metric not in METRICS:
-        raise ConfigError(f"--metric: got {metric!r}, allowed: {', '.join(METRICS)}")
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

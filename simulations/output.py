@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 _FIXED_BELOW = 1e6  # a larger number in fixed notation would be all width
+_FIXED_ABOVE = 0.01  # a smaller metric would have less than three digits
 
 
 @contextlib.contextmanager
@@ -66,6 +67,16 @@ def shown(value: object, decimals: int | None = None) -> str:
         fixed = decimals is not None and abs(value) < _FIXED_BELOW
         return f"{value:.{decimals}f}" if fixed else f"{value:.6g}"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown_metric(value: float | None, like: float | None = None) -> str:
+    """A metric's cell: four decimals, or four digits where those would be mostly zeros.
+
+    ``like``: the metric whose form a spread takes.
+    """
+    measure = value if like is None else like
+    small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
+    return f"{value:.3e}" if small and value is not None else shown(value, 4)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

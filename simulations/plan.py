@@ -16,9 +16,9 @@ import tomli_w
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.randomness import stream
 from simulations.arguments import Distribution, placed
-from simulations.compare import check_metric
 from simulations.flower import nested
 from simulations.output import shown
+from simulations.records import check_metric
 
 _LONGEST_NAME = 120
 
@@ -61,7 +61,7 @@ class Sweep:
     grace: int = 0
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        check_metric(self.metric, self.config)
         if "resume" in self.config:
             raise ConfigError("resume: leave the key out; --resume continues a sweep")
         for key in [*self.grid, *self.random]:

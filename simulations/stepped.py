@@ -12,11 +12,11 @@ from apps.config import Scalar
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.training import ROUND_LISTENER
-from simulations.compare import STOPPED_EARLY
 from simulations.engine import run_in_process
+from simulations.records import STOPPED_EARLY, evaluation
 
 
-class _StoppedEarlyError(ValueError):
+class _EndedError(ValueError):
     """Ends a run before its last round; the message is what its failure.json says."""
 
 
@@ -36,7 +36,7 @@ class SteppedRun:
         self._clients, self._config, self._rounds = clients, config, rounds
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._go_on = threading.Semaphore(0)
-        self._stop = ""
+        self._end = ""
         self._thread = threading.Thread(target=self._run, name="run", daemon=True)
 
     def advance(self) -> dict[str, Any] | None:
@@ -55,8 +55,12 @@ class SteppedRun:
 
     def stop(self, reason: str) -> None:
         """End a run that waits, leaving "stopped early: reason" in its failure.json. Nothing happens after its end."""
+        self.fail(f"{STOPPED_EARLY}: {reason}")
+
+    def fail(self, reason: str) -> None:
+        """End a run that waits as a failed one."""
         if self._thread.is_alive():
-            self._stop = reason
+            self._end = reason
             self._go_on.release()
             self._thread.join()
 
@@ -72,9 +76,9 @@ class SteppedRun:
             self._lines.put(None)
 
     def _hear(self, line: dict[str, Any]) -> None:
-        if "auc" not in line or line["round"] >= self._rounds:
+        if not evaluation(line) or line["round"] >= self._rounds:
             return
         self._lines.put(line)
         self._go_on.acquire()
-        if self._stop:
-            raise _StoppedEarlyError(f"{STOPPED_EARLY}: {self._stop}")
+        if self._end:
+            raise _EndedError(self._end)

@@ -13,12 +13,13 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import ConfigError, Scalar
 from apps.files import write_atomic
-from simulations.compare import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, csv_text, read_run
+from simulations.compare import csv_text
 from simulations.flower import nested
-from simulations.output import shown, table
+from simulations.output import shown, shown_metric, table
 from simulations.plan import Sweep, Trial, check_same, write_asked
+from simulations.records import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, read_run
 
 _SHOWN_CONFIGS = 20
 
@@ -73,8 +74,8 @@ class Outcome:
             [
                 *(shown(row.varied[key]) for key in sweep.varied),
                 f"{row.finished}/{row.seeds}",
-                shown(row.mean, 4),
-                shown(row.spread, 4),
+                shown_metric(row.mean),
+                shown_metric(row.spread, like=row.mean),
             ]
             for row in self.standings[:_SHOWN_CONFIGS]
         ]
@@ -145,10 +146,8 @@ class Books:
             run = read_run(trial.path)
         except ConfigError:
             return None
-        wanted = {k: v for k, v in parse_run_config(trial.config).resolved().items() if k != "output-dir"}
-        config = nested({k: v for k, v in run.config.items() if k != "output-dir"})
         same_clients = run.status == STOPPED or run.result.get("clients") == self.sweep.clients
-        same = json.dumps(config, sort_keys=True) == json.dumps(wanted, sort_keys=True) and same_clients
+        same = same_clients and not run.unlike(trial.config, free=("output-dir",))
         return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
 
     def row(self, run: RunRecord) -> Row:
@@ -192,7 +191,8 @@ class Books:
         self.rows[trial.name] = row
         self.write()
         count = sum(row.status != "waiting" for row in self.rows.values())
-        told = f"{self.sweep.metric} {shown(row.final, 4)} (best {shown(row.best, 4)})  {row.rounds} rounds"
+        values = f"{shown_metric(row.final)} (best {shown_metric(row.best)})"
+        told = f"{self.sweep.metric} {values}  {row.rounds} rounds"
         why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
         self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
 

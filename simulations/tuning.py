@@ -33,6 +33,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 from apps.config import ConfigError
 from simulations.plan import Sweep, Trial
+from simulations.records import evaluation
 from simulations.stepped import SteppedRun
 
 _REDUCTION = 3  # ASHA keeps this share's inverse of the trials at each rung
@@ -62,7 +63,9 @@ class FederationTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Go on to the next evaluated round, or to the end of the run."""
         line = self.run.advance()
-        if line is not None:
+        if line is not None and self.metric not in line:
+            self.run.fail(f"--metric {self.metric}: the run has only {', '.join(evaluation(line))}")
+        elif line is not None:
             self.reported = {"round": line["round"], self.metric: line[self.metric]}
             return dict(self.reported)
         if self.run.failure:

@@ -1,24 +1,28 @@
 """What every strategy of ours is: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
 
 The base class does what does not depend on the algorithm: the handshake, seeded sampling by partition id, messages,
-validation of every reply, byte counts, and the plain mean of the models. A family overrides four small methods:
-`prologue` (an exchange before round 1), `down` (what goes out), `combine` (what the replies become) and the pair
-`snapshot` / `restore` (its state as one record). It runs in our round loop and in Flower's own ``Strategy.start``.
+validation of every reply, replacement of clients that do not answer, byte counts, and the plain mean of the models.
+A family overrides a few small methods: `prologue` (an exchange before round 1), `inquire` (one before a round's
+messages go out), `down` (what goes out), `combine` (what the replies become) and the pair `snapshot` / `restore`
+(its state as one record). It runs in our round loop and in Flower's own ``Strategy.start``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
@@ -27,6 +31,7 @@ from payloads.wire import (
     METRICS,
     NUM_EXAMPLES,
     PAYLOAD,
+    PHASE,
     ROUND,
     check_model,
     content,
@@ -37,6 +42,7 @@ from payloads.wire import (
     need,
     payload_record,
 )
+from problems.randomness import Purpose, stream
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 
 
@@ -59,6 +65,27 @@ class RoundReport:
     dropped: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
+    # spent in exchanges that the strategy makes itself
+    exchange_seconds: float = 0.0
+
+
+@dataclass
+class Exchange:
+    """What one exchange sends to whom, and what it wants back.
+
+    Attributes:
+        wanted: how many replies it was opened for.
+        content: what its messages carry, one object for all.
+        sent: place -> message, of everyone asked so far.
+        phase: "" for a round's own exchange, else the name of the one before it.
+        up: the type of the replies' payload, or None.
+    """
+
+    wanted: int
+    content: RecordDict
+    sent: dict[int, Message]
+    phase: str
+    up: type[Payload] | None
 
 
 def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
@@ -68,11 +95,16 @@ def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
 
 def mean(values: Sequence[FloatArray]) -> FloatArray:
     """The plain mean of equal-shaped arrays, accumulated in float64 and rounded once."""
+    averaged: FloatArray = exact_mean(values).astype(values[0].dtype)
+    return averaged
+
+
+def exact_mean(values: Sequence[FloatArray]) -> NDArray[np.float64]:
+    """The plain mean of equal-shaped arrays in float64."""
     total = np.zeros(values[0].shape, dtype=np.float64)
     for value in values:
         total += value
-    averaged: FloatArray = (total / len(values)).astype(values[0].dtype)
-    return averaged
+    return total / len(values)
 
 
 class PayloadStrategy(Strategy):
@@ -83,9 +115,12 @@ class PayloadStrategy(Strategy):
         settings: the family's own settings.
     """
 
+    needs_all_clients: ClassVar[bool] = False
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
+    # exchanges of the strategy's own: phase -> the type of the replies' payload
+    phases: ClassVar[dict[str, type[Payload]]] = {}
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         self.training = training or TrainingSettings()
@@ -95,7 +130,8 @@ class PayloadStrategy(Strategy):
         # of the round under way
         self.report = RoundReport()
         self._model: list[FloatArray] = []
-        self._pending: list[tuple[int, Message]] = []
+        self._exchange: Exchange | None = None
+        self._grid: Grid | None = None
         self._prepared = False
         # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
         self.extra_config: dict[str, int | str] = {}
@@ -105,6 +141,10 @@ class PayloadStrategy(Strategy):
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Exchange whatever the algorithm needs before its first round."""
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Exchange whatever the algorithm needs before a round's messages go out, see `ask`; the model to send."""
+        return arrays
 
     def down(self, server_round: int) -> Payload | None:
         """The payload for the round's clients, the same for all."""
@@ -137,6 +177,7 @@ class PayloadStrategy(Strategy):
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Handshake and prologue, once; `configure_train` does it where nobody has."""
         roster = self.join(grid)
+        self._grid = grid
         if not self._prepared:
             self.report = RoundReport(bytes_up=roster.bytes_up, bytes_down=roster.bytes_down)
             self._model = model_arrays(arrays)
@@ -179,6 +220,8 @@ class PayloadStrategy(Strategy):
         roster = self.prepare(arrays, grid)
         self.report = RoundReport()
         self._model = model_arrays(arrays)
+        arrays = self.inquire(server_round, arrays)
+        self._model = model_arrays(arrays)
         training = self.training
         places = roster.sample(training.fraction_train, training.min_train_nodes, training.seed, server_round)
         return self.messages(server_round, places, arrays, self.down(server_round), config)
@@ -189,25 +232,61 @@ class PayloadStrategy(Strategy):
         places: Sequence[int],
         arrays: ArrayRecord,
         payload: Payload | None,
-        config: ConfigRecord | None = None,
+        config: Mapping[str, Any] | None = None,
+        phase: str = "",
     ) -> list[Message]:
-        """One train message a client; the records are made once and shared."""
+        """Open an exchange: one train message a client; the records are made once and shared.
+
+        Args:
+            config: scalars for the messages' config.
+            phase: the exchange's name, where it is not the round's own; clients read it as ``phase``. Its replies
+                carry a payload and no model.
+        """
+        scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
+        records = content(
+            arrays=arrays,
+            config=ConfigRecord(scalars),
+            payload=payload_record(payload),
+            local=ConfigRecord(dict(self.local)) if self.local else None,
+        )
+        self._exchange = Exchange(len(places), records, {}, phase, self.phases[phase] if phase else self.up_type)
+        return self._write(self._exchange, places)
+
+    def _write(self, exchange: Exchange, places: Sequence[int]) -> list[Message]:
+        """Messages of an open exchange to some more clients."""
         assert self.roster is not None
-        scalars = ConfigRecord({**(config or {}), **self.extra_config, ROUND: server_round})
-        extras = payload_record(payload)
-        local = ConfigRecord(dict(self.local)) if self.local else None
-        messages = [
-            Message(
-                content(arrays=arrays, config=scalars, payload=extras, local=local),
-                dst_node_id=self.roster.node_ids[place],
-                message_type=MessageType.TRAIN,
-            )
+        node_ids = self.roster.node_ids
+        written = {
+            place: Message(exchange.content, dst_node_id=node_ids[place], message_type=MessageType.TRAIN)
             for place in places
-        ]
-        self._pending = list(zip(places, messages, strict=True))
-        self.report.asked = [self.roster.reports[place].partition_id for place in places]
-        self.report.bytes_down += sum(count_bytes(message.content) for message in messages)
-        return messages
+        }
+        exchange.sent |= written
+        if not exchange.phase:
+            self.report.asked = [self.roster.reports[place].partition_id for place in exchange.sent]
+        self.report.bytes_down += len(written) * count_bytes(exchange.content)
+        return list(written.values())
+
+    def ask(
+        self,
+        server_round: int,
+        places: Sequence[int],
+        arrays: ArrayRecord,
+        payload: Payload | None,
+        phase: str,
+    ) -> list[Reply]:
+        """A whole exchange of the strategy's own: one of its ``phases``, whose replies carry a payload and no model.
+
+        Raises:
+            StrategyError: fewer than ``min-train-nodes`` good replies.
+        """
+        return self.receive(server_round, self._send(self.messages(server_round, places, arrays, payload, phase=phase)))
+
+    def _send(self, messages: list[Message]) -> list[Message]:
+        assert self._grid is not None
+        begun = time.perf_counter()
+        replies = list(self._grid.send_and_receive(messages, timeout=self.training.round_timeout))
+        self.report.exchange_seconds += time.perf_counter() - begun
+        return replies
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -217,16 +296,43 @@ class PayloadStrategy(Strategy):
         arrays, metrics = self.combine(server_round, valid)
         return model_record(arrays), MetricRecord({NUM_EXAMPLES: sum(r.num_examples for r in valid), **metrics})
 
-    def receive(self, server_round: int, replies: Iterable[Message], *, with_model: bool = True) -> list[Reply]:
-        """The valid replies in order of partition id.
+    def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
+        """The valid replies to the open exchange, in order of partition id.
+
+        With ``replace-dropped`` another client is asked in the place of each that gave no valid reply, until all
+        are replaced or nobody is left to ask.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` are left.
         """
         assert self.roster is not None
-        places = {message.metadata.message_id: place for place, message in self._pending}
+        assert self._exchange is not None
+        exchange, roster = self._exchange, self.roster
         found: dict[int, Reply] = {}
         reasons: dict[int, str] = {}
+        self._sort(server_round, exchange, replies, found, reasons)
+        while self.training.replace_dropped and self._grid is not None and len(found) < exchange.wanted:
+            others = [place for place in range(len(roster)) if place not in exchange.sent]
+            if not others:
+                break
+            keys = (server_round, len(exchange.sent), zlib.crc32(exchange.phase.encode()))
+            count = min(exchange.wanted - len(found), len(others))
+            chosen = stream(self.training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
+            messages = self._write(exchange, sorted(chosen.tolist()))
+            self._sort(server_round, exchange, self._send(messages), found, reasons)
+        self._account(server_round, exchange, found, reasons)
+        return [found[place] for place in sorted(found)]
+
+    def _sort(
+        self,
+        server_round: int,
+        exchange: Exchange,
+        replies: Iterable[Message],
+        found: dict[int, Reply],
+        reasons: dict[int, str],
+    ) -> None:
+        """Put each reply among the good ones or the reasons why there is none."""
+        places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
         for message in replies:
             place = places.get(message.metadata.reply_to_message_id)
             if place is None:
@@ -238,26 +344,34 @@ class PayloadStrategy(Strategy):
             if message.has_content():
                 self.report.bytes_up += count_bytes(message.content)
             try:
-                found[place] = self._read(server_round, place, message, with_model)
+                found[place] = self._read(server_round, place, message, exchange)
+                reasons.pop(place, None)
             except PayloadError as error:
                 reasons[place] = str(error)
-        for place, _ in self._pending:
+        for place in exchange.sent:
             if place not in found:
                 reasons.setdefault(place, "no answer")
+
+    def _account(self, server_round: int, exchange: Exchange, found: dict[int, Reply], reasons: dict[int, str]) -> None:
+        """Report who answered and who was dropped; end the run where too few are left."""
+        assert self.roster is not None
         partition = {place: self.roster.reports[place].partition_id for place in (*found, *reasons)}
-        self.report.answered = sorted(partition[place] for place in found)
-        self.report.dropped = {partition[place]: reasons[place] for place in sorted(reasons)}
-        for site, reason in self.report.dropped.items():
+        where = f"{exchange.phase} phase: " if exchange.phase else ""
+        dropped = {partition[place]: where + reasons[place] for place in sorted(reasons)}
+        for site, reason in dropped.items():
             log(WARNING, "round %d: dropped the reply of partition %d: %s", server_round, site, reason)
+            before = self.report.dropped.get(site)
+            self.report.dropped[site] = reason if before is None else f"{before}; {reason}"
+        if not exchange.phase:
+            self.report.answered = sorted(partition[place] for place in found)
         if len(found) < self.training.min_train_nodes:
-            first = next(iter(self.report.dropped.items()), (None, "nobody was asked"))
+            first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(
-                f"round {server_round}: {len(found)} good replies of {len(self._pending)}, min-train-nodes is "
+                f"round {server_round}: {len(found)} good replies of {len(exchange.sent)}, min-train-nodes is "
                 f"{self.training.min_train_nodes}; partition {first[0]}: {first[1]}"
             )
-        return [found[place] for place in sorted(found)]
 
-    def _read(self, server_round: int, place: int, message: Message, with_model: bool) -> Reply:
+    def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
         if message.has_error():
             raise PayloadError(reason_of(message.error))
         records = message.content
@@ -267,12 +381,12 @@ class PayloadStrategy(Strategy):
         if metrics[ROUND] != server_round:
             raise PayloadError(f"reply of round {metrics[ROUND]}, expected {server_round}")
         model: list[FloatArray] = []
-        if with_model:
+        if not exchange.phase:
             model = model_arrays(need(records, ARRAYS, ArrayRecord))
             check_model(model, self._model)
         payload = None
-        if self.up_type is not None:
-            payload = self.up_type.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
+        if exchange.up is not None:
+            payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
             self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:

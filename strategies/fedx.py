@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from payloads.fedx import SCORING_ROUND, FedXPool, FedXPredictions
+from payloads.fedx import SCORING, SCORING_ROUND, FedXPool, FedXPredictions
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings, TrainingSettings
 from strategies.base import Reply
@@ -85,6 +85,7 @@ class FedX1(PairwiseStrategy):
     down_type = FedXPool
     up_type = FedXPredictions
     state_type = FedXState
+    phases: ClassVar[dict[str, type[Payload]]] = {SCORING: FedXPredictions}
     default_loss: ClassVar[str] = "psm"
     tracks: ClassVar[bool] = False
 
@@ -98,9 +99,8 @@ class FedX1(PairwiseStrategy):
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Lines 3-4: every client scores K batches with the initial model, whatever ``fraction-train`` says."""
         assert self.roster is not None
-        messages = self.messages(SCORING_ROUND, range(len(self.roster)), arrays, None)
-        replies = grid.send_and_receive(messages, timeout=self.training.round_timeout)
-        self.admit(SCORING_ROUND, self.receive(SCORING_ROUND, replies, with_model=False))
+        everyone = range(len(self.roster))
+        self.admit(SCORING_ROUND, self.ask(SCORING_ROUND, everyone, arrays, None, SCORING))
 
     def down(self, server_round: int) -> FedXPool:
         dtype = np.dtype(self.training.dtype)

@@ -57,16 +57,27 @@ class Roster:
         """(N, 2) negatives and positives of each site."""
         return np.array([report.class_counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
 
+    def share(self, fraction: float, minimum: int) -> int:
+        """How many clients a round asks: max(minimum, round(fraction * N))."""
+        return max(minimum, round(fraction * len(self)))
+
     def sample(self, fraction: float, minimum: int, seed: int, server_round: int) -> list[int]:
-        """Sorted places of the clients of a round: max(minimum, round(fraction * N)), without replacement."""
-        count = max(minimum, round(fraction * len(self)))
+        """Sorted places of the clients of a round: `share` of them, without replacement."""
+        return self.draw(self.share(fraction, minimum), seed, server_round)
+
+    def draw(self, count: int, seed: int, server_round: int, purpose: Purpose = Purpose.SAMPLE_CLIENTS) -> list[int]:
+        """Sorted places of ``count`` clients, without replacement.
+
+        Raises:
+            StrategyError: there are fewer.
+        """
         if count > len(self):
             raise StrategyError(
                 f"round {server_round}: {count} clients are needed (min-train-nodes), {len(self)} are connected"
             )
         if count == len(self):
             return list(range(count))
-        rng = stream(seed, Purpose.SAMPLE_CLIENTS, server_round)
+        rng = stream(seed, purpose, server_round)
         return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from problems.data.source import Source, make_source, standardise
 from problems.randomness import stream
 
 SITES = 16
+PL_SAMPLES, PL_DIM = 100, 100
 SITE_POSITIVES, SITE_NEGATIVES = 20, 100
 SITE_TEST_POSITIVES, SITE_TEST_NEGATIVES = 100, 500
 SITE_FEATURES = 10
@@ -27,6 +31,21 @@ def breast_cancer() -> Source:
 
     data, target = load_breast_cancer(return_X_y=True)
     return make_source(np.where(target == 0, "malignant", "benign"), lambda rows: standardise(data, rows))
+
+
+def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:
+    """Return the data of a nonconvex-PL minimax problem: (num_clients * 100, 3, 100), client by client.
+
+    Xie et al., "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.1: client i's
+    samples (a, b, c) are N(w_i, 0.1 I), and w_i is N(0, 0.5 I); 0.1 and 0.5 are variances. A client's samples do
+    not depend on how many clients there are.
+    """
+    clients = np.empty((num_clients, PL_SAMPLES, 3, PL_DIM), dtype=np.float32)
+    for client in range(num_clients):
+        rng = stream(seed, "synthetic-pl", client)
+        mean = rng.normal(0.0, math.sqrt(0.5), size=(3, PL_DIM))
+        clients[client] = mean + rng.normal(0.0, math.sqrt(0.1), size=(PL_SAMPLES, 3, PL_DIM))
+    return clients.reshape(-1, 3, PL_DIM)
 
 
 def synthetic_offset_sites(seed: int) -> Source:

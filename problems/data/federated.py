@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.data.bundled import synthetic_pl
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split
 from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read, read_site
 from problems.data.samples import Samples, as_float32
 from problems.data.source import positive_classes
-from problems.data.spec import DataError, DataSpec, validate
+from problems.data.spec import UNLABELLED, DataError, DataSpec, validate
 
 
 class FederatedData:
@@ -78,6 +79,8 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     validate(spec)
     if num_clients < 1:
         raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
+    if spec.dataset in UNLABELLED:
+        return _without_labels(spec, num_clients)
     source = read(spec)
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
@@ -101,6 +104,13 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         sizes=[len(part) for part in parts],
         spec=spec,
     )
+
+
+def _without_labels(spec: DataSpec, num_clients: int) -> FederatedData:
+    features = synthetic_pl(spec.seed, num_clients)
+    labels = np.zeros(len(features), dtype=np.int8)
+    nothing = Samples(features[:0], labels[:0])
+    return FederatedData(Samples(features, labels), nothing, [len(features) // num_clients] * num_clients, spec)
 
 
 def load_site(path: str, spec: DataSpec) -> Samples:

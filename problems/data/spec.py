@@ -19,6 +19,7 @@ DATASETS: dict[str, str] = {
     "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
     "synthetic-offset-sites": "16 sites of its own, whose offsets hide the best feature across sites",
+    "synthetic-pl": "100 samples a client of a nonconvex-PL minimax problem, for the minimax strategies; no labels",
     "fashion-mnist": "70,000 28x28 grey images of clothing, 10 classes; positive: the first five",
     "cifar10": "60,000 32x32 colour images, 10 classes; positive: the first five",
     "cifar100": "60,000 32x32 colour images, 100 fine classes; positive: the first fifty",
@@ -45,6 +46,8 @@ PARTITIONS: dict[str, str] = {
 }
 
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
+# Problems of their own: samples without labels, without a test set.
+UNLABELLED = ("synthetic-pl",)
 NEEDS_FILES = (*GENERIC, "uci-credit", "w8a")
 
 
@@ -101,6 +104,19 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         raise DataError(f"dataset {spec.dataset!r} is read from files: set data-dir to the file or its folder")
+    if spec.dataset in UNLABELLED:
+        for key, got, allowed in (
+            ("partition", spec.partition, ("iid", "natural")),
+            ("imbalance", spec.imbalance, (0.0,)),
+            ("label-noise", spec.label_noise, (0.0,)),
+            ("client-shift", spec.client_shift, (0.0,)),
+            ("positive-label", spec.positive_label, ("",)),
+        ):
+            if got not in allowed:
+                raise DataError(
+                    f"dataset {spec.dataset!r} has no labels and comes in sites of its own: "
+                    f"{key} must be {allowed[-1]!r}, got {got!r}"
+                )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
             f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "

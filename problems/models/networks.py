@@ -1,4 +1,4 @@
-"""Small networks: the linear scorer, one hidden layer, and the FashionMNIST network of LocalSCGDAM.
+"""Small networks: the linear scorer, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
 
 Every module maps `(batch, *input_shape)` to raw logits `(batch,)` and is initialised from torch's global
 generator; `problems.models.build_model` seeds it and checks the input shape.
@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 HIDDEN_FEATURES = 64
+# the least side of which the last convolution of `TutorialCNN` leaves anything
+TUTORIAL_SIDE = 18
 
 
 class Linear(nn.Module):
@@ -83,4 +85,35 @@ class Table3CNN(nn.Module):
         """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
         features = self.block2(self.block1(images))  # (batch, 64, rows, columns)
         scores: torch.Tensor = self.classifier(features.flatten(1))  # (batch, 1)
+        return scores.squeeze(1)
+
+
+class TutorialCNN(nn.Module):
+    """FedSGDA's network for 32 x 32 images, of sides of at least 18: three convolutions, two fully connected layers.
+
+    Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which takes that of
+    TensorFlow's tutorial on images: 3 x 3 convolutions without padding of 32, 64 and 64 channels, 2 x 2 max-pooling
+    after the first two, ReLU, then 64 features and here one score instead of ten. The paper scales pixels to [-1, 1];
+    this project's are in [0, 1], and the network takes them as they are.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, height, width = input_shape
+        self.features = nn.Sequential(
+            nn.Conv2d(channels, 32, kernel_size=3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, kernel_size=3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(64, 64, kernel_size=3),
+            nn.ReLU(),
+        )
+        rows, columns = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
+        self.classifier = nn.Sequential(nn.Linear(64 * rows * columns, 64), nn.ReLU(), nn.Linear(64, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
+        scores: torch.Tensor = self.classifier(self.features(images).flatten(1))  # (batch, 1)
         return scores.squeeze(1)

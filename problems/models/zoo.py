@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from problems.models.networks import MLP, Linear, Table3CNN
+from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
@@ -151,14 +151,16 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
-def _images_only(build: Callable[[tuple[int, ...]], nn.Module]) -> Callable[[tuple[int, ...]], nn.Module]:
-    """Let `build` see nothing but `(channels, height, width)` with sides of at least `MINIMUM_SIDE`."""
+def _images_only(
+    build: Callable[[tuple[int, ...]], nn.Module], side: int = MINIMUM_SIDE
+) -> Callable[[tuple[int, ...]], nn.Module]:
+    """Let `build` see nothing but `(channels, height, width)` with sides of at least `side`."""
 
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
-        if len(input_shape) != 3 or min(input_shape[1:]) < MINIMUM_SIDE:
+        if len(input_shape) != 3 or min(input_shape[1:]) < side:
             raise ModelError(
                 "needs images, input_shape (channels, height, width) with sides of at least "
-                f"{MINIMUM_SIDE}; got {input_shape} ('linear' and 'mlp' take any shape)"
+                f"{side}; got {input_shape} ('linear' and 'mlp' take any shape)"
             )
         return build(input_shape)
 
@@ -196,6 +198,10 @@ MODELS: dict[str, ModelEntry] = {
     "table3-cnn": ModelEntry(
         "FashionMNIST network of LocalSCGDAM, Table 3: two convolutions, three fully connected layers.",
         _images_only(Table3CNN),
+    ),
+    "tutorial-cnn": ModelEntry(
+        "FedSGDA's network: three 3 x 3 convolutions of 32, 64 and 64 channels, 64 features.",
+        _images_only(TutorialCNN, TUTORIAL_SIDE),
     ),
     "resnet20": ModelEntry(
         "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.",

@@ -8,10 +8,20 @@ from flwr.client import NumPyClient
 
 from apps.registry import ALGORITHMS
 from clients.base import Site
-from payloads.fedx import FedXPool, FedXSettings
+from clients.minimax import MinimaxClient
+from payloads.fedsgda import FedSGDADown
+from payloads.fedx import FedXPool
+from payloads.record import Payload
 from payloads.settings import TrainingSettings
+from problems.minimax import AUCOracle
+from problems.models import FlatModel
+from problems.models.saddle import SaddleNetwork
 
 from .helpers import LINEAR
+
+COUNTS = np.array([8, 5])
+WEIGHTS = np.array([0.2, -0.1, 0.3, 0.5])
+SADDLE = np.array([0.4, -0.2, -0.6])  # a, b, lambda
 
 
 def make_client(name: str) -> tuple[Any, Site]:
@@ -19,8 +29,23 @@ def make_client(name: str) -> tuple[Any, Site]:
     labels = np.repeat([1, 0], [5, 8])
     site = Site.from_arrays(0, rng.normal(size=(13, 3)) + labels[:, None], labels, dtype=LINEAR.model().dtype)
     row = ALGORITHMS[name]
-    family = FedXSettings() if row.settings is FedXSettings else row.settings()
-    return row.client(site, LINEAR.model(), TrainingSettings(dtype="float64"), family), site
+    model: Any = LINEAR.model()
+    if issubclass(row.client, MinimaxClient):
+        saddle = FlatModel(SaddleNetwork(LINEAR.model().module), dtype=model.dtype)
+        model = AUCOracle(saddle, site.features, site.labels)
+        model.inform(COUNTS)
+    return row.client(site, model, TrainingSettings(dtype="float64"), row.settings()), site
+
+
+def point_of(client: Any) -> np.ndarray:
+    return np.concatenate([WEIGHTS, SADDLE]) if isinstance(client, MinimaxClient) else WEIGHTS.copy()
+
+
+def make_inbox(name: str) -> Payload | None:
+    down = ALGORITHMS[name].client.down
+    if down is FedSGDADown:
+        return FedSGDADown(class_counts=COUNTS, estimate=np.linspace(-0.1, 0.1, 7))
+    return make_pool(name)
 
 
 def make_pool(name: str) -> FedXPool | None:
@@ -41,39 +66,46 @@ def make_pool(name: str) -> FedXPool | None:
 def test_a_client_is_driven_with_arrays(name: str) -> None:
     client, _ = make_client(name)
     assert isinstance(client, NumPyClient)
-    weights = [np.array([0.2, -0.1, 0.3, 0.0])]
-    client.inbox = make_pool(name)
-    arrays, num_examples, metrics = client.fit([weights[0].copy()], {"server-round": 1})
+    start = point_of(client)
+    client.inbox = make_inbox(name)
+    arrays, num_examples, metrics = client.fit([start.copy()], {"server-round": 1})
     assert [type(arrays), type(num_examples), type(metrics)] == [list, int, dict]
-    assert [array.shape for array in arrays] == [(4,)]
+    assert [array.shape for array in arrays] == [start.shape]
     assert arrays[0].dtype == np.float64
     assert num_examples == 13
-    assert np.linalg.norm(arrays[0] - weights[0]) > 1e-3
+    assert np.linalg.norm(arrays[0] - start) > 1e-3
     assert (client.outbox is None) == (client.up is None)
     if client.up is not None:
         assert isinstance(client.outbox, client.up)
-        client.outbox.check({"d": 4})
+        client.outbox.check({"d": len(start)})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_client_evaluates_on_its_own_samples(name: str) -> None:
     client, site = make_client(name)
-    w = np.array([0.2, -0.1, 0.3, 0.5])
-    loss, num_examples, metrics = client.evaluate([w], {})
-    logits, y = site.features.numpy() @ w[:3] + 0.5, site.labels.numpy()
-    assert loss == pytest.approx(np.mean(np.logaddexp(0, logits) - y * logits), rel=1e-12)
+    loss, num_examples, metrics = client.evaluate([point_of(client)], {})
+    logits, y = site.features.numpy() @ WEIGHTS[:3] + WEIGHTS[3], site.labels.numpy()
     assert num_examples == 13
+    if isinstance(client, MinimaxClient):
+        (a, b, dual), p = SADDLE, 5 / 13  # equation (63) with the site's own prior
+        squares = (1 - p) * (logits - a) ** 2 * y + p * (logits - b) ** 2 * (1 - y)
+        linear = 2 * (1 + dual) * (p * logits * (1 - y) - (1 - p) * logits * y)
+        assert loss == pytest.approx(np.mean(squares + linear) - p * (1 - p) * dual**2, rel=1e-12)
+        assert metrics == {}
+        return
+    assert loss == pytest.approx(np.mean(np.logaddexp(0, logits) - y * logits), rel=1e-12)
     assert metrics == {"accuracy": pytest.approx(np.mean((logits > 0) == (y == 1)))}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_fit_leaves_its_arguments_alone_and_is_repeatable(name: str) -> None:
-    weights, results = np.array([0.2, -0.1, 0.3, 0.0]), []
+    start, results = point_of(make_client(name)[0]), []
+    before = start.copy()
     for _ in range(2):
         client, _ = make_client(name)
-        client.inbox = make_pool(name)
-        results.append(client.fit([weights], {"server-round": 1})[0][0])
-    np.testing.assert_array_equal(weights, [0.2, -0.1, 0.3, 0.0])
+        client.inbox = make_inbox(name)
+        results.append(client.fit([start], {"server-round": 1})[0][0])
+    np.testing.assert_array_equal(start, before)
     np.testing.assert_array_equal(*results)
 
 

@@ -88,6 +88,13 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "partition": st.sampled_from(sorted(PARTITIONS)),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),
+        # these three bound each other: coda needs all clients, eta * beta is at most 1
+        "fraction-train": st.sampled_from([1.0]),
+        "sgdam.eta": st.floats(0.1, 0.3),
+        "sgdam.beta-x": st.floats(0.1, 3.3),
+        "sgdam.beta-y": st.floats(0.1, 3.3),
+        "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
+        "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
     }
     if key in special:
@@ -221,7 +228,7 @@ def test_a_table_of_another_strategy_is_checked_too() -> None:
 
 @pytest.mark.parametrize("dataset", [name for name in DATASETS if name not in ("digits", "breast-cancer")])
 def test_every_data_set_is_accepted_with_its_folder(dataset: str) -> None:
-    values = {"dataset": dataset, "data-dir": "somewhere"}
+    values = {"dataset": dataset, "data-dir": "somewhere", "strategy": "fedsgda-mb"}
     assert parse_run_config(values).data.dataset == dataset
 
 

@@ -12,6 +12,7 @@ def test_both_halves_name_the_same_records(name: str) -> None:
     row = ALGORITHMS[name]
     assert row.strategy.down_type is row.client.down
     assert row.strategy.up_type is row.client.up
+    assert row.strategy.phases == row.client.phases
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -22,7 +22,7 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
-from payloads.wire import ARRAYS, CONFIG, PAYLOAD, ROUND, model_arrays
+from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
 from simulations.engine import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
 
 # Common keys only, so that an algorithm whose table is not known here runs with its defaults.
@@ -35,6 +35,7 @@ SMALL: dict[str, Scalar] = {
     "checkpoint-every": 0,
 }
 TIMING = ("seconds", "server_seconds")
+SAMPLING = [name for name, row in ALGORITHMS.items() if not row.strategy.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
 
 
@@ -49,6 +50,11 @@ class Exchange:
     @property
     def server_round(self) -> int:
         return int(self.message.content.config_records[CONFIG][ROUND])
+
+    @property
+    def phase(self) -> str:
+        """Which exchange of the round; "" is its own."""
+        return str(self.message.content.config_records[CONFIG].get(PHASE, ""))
 
 
 class Wiretap(InProcessGrid):
@@ -148,7 +154,8 @@ def log_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
 def payloads_of(strategy: str, exchange: Exchange) -> tuple[Payload | None, Payload | None]:
     """What travelled beside the model, down and up, decoded."""
     kind = ALGORITHMS[strategy].strategy
-    return _decoded(kind.down_type, exchange.message), _decoded(kind.up_type, exchange.reply)
+    up = kind.phases[exchange.phase] if exchange.phase else kind.up_type
+    return _decoded(kind.down_type, exchange.message), _decoded(up, exchange.reply)
 
 
 def _decoded(kind: type[Payload] | None, message: Message) -> Payload | None:

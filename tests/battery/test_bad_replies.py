@@ -51,7 +51,7 @@ TAMPER: dict[str, tuple[Callable[[Message, Exchange], Message], str]] = {
     "error": (with_error, "the client broke"),
     "nan-model": (lambda m, e: with_model(m, lambda a: np.full_like(a, np.nan)), "not finite"),
     "infinite-entry": (lambda m, e: with_model(m, lambda a: np.r_[np.inf, a[1:]].astype(a.dtype)), "not finite"),
-    "short-model": (lambda m, e: with_model(m, lambda a: a[:-1]), "expected float32(65,)"),
+    "short-model": (lambda m, e: with_model(m, lambda a: a[:-1]), "expected float32("),
     "other-dtype": (lambda m, e: with_model(m, lambda a: a.astype(np.float64)), "expected float32"),
     "no-model": (lambda m, e: without(m, ARRAYS), "without the record 'arrays'"),
     "no-metrics": (lambda m, e: without(m, METRICS), "without the metrics"),
@@ -72,7 +72,7 @@ CASES = [
 
 def run_with_a_bad_reply(strategy: str, path: Path, change: Callable[[Message, Exchange], Message]) -> Run:
     def tamper(exchange: Exchange) -> Message:
-        bad = exchange.server_round == BAD_ROUND and exchange.partition == BAD_PARTITION
+        bad = exchange.server_round == BAD_ROUND and exchange.partition == BAD_PARTITION and not exchange.phase
         return change(exchange.reply, exchange) if bad else exchange.reply
 
     return federate(path, {"strategy": strategy, "num-server-rounds": 4}, clients=3, tamper=tamper)[0]
@@ -101,7 +101,8 @@ def test_a_bad_reply_is_dropped_and_named(
 
 def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_path: Path) -> None:
     def fail(exchange: Exchange) -> Message:
-        return with_error(exchange.reply, exchange) if exchange.server_round == 2 else exchange.reply
+        broken = exchange.server_round == 2 and not exchange.phase
+        return with_error(exchange.reply, exchange) if broken else exchange.reply
 
     with pytest.raises(RuntimeError, match=r"round 2: 0 good replies of 3.*partition 0: the client broke"):
         federate(tmp_path / "run", {"strategy": strategy}, clients=3, tamper=fail)

@@ -10,7 +10,7 @@ import pytest
 from apps.registry import ALGORITHMS
 from payloads.record import Payload, specs_of
 from problems.objectives.pairwise import PAIRWISE_LOSSES
-from tests.battery.federation import PAIRS, federate, model_of, payloads_of, save_npz, sites_of
+from tests.battery.federation import PAIRS, SAMPLING, federate, model_of, payloads_of, save_npz, sites_of
 
 each_loss = pytest.mark.parametrize(("strategy", "loss"), PAIRS, ids=lambda value: str(value))
 POSITIVE, NEGATIVE, MIXED = [1] * 24, [0] * 24, [0, 1, 0] * 8
@@ -76,12 +76,13 @@ def test_equal_features_teach_nothing_and_break_nothing(strategy: str, loss: str
         np.testing.assert_allclose(last, first, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("strategy", SAMPLING)
 def test_a_fraction_of_the_clients_is_asked(strategy: str, tmp_path: Path) -> None:
     config = {"strategy": strategy, "fraction-train": 0.5, "num-server-rounds": 6}
     run, tap = federate(tmp_path / "run", config, clients=6)
     assert [line["clients_asked"] for line in run.lines[1:]] == [3] * 6
     assert [line["clients_answered"] for line in run.lines[1:]] == [3] * 6
-    asked = [tuple(e.partition for e in tap.exchanges if e.server_round == r) for r in range(1, 7)]
+    asked = [tuple(e.partition for e in tap.exchanges if e.server_round == r and not e.phase) for r in range(1, 7)]
     assert all(len(set(partitions)) == 3 for partitions in asked)
     assert len(set(asked)) > 1
 

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
-from apps.evaluation import Evaluator
+from apps.evaluation import make_evaluator
 from apps.registry import ALGORITHMS
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
 from simulations.engine import InProcessGrid
@@ -29,16 +29,15 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
     def main(grid: Grid, context: Context) -> None:
         config = parse_run_config(context.run_config)
         data = resources.federated_data(config.data, 3)
-        model = resources.new_model(config, data.input_shape)
-        initial = model.arrays()
-        evaluator = Evaluator(config, model, data.test)
+        evaluator = make_evaluator(config, data)
+        initial = evaluator.start()
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
             return MetricRecord({"auc": evaluator(model_arrays(arrays))["auc"]})
 
         half = ALGORITHMS[strategy].strategy(config.training, config.family)
         result = half.start(grid, initial_arrays=model_record(initial), num_rounds=3, evaluate_fn=evaluate)
-        results.append((result, dict(model.named(model_arrays(result.arrays)))))
+        results.append((result, evaluator.named(model_arrays(result.arrays))))
 
     serve(InProcessGrid(client_app, 3, flat), app, flat)
     ((result, named),) = results
@@ -53,24 +52,22 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
 def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Path) -> None:
     """With the run's seed it answers what the ClientApp did, bit for bit; with another it draws other batches."""
     _, tap = federate(tmp_path / "run", {"strategy": strategy})
-    exchanges = {exchange.server_round: exchange for exchange in tap.exchanges if exchange.partition == 0}
     config = parse_run_config(flat_config(tmp_path / "run", {"strategy": strategy}))
     algorithm = config.algorithm
     site = resources.site(config, 3, 0)
-    model = resources.new_model(config, tuple(site.features.shape[1:]))
     training = config.training.model_copy(update={"seed": seed})
 
-    client = algorithm.client(site, model, training, config.family)
+    client = algorithm.client(site, resources.trained(config, site), training, config.family)
     same = []
-    for server_round in sorted(exchanges):
-        exchange = exchanges[server_round]
+    for exchange in (exchange for exchange in tap.exchanges if exchange.partition == 0):
         records = exchange.message.content
+        client.inbox = None
         if PAYLOAD in records.config_records:
             assert client.down is not None
             client.inbox = client.down.from_record(records.config_records[PAYLOAD])
         arrays, num_examples, _ = client.fit(model_of(exchange.message), dict(records.config_records[CONFIG]))
         assert num_examples == len(site)
         same.append(all(np.array_equal(a, b) for a, b in zip(arrays, model_of(exchange.reply), strict=True)))
-        if client.up is not None:
+        if client.outbox is not None:
             same.append(dict(client.outbox.to_record()) == dict(exchange.reply.content.config_records[PAYLOAD]))
     assert all(same) if seed == 0 else not same[-1]

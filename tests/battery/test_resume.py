@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from tests.battery.federation import Exchange, Run, federate
+from apps.registry import ALGORITHMS
+from tests.battery.federation import SAMPLING, Exchange, Run, federate
 
 MOVING = ("wall_seconds", "config")
 
@@ -20,12 +21,15 @@ def assert_same_run(cut: Run, whole: Run) -> None:
     assert {k: v for k, v in left.items() if k not in MOVING} == {k: v for k, v in right.items() if k not in MOVING}
 
 
+CASES = [*((name, 1.0) for name in ALGORITHMS), *((name, 0.5) for name in SAMPLING)]
+
+
 def settings(strategy: str, fraction: float, **more: Any) -> dict[str, Any]:
     common = {"strategy": strategy, "fraction-train": fraction, "checkpoint-every": 3, "num-server-rounds": 6}
     return common | {key.replace("_", "-"): value for key, value in more.items()}
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize(("strategy", "fraction"), CASES)
 def test_resume_in_the_middle(strategy: str, fraction: float, tmp_path: Path) -> None:
     whole, _ = federate(tmp_path / "whole", settings(strategy, fraction), clients=4)
     federate(tmp_path / "in-two-parts", settings(strategy, fraction, num_server_rounds=3), clients=4)
@@ -34,7 +38,7 @@ def test_resume_in_the_middle(strategy: str, fraction: float, tmp_path: Path) ->
     assert_same_run(parts, whole)
 
 
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
+@pytest.mark.parametrize(("strategy", "fraction"), CASES)
 def test_resume_after_a_crash_between_checkpoints(strategy: str, fraction: float, tmp_path: Path) -> None:
     def crash(exchange: Exchange) -> Message:
         if exchange.server_round == 6:

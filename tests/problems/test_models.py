@@ -16,7 +16,13 @@ from torch import nn
 from problems.models import MODELS, FlatModel, ModelError, build_model
 from problems.models.resnet import BasicBlock
 
-FLAT_MODELS = [("linear", (5,)), ("mlp", (5,)), ("table3-cnn", (1, 12, 9)), ("resnet20", (3, 8, 8))]
+FLAT_MODELS = [
+    ("linear", (5,)),
+    ("mlp", (5,)),
+    ("table3-cnn", (1, 12, 9)),
+    ("tutorial-cnn", (1, 18, 19)),
+    ("resnet20", (3, 8, 8)),
+]
 
 FACTORIES = '''
 import torch
@@ -103,6 +109,8 @@ def count(module: nn.Module) -> int:
             (1, 28, 28),
             (9 * 32 + 32) + 64 + (9 * 32 * 64 + 64) + 128 + (2304 * 600 + 600) + (600 * 120 + 120) + 121,
         ),
+        # conv1 + conv2 + conv3 + fc 1024-64-1: the tutorial's 122,570 less nine of ten outputs
+        ("tutorial-cnn", (3, 32, 32), 122_570 - 9 * 65),
         ("resnet20", (3, 32, 32), 269_722 - 9 * 65),  # the ten-class network of He et al., less nine outputs
         ("resnet18", (3, 32, 32), 11_173_962 - 9 * 513),  # likewise
     ],
@@ -136,6 +144,12 @@ def test_table3_cnn_takes_every_side_from_eight(side: int) -> None:
     build_model("table3-cnn", (2, 8, side), seed=0)
 
 
+def test_tutorial_cnn_takes_every_side_from_eighteen() -> None:
+    build_model("tutorial-cnn", (1, 18, 33), seed=0)
+    with pytest.raises(ModelError, match="at least 18"):
+        build_model("tutorial-cnn", (1, 17, 33), seed=0)
+
+
 @pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
 def test_seed_decides_the_weights_and_nothing_else_does(name: str, shape: tuple[int, ...]) -> None:
     torch.manual_seed(1)
@@ -155,7 +169,7 @@ def test_building_leaves_batch_norm_as_it_starts() -> None:
 
 
 def test_entries_describe_themselves_in_one_line() -> None:
-    assert set(MODELS) == {"linear", "mlp", "table3-cnn", "resnet20", "resnet18", "densenet121"}
+    assert set(MODELS) == {"linear", "mlp", "table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"}
     for entry in MODELS.values():
         assert entry.description
         assert "\n" not in entry.description
@@ -168,12 +182,14 @@ def test_unknown_name_lists_the_names_and_the_dotted_form() -> None:
         assert word in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["table3-cnn", "resnet20", "resnet18", "densenet121"])
+@pytest.mark.parametrize(
+    ("name", "side"), [("table3-cnn", 8), ("tutorial-cnn", 18), ("resnet20", 8), ("resnet18", 8), ("densenet121", 8)]
+)
 @pytest.mark.parametrize("shape", [(30,), (28, 28), (3, 32, 7)])
-def test_image_models_refuse_other_shapes(name: str, shape: tuple[int, ...]) -> None:
+def test_image_models_refuse_other_shapes(name: str, side: int, shape: tuple[int, ...]) -> None:
     with pytest.raises(ModelError) as caught:
         build_model(name, shape, seed=0)
-    for word in (name, str(shape), "(channels, height, width)", "at least 8"):
+    for word in (name, str(shape), "(channels, height, width)", f"at least {side}"):
         assert word in str(caught.value)
 
 

@@ -28,6 +28,7 @@ TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine"], 3),
     "loops.py": (list(ALGORITHMS), 3),
     "message.py": (["mlp", "linear"], 5),
+    "fedsgda.py": (["mb", "storm"], 4),
     "memory.py": (["data alone", "federation"], 3),
 }
 

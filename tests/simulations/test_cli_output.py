@@ -10,15 +10,19 @@ from typing import Any
 
 import pytest
 import typer
+from pydantic import BaseModel
 
 from apps.config import known_keys
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
+from simulations import experiment
 from simulations.__main__ import cli
-from simulations.output import print_json, progress, shown, table
+from simulations.expansion import expand
+from simulations.experiment import Experiment, packaged, read_experiment
+from simulations.output import print_json, progress, shown, shown_metric, table
 from tests.apps.test_command_line import Line
-from tests.docs.markdown import PROJECT, blocks, codes, prose
+from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0'
 FAILING = f'{TINY} dataset="npz" data-dir="/nowhere.npz"'
@@ -83,15 +87,31 @@ EVERYTHING = {
     "partitions": list(PARTITIONS),
     "models": list(MODELS),
     "keys": list(known_keys()),
+    "experiments": list(packaged()),
 }
 
 
 def test_list_as_json(command: Line) -> None:
     code, out, err = command("list", "--json")
     assert (code, err) == (0, "")
-    found: dict[str, dict[str, str]] = json.loads(out)
+    found: dict[str, dict[str, Any]] = json.loads(out)
     assert {section: list(rows) for section, rows in found.items()} == EVERYTHING
     assert found["keys"] == known_keys()
+    assert {tuple(row) for row in found["experiments"].values()} == {
+        ("title", "paper", "figure", "datasets", "minutes")
+    }
+
+
+def test_an_experiment_s_line(command: Line) -> None:
+    _, out, _ = command("list", "experiments")
+    (line,) = [line for line in out.splitlines() if line.split()[0] == "fedsgda-fig1"]
+    for part in (
+        "Synthetic nonconvex-PL",
+        "(FedSGDA, Figures 1 and 3; synthetic-pl; minutes: smoke ",
+        ", quick ",
+        ", full ",
+    ):
+        assert part in line
 
 
 @pytest.mark.parametrize("section", EVERYTHING)
@@ -126,6 +146,22 @@ def test_a_cell(value: object, decimals: int | None, cell: str) -> None:
     assert shown(value, decimals) == cell
 
 
+@pytest.mark.parametrize(
+    ("value", "like", "cell"),
+    [
+        (0.98765, None, "0.9877"),
+        (0.0, None, "0.0000"),
+        (-0.00123456, None, "-1.235e-03"),
+        (0.001, 0.99, "0.0010"),
+        (0.5, 0.001, "5.000e-01"),
+        (None, 0.001, "-"),
+        (None, None, "-"),
+    ],
+)
+def test_a_metric_s_cell(value: float | None, like: float | None, cell: str) -> None:
+    assert shown_metric(value, like) == cell
+
+
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("nan"), 1.5], "b": {"c": float("-inf")}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5], "b": {"c": None}}
@@ -145,13 +181,43 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
             if match := re.match(r"python -m simulations (\S+)(.*)", line):
                 used |= {(match[1], option) for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", match[2])}
-    assert {name for name, _ in used} == {"run", "centralized", "list", "compare", "sweep"}
+    assert {name for name, _ in used} == {"run", "centralized", "list", "compare", "sweep", "reproduce"}
     assert [(name, option) for name, option in sorted(used) if option not in options_of(name)] == []
 
 
-def test_the_page_names_every_option_of_sweep() -> None:
-    named = {option.split()[0] for option in codes(prose(PAGE)) if option.startswith("-")}
-    assert options_of("sweep") - named == set()
+@pytest.mark.parametrize("name", ["sweep", "reproduce"])
+def test_the_page_names_every_option(name: str) -> None:
+    named = {option.split()[0] for option in codes(section(PAGE, name)) if option.startswith("-")}
+    assert options_of(name) - named - {"name"} == set()
+
+
+def test_the_page_s_experiment_can_be_run(tmp_path: Path) -> None:
+    (example,) = [block for block in blocks(PAGE) if block.language == "toml"]
+    (tmp_path / "mine.toml").write_text(example.text)
+    expansion = expand(read_experiment(tmp_path / "mine.toml"), "quick")
+    assert len(expansion.runs) == 2 * 2 * 2 * 3
+    assert len(expansion.paper) == 1
+
+
+def test_the_page_names_every_key_of_an_experiment() -> None:
+    text = section(PAGE, "An experiment of your own")
+    keys = {key for row in rows(text) for key in codes(row[0])}
+    models: tuple[tuple[str, type[BaseModel]], ...] = (
+        ("", Experiment),
+        ("runs.", experiment.Run),
+        ("axes.", experiment.Case),
+        ("profiles.", experiment.Profile),
+        ("paper-values.", experiment.PaperValue),
+    )
+    there = {f"{prefix}{field.alias}" for prefix, model in models for field in model.model_fields.values()}
+    assert keys == there - {
+        "reproduced",
+        "runs.axes",
+        "runs.clients",
+        "axes.clients",
+        "profiles.clients",
+        "profiles.seeds",
+    }
 
 
 def test_on_a_terminal_lines_stand_above_a_bar(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 import tomli_w
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from simulations.compare import METRICS, Comparison, draw, mean_and_spread, read_run
+from simulations.compare import Comparison, draw, mean_and_spread
 from simulations.flower import nested
+from simulations.records import BOOKKEEPING, METRICS, evaluation, read_run
 from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
 
 PNG = b"\x89PNG\r\n"
+RANKING = [name for name in METRICS if name != "grad_phi_sq"]  # of a binary classifier
 
 
 @pytest.fixture
@@ -33,16 +35,21 @@ def fake(
     auc: tuple[float, ...] = (0.5, 0.7, 0.8),
     clients: int | None = 4,
     failure: str = "",
+    headline: str = "auc",
+    others: Sequence[str] = RANKING,
 ) -> Path:
-    """A run directory with these AUCs in rounds 0, 1, ...; without ``clients`` it has no result."""
+    """A run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
+
+    Without ``clients`` it has no result; with another ``headline`` and other ``others`` it has no AUC.
+    """
     resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps(resolved))
     lines: list[dict[str, Any]] = [
         {
             "round": r,
-            **dict.fromkeys(METRICS, value / 2),
-            "auc": value,
+            **dict.fromkeys(others, value / 2),
+            headline: value,
             "bytes_up": 10,
             "bytes_down": 30,
             "seconds": 0.5,
@@ -63,7 +70,9 @@ def test_a_real_run(tmp_path: Path) -> None:
     record = read_run(run.path)
     facts, result = record.facts, run.result
     assert record.status == "finished"
-    assert {name: facts[name] for name in METRICS} == result["metrics"]
+    assert record.metrics == result["metrics"]
+    assert list(record.metrics) == RANKING
+    assert all(set(line) == BOOKKEEPING | set(RANKING) for line in record.lines)
     for name in ("strategy", "dataset", "seed", "rounds", "clients", "bytes_up", "bytes_down"):
         assert facts[name] == result[name], name
     assert facts["seconds"] == result["wall_seconds"]
@@ -121,6 +130,8 @@ def test_a_run_that_failed_before_its_first_round(command: Line, tmp_path: Path)
     code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None, failure="no"))
     assert code == 0
     assert out.splitlines()[2].split()[4:8] == ["0", "0", "-", "-"]
+    code, out, _ = command("compare", tmp_path / "b")
+    assert (code, len(out.splitlines()[0].split())) == (0, 11)  # no metric has a column
 
 
 def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
@@ -166,13 +177,61 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
 def test_an_unknown_metric(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a"), "--metric", "f1")
     assert code == 1
-    assert err == f"error: --metric: got 'f1', allowed: {', '.join(METRICS)}\n"
+    assert err == f"error: --metric: got 'f1', allowed by these runs: {', '.join(RANKING)}\n"
 
 
 def test_a_metric_that_no_run_has(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--metric", "auc")
     assert code == 1
-    assert "none of these runs" in err
+    assert err == "error: --metric: got 'auc', allowed by these runs: none, there is no evaluated round\n"
+
+
+# Runs without an AUC.
+
+NO_AUC: dict[str, Any] = {"headline": "grad_phi_sq", "others": ["loss"]}
+
+
+def test_what_is_no_bookkeeping_is_a_metric() -> None:
+    line = dict.fromkeys(BOOKKEEPING, 0)
+    assert evaluation(line) == {}
+    assert evaluation(line | {"gap": 0.5}) == {"gap": 0.5}
+
+
+def test_the_last_evaluated_round_counts(tmp_path: Path) -> None:
+    path = fake(tmp_path / "a", auc=(9.0, 0.5), **NO_AUC)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "bytes_up": 10, "bytes_down": 30, "seconds": 0.5}\n')
+    record = read_run(path)
+    assert record.metrics == {"loss": 0.25, "grad_phi_sq": 0.5}
+    assert (record.facts["rounds"], record.facts["bytes_up"]) == (2, 30)
+
+
+def test_a_table_without_an_auc(command: Line, tmp_path: Path) -> None:
+    code, out, err = command("compare", fake(tmp_path / "a", auc=(9.0, 0.0004), **NO_AUC), "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    head, row = (line.split() for line in out.splitlines()[:2])
+    assert head[6:8] == ["loss", "grad_phi_sq"]
+    assert row[6:8] == ["2.000e-04", "4.000e-04"]
+    assert "auc" not in out
+    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
+
+
+def test_runs_with_different_metrics(command: Line, tmp_path: Path) -> None:
+    paths = [fake(tmp_path / "a", headline="gap", others=["loss"]), fake(tmp_path / "b")]
+    code, out, _ = command("compare", *paths, "--json", "--out", tmp_path / "out")
+    assert code == 0
+    found = json.loads(out)
+    assert found["metric"] == "auc"  # of those that a run has, the first that we know
+    assert [(run["auc"], run["gap"], run["loss"]) for run in found["runs"]] == [(None, 0.8, 0.4), (0.8, None, 0.4)]
+    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").read_text().splitlines()))
+    assert [(row["auc"], row["gap"]) for row in rows] == [("", "0.8"), ("0.8", "")]
+    assert json.loads(command("compare", *paths, "--metric", "gap", "--json")[1])["metric"] == "gap"
+
+
+def test_without_an_evaluated_round_there_is_no_picture(command: Line, tmp_path: Path) -> None:
+    code, *_ = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--out", tmp_path / "out")
+    assert code == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["compare.csv"]
 
 
 def test_no_directories(command: Line) -> None:

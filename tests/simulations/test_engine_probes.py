@@ -21,7 +21,7 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as real_server_app
 from simulations.engine import InProcessGrid, run_in_process, task_identity
-from tests.battery.federation import Run, flat_config
+from tests.battery.federation import SAMPLING, Run, flat_config
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe, text_answer
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -259,7 +259,9 @@ def test_threads_change_no_result(strategy: str, tmp_path: Path, monkeypatch: py
 
     def run(threads: int) -> Run:
         path = tmp_path / f"threads-{threads}"
-        config: dict[str, Scalar] = {"strategy": strategy, "model": "mlp", "fraction-train": 0.8}
+        config: dict[str, Scalar] = {"strategy": strategy, "model": "mlp"}
+        if strategy in SAMPLING:
+            config["fraction-train"] = 0.8
         options: dict[str, Any] = {"threads": threads}
         run_in_process(real_server_app, real_client_app, 6, flat_config(path, config), **options)
         return Run(path)

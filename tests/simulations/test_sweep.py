@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from apps.config import ConfigError
+from apps.training import ROUND_LISTENER
 from simulations.arguments import parse_grid, parse_random, placed
-from simulations.compare import METRICS, read_run
 from simulations.plan import Sweep, Trial, trial_name
+from simulations.records import METRICS, read_run
 from simulations.stepped import SteppedRun
 from simulations.sweep import Books, Row, best_toml, standings
 from tests.apps.test_command_line import ROOT, Line
@@ -352,6 +353,53 @@ def test_a_stepped_run_tells_why_it_failed(tmp_path: Path) -> None:
     assert read_run(tmp_path / "a").reason == run.failure
 
 
+def test_a_stepped_run_waits_at_whatever_metrics_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def four_rounds(*arguments: object) -> None:
+        listener = ROUND_LISTENER.get()
+        assert listener is not None
+        for server_round in range(4):
+            listener({"round": server_round, "seconds": 0.1, **({"gap": 0.5} if server_round % 2 == 0 else {})})
+
+    monkeypatch.setattr("simulations.stepped.run_in_process", four_rounds)
+    run = stepped(tmp_path / "a")
+    rounds = []
+    while (line := run.advance()) is not None:
+        rounds.append(line["round"])
+    assert rounds == [0, 2]
+    assert run.failure == ""
+
+
+def test_a_stepped_run_can_be_failed(tmp_path: Path) -> None:
+    run = stepped(tmp_path / "a")
+    run.advance()
+    run.fail("it has no gap")
+    record = read_run(tmp_path / "a")
+    assert (record.status, record.reason) == ("failed", "it has no gap")
+
+
+# Metrics.
+
+
+def asked(command: Line, out: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
+    """What sweep.toml holds of a sweep whose trials are never run."""
+    monkeypatch.setattr(sys.modules["simulations.tuning"], "run_trials", lambda *arguments: None)
+    command("sweep", "--out", out, "-c", TEXT, *GRID, *options)
+    return tomllib.loads((out / "sweep.toml").read_text())
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min")])
+def test_which_values_are_better(
+    command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str
+) -> None:
+    assert asked(command, tmp_path / "s", monkeypatch, "--metric", metric)["mode"] == mode
+
+
+def test_a_problem_of_one_s_own_has_metrics_of_its_own() -> None:
+    with pytest.raises(ConfigError, match="--metric: got 'gap', allowed: auc, "):
+        Sweep(2, {}, seeds=2, metric="gap")
+    assert Sweep(2, {"loss": "package.module:factory"}, seeds=2, metric="gap").metric == "gap"
+
+
 # On Ray: each test is one command, or a few in turn.
 
 slow = pytest.mark.slow
@@ -462,6 +510,16 @@ def test_no_ray_at_the_address(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "127.0.0.1:1" in done.stderr
+
+
+@slow
+def test_a_metric_that_the_trials_do_not_have(tmp_path: Path) -> None:
+    done = call(tmp_path / "s", "-c", TEXT, "--seeds", "2", "--metric", "grad_phi_sq", "--quiet")
+    assert done.returncode == 1
+    assert "all 2 trials failed" in done.stderr
+    assert "--metric grad_phi_sq: the run has only auc, " in done.stderr
+    run = read_run(tmp_path / "s" / "trials" / "seed=0")
+    assert (run.status, run.facts["rounds"]) == ("failed", 0)
 
 
 # A model that ends its process at once, as the kernel does where memory runs out.

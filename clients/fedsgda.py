@@ -1,0 +1,95 @@
+"""FedSGDA's client half (Xie et al., "A Federated Learning Framework for Nonconvex-PL Minimax Problems",
+Frameworks 2 and 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from flwr.common import Scalar
+from torch import Tensor
+
+from clients.base import Site
+from clients.minimax import MinimaxClient
+from payloads.fedsgda import GRADIENTS, STORM_RHO, FedSGDADown, FedSGDASettings, LocalGradient
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import PHASE
+from problems.minimax import Oracle
+from problems.minimax.oracle import direction
+
+
+class FedSGDAClient(MinimaxClient):
+    """What all estimators ask of a client; they differ in the decay that ``fedsgda.rho = "auto"`` means.
+
+    ``learning-rate`` has no effect: the steps in x and y have constants of their own.
+    """
+
+    down = FedSGDADown
+    phases: ClassVar[dict[str, type[Payload]]] = {GRADIENTS: LocalGradient}
+    rho: ClassVar[float] = 0.0
+
+    def __init__(self, site: Site, model: Oracle, training: TrainingSettings, settings: Settings | None = None) -> None:
+        super().__init__(site, model, training, settings)
+        self.fedsgda = settings if isinstance(settings, FedSGDASettings) else FedSGDASettings()
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        server_round = self.begin(parameters, config)
+        inbox = self.inbox or FedSGDADown()
+        self.inform(inbox.class_counts)
+        if config.get(PHASE) == GRADIENTS:
+            self.outbox = LocalGradient(gradient=self.collect(inbox).cpu().numpy())
+            return [], len(self.site), {}
+        self.update(server_round, self._tensor(inbox.estimate))
+        return self.model.arrays(), len(self.site), {}
+
+    def collect(self, inbox: FedSGDADown) -> Tensor:
+        """(d,) Framework 2: the gradient of f_i at z, minus weight times that at the reference point."""
+        oracle, replay = self.model, _replayed(self.model)
+        if inbox.reference is None or inbox.weight is None:
+            return oracle.gradient(None).clone()  # the oracle's own is overwritten by the next
+        other = replay(lambda: oracle.gradient_at(self._tensor(inbox.reference), None))
+        return oracle.gradient(None) - float(inbox.weight[0]) * other
+
+    def update(self, server_round: int, estimate: Tensor) -> None:
+        """Framework 3: K steps along local(z_k) - local(z) + estimate, the same mini-batch in both gradients."""
+        oracle, fedsgda = self.model, self.fedsgda
+        decay = self.rho if isinstance(fedsgda.rho, str) else fedsgda.rho
+        shrink = server_round**decay  # (t + 1)^rho
+        signs = direction(oracle, fedsgda.primal_step / shrink, fedsgda.dual_step / shrink)
+        sampler, start = self.sampler(), oracle.parameters.clone()
+        batches = [sampler.batch(iteration) for iteration in self.local_iterations(server_round)]
+        if not oracle.has_buffers:
+            # At the first step both gradients are one, so neither is needed.
+            oracle.parameters.addcmul_(signs, estimate)
+            batches = batches[1:]
+        replay, others = _replayed(oracle), oracle.gradients_at(start, batches)
+        for batch in batches:
+            other = replay(lambda: next(others))
+            oracle.parameters.addcmul_(signs, oracle.gradient(batch) - other + estimate)
+
+    def _tensor(self, array: FloatArray | None) -> Tensor:
+        if array is None:
+            raise ValueError("FedSGDA's update phase needs the server's estimate")
+        return torch.tensor(array, dtype=self.model.parameters.dtype, device=self.model.device)
+
+
+class FedSGDAStormClient(FedSGDAClient):
+    """The client of FedSGDA-STORM, whose steps decay by default."""
+
+    rho = STORM_RHO
+
+
+def _replayed(oracle: Oracle) -> Callable[[Callable[[], Tensor]], Tensor]:
+    """Calls a function such that what is drawn after it (dropout) repeats what it drew."""
+
+    def call(gradient: Callable[[], Tensor]) -> Tensor:
+        if not oracle.stochastic:
+            return gradient()
+        with torch.random.fork_rng(devices=[oracle.device] if oracle.device.type == "cuda" else []):
+            return gradient()
+
+    return call

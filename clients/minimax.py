@@ -1,0 +1,37 @@
+"""What the client halves of the minimax methods share: an oracle as their model, batches of all local samples."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from flwr.common import Scalar
+
+from clients.base import PayloadClient
+from payloads.record import FloatArray, IntArray
+from problems.minimax import AUC_MINIMAX, Oracle
+from problems.randomness import Purpose
+from problems.sampling import EpochSampler
+
+
+class MinimaxClient(PayloadClient[Oracle]):
+    """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
+
+    default_loss: ClassVar[str] = AUC_MINIMAX
+
+    def sampler(self) -> EpochSampler:
+        """Mini-batches of all local samples, addressed by the number of the local iteration."""
+        training, site = self.training, self.site
+        everything = np.arange(len(site))
+        return EpochSampler(everything, training.batch_size, training.seed, Purpose.SAMPLES, site.partition_id)
+
+    def inform(self, class_counts: IntArray | None) -> None:
+        """Hand on what the server said about all sites' classes."""
+        if class_counts is not None:
+            self.model.inform(class_counts)
+
+    def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+        """f_i at a point, over all of the site's samples, with the site's own prior."""
+        self.model.load(parameters)
+        self.model.inform(np.array([len(self.site.negatives), len(self.site.positives)]))
+        return self.model.value(), len(self.site), {}

@@ -1,0 +1,118 @@
+"""l2-relaxed AUC maximisation as a minimax problem (Xie et al., "A Federated Learning Framework for Nonconvex-PL
+Minimax Problems", equation (63); Ying, Wen, Lyu 2016), over any model and data set.
+
+x = (w, a, b) and y = lambda; with p the share of positives of all sites together and s the score,
+
+    F = (1 - p) (s - a)^2 [positive] + p (s - b)^2 [negative]
+        + 2 (1 + lambda) (p s [negative] - (1 - p) s [positive]) - p (1 - p) lambda^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from problems.models.flat import FlatModel, FloatArray
+from problems.models.saddle import SCALARS
+from problems.sampling import Indices, on_device
+
+AUC_MINIMAX = "auc-minimax"
+_CHUNK = 1024  # samples whose activations are in memory at a time
+
+
+def saddle_value(scores: Tensor, labels: Tensor, saddle: Tensor, prior: float) -> Tensor:
+    """The mean of F over (n,) scores and labels, at the (3,) scalars (a, b, lambda)."""
+    a, b, dual = saddle
+    rest = 1 - labels
+    squares = (1 - prior) * (scores - a) ** 2 * labels + prior * (scores - b) ** 2 * rest
+    linear = 2 * (1 + dual) * scores * (prior * rest - (1 - prior) * labels)
+    value: Tensor = (squares + linear).mean() - prior * (1 - prior) * dual**2
+    return value
+
+
+def best_saddle(scores: Tensor, labels: Tensor) -> Tensor:
+    """(3,) the saddle's (a, b, lambda) for scores with both classes: E[s|+], E[s|-] and E[s|-] - E[s|+]."""
+    a, b = scores[labels > 0.5].mean(), scores[labels < 0.5].mean()
+    return torch.stack([a, b, b - a])
+
+
+class AUCOracle:
+    """The oracle of (63): gradients of the network by back-propagation, those of a, b and lambda in closed form.
+
+    Args:
+        model: a `FlatModel` of a `SaddleNetwork`.
+        features, labels: (n, *shape) and (n,) of the site, 1 for a positive.
+        sigmoid: s is the network's output through a sigmoid.
+    """
+
+    def __init__(self, model: FlatModel, features: Tensor, labels: Tensor, *, sigmoid: bool = False) -> None:
+        self.model, self.features, self.labels, self.sigmoid = model, features, labels, sigmoid
+        self.device, self.parameters = model.device, model.parameters
+        self.primal_dim, self.num_samples = model.dim - 1, len(labels)
+        self.has_buffers, self.stochastic = model.num_buffers > 0, model.stochastic
+        self.prior = float("nan")
+
+    def load(self, arrays: Sequence[FloatArray]) -> None:
+        self.model.load(arrays)
+
+    def arrays(self) -> list[FloatArray]:
+        return self.model.arrays()
+
+    def inform(self, class_counts: NDArray[np.int64]) -> None:
+        self.prior = float(class_counts[1] / class_counts.sum())
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """s of the network's outputs."""
+        return torch.sigmoid(logits) if self.sigmoid else logits
+
+    def value(self) -> float:
+        scores = self.scores(self.model.predict(self.features))
+        return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior))
+
+    def class_means(self) -> tuple[Tensor, Tensor]:
+        """(2,) sums of the site's scores by class, negatives first, and (2,) how many samples they are of."""
+        scores, labels = self.scores(self.model.predict(self.features)), self.labels
+        sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])
+        return sums, torch.stack([(1 - labels).sum(), labels.sum()])
+
+    def gradient(self, rows: Indices | None) -> Tensor:
+        if rows is not None:
+            selected = on_device(rows, self.device)
+            return self._gradient(self.features[selected], self.labels[selected])
+        if self.num_samples <= _CHUNK:
+            return self._gradient(self.features, self.labels)
+        total = torch.zeros_like(self.parameters)
+        for features, labels in zip(torch.split(self.features, _CHUNK), torch.split(self.labels, _CHUNK), strict=True):
+            total.add_(self._gradient(features, labels), alpha=len(labels) / self.num_samples)
+        return total
+
+    def _gradient(self, features: Tensor, labels: Tensor) -> Tensor:
+        logits = self.model.scores(features)  # (n,)
+        scores = self.scores(logits.detach())
+        a, b, dual = self.parameters[-SCALARS:].unbind()
+        p, rest = self.prior, 1 - labels
+        to_a, to_b = (1 - p) * (scores - a) * labels, p * (scores - b) * rest
+        linear = p * rest - (1 - p) * labels  # (n,)
+        slopes = 2 * (to_a + to_b + (1 + dual) * linear)
+        if self.sigmoid:
+            slopes = slopes * scores * (1 - scores)
+        gradient = self.model.vjp(logits, slopes / len(labels))
+        gradient[-SCALARS:] = torch.stack(
+            [-2 * to_a.mean(), -2 * to_b.mean(), 2 * (linear * scores).mean() - 2 * p * (1 - p) * dual]
+        )
+        return gradient
+
+    def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
+        own, buffers = self.parameters.clone(), self.model.buffers.clone()
+        self.parameters.copy_(point)
+        found = self.gradient(rows).clone()
+        self.parameters.copy_(own)
+        self.model.buffers.copy_(buffers)
+        return found
+
+    def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
+        return (self.gradient_at(point, rows) for rows in batches)

@@ -1,0 +1,113 @@
+"""What a minimax problem is: f_i(x, y; rows) on one site's data, and how a user's own is found by its path.
+
+    class Robust(MinimaxProblem):
+        def __init__(self, features, labels):          # the site's (n, *shape) and (n,)
+            self.features, self.labels = features, labels
+            self.primal_dim, self.dual_dim, self.num_samples = features.shape[1], 1, len(labels)
+
+        def value(self, x, y, rows):
+            ...                                        # a scalar tensor, the mean over the samples ``rows``
+
+The run config names it by ``loss = "package.module:Robust"``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+class ProblemError(ValueError):
+    """A minimax problem that cannot be used; the message names what is wrong and what is expected."""
+
+
+class MinimaxProblem(ABC):
+    """f_i of one site: its primal block x (p,), its dual block y (q,), q may be 0.
+
+    Attributes:
+        primal_dim, dual_dim: p and q.
+        num_samples: n, the samples of the site.
+        stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
+    """
+
+    stochastic: bool = False
+    primal_dim: int
+    dual_dim: int
+    num_samples: int
+
+    @abstractmethod
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        """f_i(x, y; rows), a scalar: the mean over the samples ``rows`` (b,), or over all where it is None."""
+
+    def checked_value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        """`value`, which must be a scalar tensor."""
+        value = self.value(x, y, rows)
+        if not isinstance(value, Tensor) or value.ndim:
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ProblemError(f"{type(self).__name__}.value: got {got}, expected a scalar tensor")
+        return value
+
+    def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The gradients of `value` in x (p,) and in y (q,); by automatic differentiation unless overridden."""
+        with torch.enable_grad():
+            x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
+            found = torch.autograd.grad(self.checked_value(x, y, rows), (x, y), allow_unused=True)
+        primal, dual = (
+            torch.zeros_like(block) if gradient is None else gradient
+            for block, gradient in zip((x, y), found, strict=True)
+        )
+        return primal, dual
+
+    def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The gradients at one point for K batches ``rows`` (K, b) at once, (K, p) and (K, q), or None: one by one."""
+        return None
+
+    def start(self) -> tuple[Tensor, Tensor] | None:
+        """The starting point (x, y), the same on every site; None: zeros."""
+        return None
+
+    def maximiser(self, x: Tensor) -> Tensor | None:
+        """y*(x) (q,), a maximiser of f_i(x, .), or None where it has no closed form."""
+        return None
+
+    def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
+        """More metrics of a point, beside ``loss`` (`value` on all samples), by name."""
+        return {}
+
+
+def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem:
+    """Call a user's factory ``package.module:factory(features, labels)``.
+
+    Raises:
+        ProblemError: nothing is found there, or what it returns is not a `MinimaxProblem` with its sizes.
+    """
+    problem = find_factory(path)(features, labels)
+    if not isinstance(problem, MinimaxProblem):
+        raise ProblemError(f"loss {path!r}: returned {type(problem).__name__}, expected a MinimaxProblem")
+    for name, least in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
+        size = getattr(problem, name, None)
+        if not isinstance(size, int) or size < least:
+            raise ProblemError(f"loss {path!r}: {name} is {size!r}, expected an integer >= {least}")
+    return problem
+
+
+def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
+    """What a dotted path names.
+
+    Raises:
+        ProblemError: there is no such module, or nothing callable of that name in it.
+    """
+    module_name, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except Exception as error:  # a module's own code may raise anything while it is imported
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ProblemError(f"loss {path!r}: cannot be imported ({reason}); expected 'package.module:factory'") from None
+    if not callable(found):
+        raise ProblemError(f"loss {path!r}: is {type(found).__name__}, expected a class or function")
+    factory: Callable[[Tensor, Tensor], object] = found
+    return factory

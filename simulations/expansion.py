@@ -1,0 +1,237 @@
+"""The runs that an experiment stands for: every method in every case of its axes, with every seed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from problems.data.spec import NEEDS_FILES
+from simulations.experiment import Experiment, PaperValue, Profile, Run
+from simulations.output import shown
+from simulations.records import check_metric
+
+_DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One method in one case: a row of the table and a curve of the figure. ``config`` has neither seed nor place."""
+
+    method: str
+    at: dict[str, Scalar]  # coordinates, method and data set among them
+    # what is run
+    engine: str
+    clients: int
+    config: dict[str, Scalar]
+    # how it is shown
+    dataset: str
+    setting: str  # the other coordinates
+    panel: str
+    curve: str
+
+    @property
+    def title(self) -> str:
+        """What tells it from the others, for people."""
+        return "  ".join(filter(None, [self.method, self.dataset, self.setting]))
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One line with one seed; ``name`` is its run directory's."""
+
+    name: str
+    line: Line
+    seed: int
+
+    @property
+    def config(self) -> dict[str, Scalar]:
+        """Its flat run config, but for its place."""
+        return {**self.line.config, "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        return f"{self.line.title}  seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """An experiment in one profile."""
+
+    experiment: Experiment
+    profile: str
+    seeds: int
+    data_dir: str
+    lines: list[Line]
+    paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """All runs: every line with one seed, then with the next."""
+        return [PlannedRun(_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A method in a combination of cases, nothing checked. ``origin`` is its data set before profiles change it."""
+
+    run: Run
+    at: dict[str, Scalar]
+    clients: int
+    config: dict[str, Scalar]
+    origin: str
+
+
+def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_dir: Path | None = None) -> Expansion:
+    """Every run of an experiment, every config checked.
+
+    Args:
+        experiment: what is to be reproduced.
+        profile: one of its profiles.
+        seeds: how many; None: as many as the profile says.
+        data_dir: the folder with the data sets' files, absolute; below it are those that a run names itself.
+
+    Raises:
+        ConfigError: a config is not valid, data are missing, or two runs would be the same.
+    """
+    chosen = experiment.profile(profile)
+    here = f"experiment {experiment.name!r}"
+    every = list(_cells(experiment, profile, data_dir))
+    _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
+    cells = _kept(chosen, every)
+    if not cells:
+        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run")
+    _check_files(here, cells)
+    lines = [_line(experiment, cell, here) for cell in cells]
+    _check_distinct(here, lines)
+    paper = _paper(experiment, lines, every, here)
+    used = seeds or chosen.seeds or experiment.seeds
+    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper)
+
+
+def _cells(experiment: Experiment, name: str, data_dir: Path | None) -> Iterator[_Cell]:
+    profile = experiment.profile(name)
+    for run in experiment.runs:
+        own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
+        for cases in itertools.product(*{**experiment.axes, **run.axes}.values()):
+            config = {**flattened(experiment.config), **run.config}
+            at: dict[str, Scalar] = {_METHOD: run.name}
+            clients = run.clients or experiment.clients
+            for case in cases:
+                config |= case.config
+                at |= case.at
+                clients = case.clients or clients
+            origin = str(at.get(_DATASET, config.get(_DATASET, "digits")))
+            config |= {**profile.config, **own}
+            at.setdefault(_DATASET, config.get(_DATASET, "digits"))
+            if data_dir is not None:
+                config["data-dir"] = str(data_dir / str(config.get("data-dir", "")))
+            yield _Cell(run, at, profile.clients or clients, config, origin)
+
+
+def _kept(profile: Profile, cells: Iterable[_Cell]) -> list[_Cell]:
+    """Those that ``only`` leaves; a cell without a coordinate is not judged by it."""
+    return [cell for cell in cells if all(cell.at.get(key) in (None, *only) for key, only in profile.only.items())]
+
+
+def data_sets(experiment: Experiment) -> list[str]:
+    """The data sets of all profiles, as the run config names them; nothing is checked."""
+    kept = [_kept(profile, _cells(experiment, name, None)) for name, profile in experiment.profiles.items()]
+    return list(dict.fromkeys(str(cell.config.get(_DATASET, "digits")) for cells in kept for cell in cells))
+
+
+def _line(experiment: Experiment, cell: _Cell, here: str) -> Line:
+    """The line, its config checked."""
+    dataset = str(cell.at[_DATASET])
+    setting = ", ".join(f"{key} = {shown(value)}" for key, value in cell.at.items() if key not in (_METHOD, _DATASET))
+    try:
+        resolved = flattened(parse_run_config(cell.config).resolved())
+    except ConfigError as error:
+        where = "  ".join(filter(None, [cell.run.name, dataset, setting]))
+        raise ConfigError(f"{here}, {where}: {error}") from None
+    for metric in experiment.metrics:
+        check_metric(metric, resolved, f"{here}: metrics")
+    words = {**resolved, "clients": cell.clients, **cell.at, "setting": setting}
+    panel = _filled(experiment.panel, words, f"{here}: panel")
+    curve = _filled(experiment.curve, words, f"{here}: curve")
+    return Line(cell.run.name, cell.at, cell.run.engine, cell.clients, cell.config, dataset, setting, panel, curve)
+
+
+def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
+    """The template with each ``{word}`` replaced."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in words:
+            raise ConfigError(f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces")
+        return shown(words[match[1]])
+
+    return re.sub(r"\{([^{}]*)\}", value, template).strip()
+
+
+def _folder(line: Line, seed: int) -> str:
+    """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``."""
+    parts = [line.method, line.dataset, line.setting, f"seed {seed}"]
+    return "_".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts if part)
+
+
+def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequence[_Cell]) -> None:
+    for key, values in only.items():
+        there = list(dict.fromkeys(cell.at[key] for cell in cells if key in cell.at))
+        for value in values:
+            if value not in there:
+                allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
+                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}")
+
+
+def _check_files(here: str, cells: Sequence[_Cell]) -> None:
+    missing = []
+    for cell in cells:
+        folder = str(cell.config.get("data-dir", ""))
+        if not Path(folder).is_absolute() and (folder or cell.config.get(_DATASET) in NEEDS_FILES):
+            missing.append(str(cell.at[_DATASET]))
+    if missing:
+        names = ", ".join(dict.fromkeys(missing))
+        raise ConfigError(f"{here} reads files of {names}: give their folder by --data-dir (docs/data.md names them)")
+
+
+def _check_distinct(here: str, lines: Sequence[Line]) -> None:
+    seen: dict[str, Line] = {}
+    curves: dict[tuple[str, str], Line] = {}
+    for line in lines:
+        before = curves.setdefault((line.panel, line.curve), line)
+        if before is not line:
+            raise ConfigError(
+                f"{here}: {before.title!r} and {line.title!r} would both be curve {line.curve!r} of panel "
+                f"{line.panel!r}; tell them apart by panel or curve"
+            )
+        before = seen.setdefault(_folder(line, 0), line)
+        if before is not line:
+            raise ConfigError(
+                f"{here}: {before.title!r} and {line.title!r} would have one run directory, {_folder(line, 0)}; "
+                "tell them apart by name or coordinates"
+            )
+
+
+def _paper(
+    experiment: Experiment, lines: Sequence[Line], cells: Sequence[_Cell], here: str
+) -> dict[tuple[int, str], PaperValue]:
+    """The paper's numbers, each at its row. One that this profile leaves out has none."""
+    found: dict[tuple[int, str], PaperValue] = {}
+    for number, value in enumerate(experiment.paper_values):
+        wanted = {_METHOD: value.method, **value.at}.items()
+        where = f"{here}: paper-values[{number}]"
+        if not any(wanted <= {**cell.at, _DATASET: cell.origin}.items() for cell in cells):
+            raise ConfigError(f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}")
+        metric = value.metric or experiment.metrics[0]
+        if metric not in experiment.metrics:
+            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}")
+        for place, line in enumerate(lines):
+            if wanted <= line.at.items():
+                if (place, metric) in found:
+                    raise ConfigError(f"{where}: {line.title!r} has a value of the paper already")
+                found[place, metric] = value
+    return found

@@ -1,0 +1,214 @@
+"""An experiment: one TOML file that says which runs make a table and a figure of a paper, and how they are shown.
+
+A run config is put together from the file's ``[config]``, the method's keys, those of a case of every axis, and the
+profile's, later ones winning. In runs, cases and profiles every key that is not a field here is a run-config key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from apps.config import ConfigError, Scalar, flattened
+from payloads.settings import Settings
+
+PACKAGED = Path(__file__).with_name("experiments")
+SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
+
+ProfileName = Literal["smoke", "quick", "full"]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Overrides(Settings):
+    """Fields of its own; every other key is a run-config key."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def config(self) -> dict[str, Scalar]:
+        """The run-config keys, flat."""
+        return flattened(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _scalars(self) -> Self:
+        _check_config(self.config)
+        return self
+
+
+def _check_config(flat: Mapping[str, Any]) -> None:
+    for key, value in flat.items():
+        if key in SET_BY_COMMAND:
+            raise ValueError(f"{key}: the command sets it, leave it out")
+        if not isinstance(value, Scalar):
+            raise ValueError(f"{key}: got {value!r}, allowed: a number, text, true or false; axes take several values")
+
+
+class Case(_Overrides):
+    """One point of an axis; ``at`` names it in tables and curves."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    clients: Count | None = None
+
+
+class Run(_Overrides):
+    """A method. Its axes are the file's, but for those that it has itself."""
+
+    name: str = Field(min_length=1)
+    engine: Literal["in-process", "centralized"] = "in-process"
+    clients: Count | None = None
+    axes: dict[str, list[Case]] = Field(default_factory=dict)
+    profiles: dict[ProfileName, _Overrides] = Field(
+        default_factory=dict
+    )  # this method's keys there, over those of the profile
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _short(cls, axes: Any) -> Any:
+        return _cases(axes)
+
+
+class Profile(_Overrides):
+    """How far an experiment is cut down; ``only`` keeps cases by their coordinates (``method`` is one too)."""
+
+    minutes: float = Field(gt=0)
+    clients: Count | None = None
+    seeds: Count | None = None
+    only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+
+
+class PaperValue(Settings):
+    """A number of the paper, for the one row with this method, these coordinates and this metric."""
+
+    method: str
+    at: dict[str, Scalar] = Field(default_factory=dict)
+    metric: str = ""  # empty: the first
+    mean: float
+    std: float | None = None
+    source: str = ""  # table and column; empty: the experiment's figure
+
+
+class Experiment(Settings):
+    """What an experiment's file says."""
+
+    # what is reproduced
+    name: str
+    title: str = Field(min_length=1)
+    paper: str = Field(min_length=1)
+    figure: str = Field(min_length=1)
+    paper_values: list[PaperValue] = Field(default_factory=list)
+    # what is run
+    clients: Count = 8
+    seeds: Count = 3
+    config: dict[str, Any] = Field(default_factory=dict)
+    axes: dict[str, list[Case]] = Field(default_factory=dict)
+    runs: list[Run] = Field(min_length=1)
+    profiles: dict[ProfileName, Profile] = Field(min_length=1)
+    # how it is shown
+    metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
+    scale: Literal["linear", "log"] = "linear"
+    x: Literal["round", "iteration", "seconds", "megabytes"] = "round"
+    y_label: str = ""  # empty: the metric's
+    panel: str = "{dataset}"  # curves with the same text are in the same axes
+    curve: str = "{method} {setting}"
+    # of the copy that a reproduction leaves
+    reproduced: dict[str, Scalar] = Field(default_factory=dict)
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _short(cls, axes: Any) -> Any:
+        return _cases(axes)
+
+    @field_validator("config")
+    @classmethod
+    def _base(cls, config: dict[str, Any]) -> dict[str, Any]:
+        _check_config(flattened(config))
+        return config
+
+    def profile(self, name: str) -> Profile:
+        """Raises ConfigError: there is no such profile."""
+        if name not in self.profiles:
+            raise ConfigError(f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}")
+        return self.profiles[name]
+
+    def toml(self, reproduced: Mapping[str, Scalar]) -> str:
+        """The file again, with what has been run of it."""
+        content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
+        return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
+
+
+def _cases(axes: Any) -> Any:
+    """``local-steps = [4, 8]`` is short for cases that set this key, and are named by it."""
+    if not isinstance(axes, dict):
+        return axes
+    return {
+        name: [{"at": {name: case}, name: case} if isinstance(case, Scalar) else case for case in cases]
+        if isinstance(cases, list)
+        else cases
+        for name, cases in axes.items()
+    }
+
+
+def packaged() -> dict[str, Path]:
+    """The experiments that come with the project."""
+    return {path.stem: path for path in sorted(PACKAGED.glob("*.toml"))}
+
+
+def find_experiment(name: str) -> Experiment:
+    """A packaged experiment by its name, or any by the path of its .toml file.
+
+    Raises:
+        ConfigError: there is none, or its file is wrong; the message names file and key.
+    """
+    if name.endswith(".toml"):
+        return read_experiment(Path(name))
+    known = packaged()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        allowed = ", ".join(known)
+        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}")
+    return read_experiment(known[name])
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read an experiment's file; its name is the file's unless it says another.
+
+    Raises:
+        ConfigError: it cannot be read, or a key is missing, unknown or wrong.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read ({reason})") from None
+    try:
+        return Experiment.model_validate({"name": path.stem, **content})
+    except ValidationError as error:
+        raise ConfigError("; ".join(f"{path}: {problem}" for problem in _problems(error))) from None
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for detail in error.errors(include_url=False):
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
+        where = f"{key}: " if key else ""
+        if detail["type"] == "missing":
+            yield f"{where}is missing"
+        elif detail["type"] == "extra_forbidden":
+            yield f"{where}unknown key{_hint(detail['loc'])}"
+        elif detail["type"] == "value_error":
+            yield f"{where}{detail['ctx']['error']}"
+        else:
+            yield f"{where}got {detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+
+
+def _hint(location: tuple[int | str, ...]) -> str:
+    if len(location) != 1:
+        return ""
+    fields = [str(field.alias) for field in Experiment.model_fields.values()]
+    return f", allowed: {', '.join(fields)}"

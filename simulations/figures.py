@@ -1,0 +1,169 @@
+"""The figure of a reproduction: a panel beside the other, curves with their seeds' mean and standard deviation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from apps.curves import RANKING
+from simulations.compare import mean_and_spread
+from simulations.expansion import Expansion
+from simulations.records import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LABELS = {**RANKING, "loss": "objective", "grad_phi_sq": r"$\|\nabla\Phi(\bar{x})\|^2$"}
+ABSCISSAE = {
+    "round": "communication round",
+    "iteration": "local iteration",
+    "seconds": "seconds",
+    "megabytes": "megabytes sent",
+}
+_PANEL_SIZE, _SINGLE_SIZE = (4.2, 3.3), (6.4, 4.2)  # inches
+_FILLED = 0.3  # of a shared y axis, by each of its panels
+_MARKED = 40  # a curve of fewer points shows them
+_STYLES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a panel; all arrays (points,)."""
+
+    label: str
+    x: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    seeds: int
+
+
+def panels(expansion: Expansion, records: Mapping[str, RunRecord]) -> dict[str, list[Curve]]:
+    """The curves of each panel, from the finished runs."""
+    experiment = expansion.experiment
+    found: dict[str, list[Curve]] = {}
+    for line in expansion.lines:
+        ended = [records[run.name] for run in expansion.runs if run.line is line and run.name in records]
+        ended = [run for run in ended if run.curve(experiment.metrics[0])]
+        if ended:
+            curve = _curve(line.curve, ended, experiment.metrics[0], experiment.x, experiment.scale == "log")
+            found.setdefault(line.panel, []).append(curve)
+    return found
+
+
+def _curve(label: str, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
+    rounds, mean, spread = mean_and_spread([run.curve(metric) for run in runs])
+    places = np.mean([[_abscissa(run, x)[r] for r in rounds] for run in runs], axis=0)  # (points,)
+    return Curve(label, places, mean, *band(mean, spread, log), len(runs))
+
+
+def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, np.ndarray]:
+    """What is shaded: mean -+ standard deviation; on a log axis, where that may have no place, as far down as up."""
+    high = mean + spread
+    return (mean**2 / np.where(high > 0, high, 1.0) if log else mean - spread), high
+
+
+def _abscissa(run: RunRecord, x: str) -> dict[int, float]:
+    """Round -> its place on the x axis."""
+    rounds = [line["round"] for line in run.lines]
+    if x in ("round", "iteration"):
+        step = int(str(run.config["local-steps"])) if x == "iteration" else 1
+        return {r: float(step * r) for r in rounds}
+    if x == "seconds":
+        parts = [float(line.get("seconds", 0.0)) for line in run.lines]
+    else:
+        parts = [(line.get("bytes_up", 0) + line.get("bytes_down", 0)) / 1e6 for line in run.lines]
+    return dict(zip(rounds, accumulate(parts), strict=True))
+
+
+def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -> None:
+    """Write curves.png and curves.svg, where there is a curve. Without pyplot, whose state is the main thread's."""
+    from matplotlib import rc_context
+
+    found = panels(expansion, records)
+    if not found:
+        return
+    figure = _figure(expansion, found)
+    with rc_context({"svg.hashsalt": expansion.experiment.name}):  # the same curves are the same file
+        figure.savefig(folder / "curves.svg", metadata={"Date": None})
+    figure.savefig(folder / "curves.png", dpi=150)
+
+
+def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figure:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    experiment = expansion.experiment
+    metric = experiment.metrics[0]
+    columns = len(found) if len(found) <= 4 else min(4, math.ceil(math.sqrt(len(found))))
+    rows = math.ceil(len(found) / columns)
+    labels = list(dict.fromkeys(curve.label for curves in found.values() for curve in curves))
+    width, height = _PANEL_SIZE if len(found) > 1 else _SINGLE_SIZE
+    figure = Figure(figsize=(columns * width, rows * height + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid[len(found) :]:
+        axes.remove()
+    together = comparable(list(found.values()), experiment.scale == "log")
+    for number, (axes, (title, curves)) in enumerate(zip(grid, found.items(), strict=False)):
+        if number and number in together:
+            axes.sharey(grid[0])
+        _panel(axes, title, curves, labels, experiment.scale)
+        axes.set_xlabel(ABSCISSAE[experiment.x])
+        if number % columns == 0:
+            axes.set_ylabel(experiment.y_label or LABELS.get(metric, metric))
+        elif number in together:
+            axes.tick_params(labelleft=False)
+    complete = next((number for number, curves in enumerate(found.values()) if len(curves) == len(labels)), None)
+    if len(found) > 1 and complete is not None:
+        handles, names = grid[complete].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 2 * columns), frameon=False)
+    else:
+        for axes in grid[: len(found)]:
+            axes.legend(frameon=False, fontsize="small")
+    seeds = f"{expansion.seeds} seed{'s' if expansion.seeds > 1 else ''}"
+    figure.suptitle(f"{_plain(experiment.title)} ({expansion.profile}, {seeds})", fontsize="medium")
+    return figure
+
+
+def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
+    """The panels that share the first one's y axis: each still fills a good part of it."""
+    ranges = [_range(panel, log) for panel in curves]
+    shared, low, high, least = {0}, *ranges[0], ranges[0][1] - ranges[0][0]
+    for number, (bottom, top) in enumerate(ranges[1:], start=1):
+        joint, smallest = max(high, top) - min(low, bottom), min(least, top - bottom)
+        if joint * _FILLED <= smallest:
+            shared, low, high, least = {*shared, number}, min(low, bottom), max(high, top), smallest
+    return shared
+
+
+def _range(curves: Sequence[Curve], log: bool) -> tuple[float, float]:
+    values = np.concatenate([np.concatenate([curve.low, curve.high]) for curve in curves])
+    values = np.log(values[values > 0]) if log else values
+    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+
+
+def _panel(axes: Axes, title: str, curves: Sequence[Curve], labels: Sequence[str], scale: str) -> None:
+    for curve in curves:
+        number = labels.index(curve.label)  # a label has one colour in all panels
+        style: dict[str, Any] = {"color": f"C{number % 10}", "linestyle": _STYLES[number // 10 % len(_STYLES)]}
+        marker = "." if len(curve.x) < _MARKED else None
+        axes.plot(curve.x, curve.mean, label=_plain(curve.label), marker=marker, linewidth=1.4, **style)
+        if curve.seeds > 1:
+            axes.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.set_yscale(scale)
+    axes.set_title(_plain(title), fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.margins(x=0.02)
+
+
+def _plain(text: str) -> str:
+    """Text in which a dollar sign is one."""
+    return text.replace("$", r"\$")

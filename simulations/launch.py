@@ -1,0 +1,77 @@
+"""Starts one run here: a federation in this process, or a centralised reference. Both leave a run directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from apps import resources
+from apps.artifacts import RunDirectory
+from apps.client_app import app as client_app
+from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.evaluation import better
+from apps.server_app import app as server_app
+from apps.training import versions
+from simulations.centralized import RoundHook, centralized
+from simulations.engine import run_in_process
+
+IN_PROCESS, CENTRALIZED = "in-process", "centralized"  # as result.json names them
+
+
+def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
+    """Run a flat run config, with its place, on one of the two engines."""
+    if engine == CENTRALIZED:
+        run_centralized(clients, config)
+    else:
+        run_federation(clients, config)
+
+
+def run_federation(clients: int, config: Mapping[str, Scalar], threads: int = 1) -> None:
+    """A federation in this process.
+
+    Raises:
+        RunFailedError: it has no result; the log and failure.json have the reason too.
+    """
+    run_in_process(server_app, client_app, clients, config, threads)
+
+
+def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
+    """The same training with the clients' data in one place.
+
+    Raises:
+        ConfigError: there is no such reference, or a run is there already.
+    """
+    parsed = parse_run_config(config)
+    if parsed.run.resume:
+        raise ConfigError("resume: a centralised reference is trained in one go; leave the key out")
+    begun = time.perf_counter()
+    directory = RunDirectory.open(parsed)
+    data = resources.federated_data(parsed.data, clients)
+    history, named = centralized(parsed, data, on_round)
+    every = parsed.training.evaluate_every
+    total = parsed.training.num_server_rounds
+    rounds = [0, *sorted({*range(every, total + 1, every), total})]
+    for server_round, metrics in zip(rounds, history, strict=True):
+        directory.append({"round": server_round, **metrics})
+    directory.save_model(named)  # type: ignore[arg-type]
+    directory.finish(_result(parsed, history, clients, time.perf_counter() - begun))
+
+
+def _result(config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float) -> dict[str, Any]:
+    best = {name: better(name)(m[name] for m in history) for name in history[-1]}
+    return {
+        "strategy": "centralized",
+        "dataset": config.data.dataset,
+        "seed": config.training.seed,
+        "engine": CENTRALIZED,
+        "rounds": config.training.num_server_rounds,
+        "metrics": history[-1],
+        "best": best,
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "wall_seconds": seconds,
+        "clients": clients,
+        "versions": versions(),
+        "config": config.resolved(),
+    }

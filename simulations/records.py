@@ -1,0 +1,121 @@
+"""Reads run directories back: what ran, how it ended, and its metrics."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from problems.metrics import binary_metrics
+
+METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss", "grad_phi_sq")  # that any problem has
+# what a line of metrics.jsonl holds whether the round was evaluated or not
+BOOKKEEPING = frozenset(
+    ["round", "bytes_up", "bytes_down", "clients_asked", "clients_answered", "dropped", "seconds", "server_seconds"]
+)
+FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
+STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run directory says. ``status`` is finished, stopped, failed or unfinished (interrupted, or under way)."""
+
+    name: str
+    path: Path
+    status: str
+    reason: str
+    result: dict[str, Any]
+    config: dict[str, Scalar]
+    lines: list[dict[str, Any]]
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The run in numbers but for its metrics."""
+        result, lines = self.result, self.lines
+        return {
+            "strategy": result.get("strategy", self.config.get("strategy")),
+            "dataset": self.config.get("dataset"),
+            "seed": self.config.get("seed"),
+            "clients": result.get("clients"),
+            "rounds": lines[-1]["round"] if lines else 0,
+            "bytes_up": sum(line.get("bytes_up", 0) for line in lines),
+            "bytes_down": sum(line.get("bytes_down", 0) for line in lines),
+            "seconds": result.get("wall_seconds", float(sum(line.get("seconds", 0.0) for line in lines))),
+        }
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last evaluated round; empty: there is none."""
+        return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Round -> metric, of evaluated rounds."""
+        return {line["round"]: line[metric] for line in self.lines if metric in line}
+
+    def setting(self, key: str) -> Scalar | None:
+        """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
+        return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
+
+    def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
+        """The keys, ``free`` ones apart, that a run of this flat run config has otherwise."""
+        wanted = flattened(parse_run_config(config).resolved())
+        keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
+        return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
+
+
+def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a line of metrics.jsonl; empty where the round was not evaluated."""
+    return {name: value for name, value in line.items() if name not in BOOKKEEPING}
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """Read a run directory.
+
+    Raises:
+        ConfigError: there is no run in it, or one of its files cannot be read.
+    """
+    if not (path / "config.toml").is_file():
+        raise ConfigError(f"{path} holds no run (there is no config.toml)")
+    try:
+        config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
+        result = _object(path / "result.json")
+        failure = _object(path / "failure.json")
+        lines = _lines(path / "metrics.jsonl")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a run ({error})") from None
+    reason = str(failure.get("reason", ""))
+    status = FINISHED if result else UNFINISHED
+    if failure:
+        status = STOPPED if reason.startswith(STOPPED_EARLY) else FAILED
+    return RunRecord(name or path.resolve().name, path, status, reason, {} if failure else result, config, lines)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not an object")
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines: the last may be half written."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    if not all(isinstance(line, dict) and "round" in line for line in lines):
+        raise ValueError(f"{path.name} has a line without a round")
+    return lines
+
+
+def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
+    """Raises ConfigError: a run of this config has no such metric; ``asked`` is the option or key that names it.
+
+    A problem of the user's own (``loss = "package.module:factory"``) names metrics itself: there, any may be.
+    """
+    if metric not in METRICS and ":" not in str(config.get("loss", "")):
+        raise ConfigError(f"{asked}: got {metric!r}, allowed: {', '.join(METRICS)}")

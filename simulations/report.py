@@ -1,0 +1,169 @@
+"""What a reproduction found, in numbers: table.csv for programs, table.md for people."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from simulations.compare import csv_text
+from simulations.expansion import Expansion
+from simulations.output import shown_metric, table
+from simulations.records import RunRecord
+
+_TAIL = 10  # a run's tail is this part of its evaluated rounds
+_LEGEND = (
+    "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
+    "tenth of its evaluated rounds."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed."""
+
+    experiment: str
+    dataset: str
+    method: str
+    setting: str
+    metric: str
+    # of the last evaluated round, over the finished seeds
+    mean: float | None
+    std: float | None
+    seeds: int
+    # the paper's
+    paper: float | None
+    paper_std: float | None
+    paper_source: str
+    # of each seed's mean over the last tenth of its evaluated rounds
+    tail_mean: float | None
+    tail_std: float | None
+
+
+def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
+    """The table, by data set, then as in the experiment's file.
+
+    Args:
+        expansion: what was to be run.
+        records: the finished runs, by their names.
+    """
+    found = []
+    experiment = expansion.experiment
+    places = sorted(range(len(expansion.lines)), key=lambda place: _first(expansion, place))
+    for place in places:
+        line = expansion.lines[place]
+        ended = [records[run.name] for run in expansion.runs if run.line is line and run.name in records]
+        for metric in experiment.metrics:
+            curves = [list(run.curve(metric).values()) for run in ended]
+            curves = [curve for curve in curves if curve]
+            value = expansion.paper.get((place, metric))
+            found.append(
+                Row(
+                    experiment.name,
+                    line.dataset,
+                    line.method,
+                    line.setting,
+                    metric,
+                    *_statistics([curve[-1] for curve in curves]),
+                    len(curves),
+                    None if value is None else value.mean,
+                    None if value is None else value.std,
+                    "" if value is None else value.source or experiment.figure,
+                    *_statistics([tail(curve) for curve in curves]),
+                )
+            )
+    return found
+
+
+def _first(expansion: Expansion, place: int) -> int:
+    """Where the data set of a line occurs first."""
+    names = [line.dataset for line in expansion.lines]
+    return names.index(names[place])
+
+
+def tail(curve: Sequence[float]) -> float:
+    """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
+    trained = curve[1:] or curve
+    return statistics.fmean(trained[-len(trained) // _TAIL :])
+
+
+def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None
+
+
+def as_csv(found: Sequence[Row]) -> str:
+    """table.csv."""
+    dicts = [asdict(row) for row in found]
+    return csv_text(list(dicts[0]), dicts)
+
+
+def _pair(mean: float | None, std: float | None) -> str:
+    return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
+
+
+def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str]]]:
+    """The table for people: columns that say nothing are left out."""
+    columns = {
+        "data set": [row.dataset for row in found],
+        "method": [row.method for row in found],
+        "setting": [row.setting for row in found],
+        "metric": [row.metric for row in found],
+        "last round": [_pair(row.mean, row.std) for row in found],
+        "last tenth": [_pair(row.tail_mean, row.tail_std) for row in found],
+        "seeds": [str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}" for row in found],
+        "paper": [_pair(row.paper, row.paper_std) for row in found],
+        "in the paper": [row.paper_source for row in found],
+    }
+    unsaid = {"setting": "", "paper": "-", "in the paper": ""}
+    kept = {name: cells for name, cells in columns.items() if name not in unsaid or set(cells) != {unsaid[name]}}
+    return list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)]
+
+
+def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
+    """The table for a terminal."""
+    return table(*_columns(found, expansion.seeds))
+
+
+def as_markdown(expansion: Expansion, found: Sequence[Row], failed: Mapping[str, str], missing: int) -> str:
+    """table.md.
+
+    Args:
+        expansion: what was to be run.
+        found: the rows.
+        failed: the titles of the runs that failed, with the reasons.
+        missing: the number of runs that have not been made.
+    """
+    experiment = expansion.experiment
+    columns, cells = _columns(found, expansion.seeds)
+    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {_count(expansion.seeds, 'seed')}."
+    lines = [
+        f"# {experiment.title}",
+        "",
+        f"{experiment.paper}, {experiment.figure}. {what}",
+        "",
+        *(f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)),
+        "",
+        _LEGEND,
+    ]
+    if any(row.paper is not None for row in found) and expansion.profile != "full":
+        lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
+    if missing:
+        lines += ["", f"Interrupted: {_count(missing, 'run')} not made yet."]
+    if failed:
+        lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
+
+
+def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows for --json."""
+    return [asdict(row) for row in found]

@@ -1,0 +1,226 @@
+"""Runs an experiment and keeps its directory: runs/, experiment.toml, table.csv, table.md, curves.png, curves.svg."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from apps.files import write_atomic
+from simulations import report
+from simulations.arguments import placed
+from simulations.expansion import Expansion, PlannedRun
+from simulations.figures import draw
+from simulations.launch import CENTRALIZED
+from simulations.output import shown_metric
+from simulations.records import FAILED, FINISHED, RunRecord, read_run
+from simulations.workers import Task, run_all
+
+_CURVES = ("curves.png", "curves.svg")
+_FREE = ("output-dir", "data-dir")  # a directory and its data may be moved
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a reproduction found. ``failed``: run -> reason."""
+
+    expansion: Expansion
+    out: Path
+    rows: list[report.Row]
+    failed: dict[str, str]
+
+    def text(self) -> str:
+        """The table, and where all of it is."""
+        drawn = [name for name in _CURVES if (self.out / name).exists()]
+        files = ", ".join(["table.csv", "table.md", *drawn])
+        return f"{report.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
+
+    def json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "experiment": self.expansion.experiment.name,
+            "profile": self.expansion.profile,
+            "seeds": self.expansion.seeds,
+            "out": str(self.out),
+            "rows": report.as_json(self.rows),
+            "failed": self.failed,
+        }
+
+
+class ReproductionInterruptedError(Exception):
+    """Ctrl-C during a reproduction; the message says how to go on."""
+
+
+class Reproduction:
+    """An experiment's directory.
+
+    Args:
+        expansion: the runs.
+        out: the directory.
+    """
+
+    def __init__(self, expansion: Expansion, out: Path) -> None:
+        self.expansion = expansion
+        self.out = out.expanduser().resolve()
+        self.runs = {run.name: run for run in expansion.runs}
+        self.records: dict[str, RunRecord] = {}  # of finished runs
+        self.failed: dict[str, str] = {}  # run -> reason
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Take the directory, and the runs that have finished there. It is this process's until the end.
+
+        Raises:
+            ConfigError: it holds something else, or another process is at it.
+        """
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._check_same()
+        except OSError as error:
+            raise ConfigError(f"--out: cannot create {self.out} ({error.strerror})") from None
+        with (self.out / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(f"--out: another process is reproducing in {self.out}") from None
+            for run in self.runs.values():
+                self._take(run)
+            for run in self.waiting:
+                shutil.rmtree(self._path(run), ignore_errors=True)
+            (self.out / "runs").mkdir(exist_ok=True)
+            write_atomic(self.out / "experiment.toml", self._toml().encode())
+            yield
+
+    @property
+    def waiting(self) -> list[PlannedRun]:
+        """The runs that have not finished, and have not failed here."""
+        return [run for run in self.runs.values() if not {run.name} & {*self.records, *self.failed}]
+
+    def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
+        """Make the runs that are waiting and write what they show.
+
+        Args:
+            jobs: runs at a time.
+            say: takes a line a run that has ended.
+
+        Raises:
+            ReproductionInterruptedError: Ctrl-C; what has finished is kept and written.
+        """
+
+        def ended(task: Task, reason: str) -> None:
+            say(self._ended(self.runs[task.name], reason))
+
+        tasks = [self._task(run) for run in self.waiting]
+        order = list(dict.fromkeys(task.data for task in tasks))
+        try:
+            run_all(sorted(tasks, key=lambda task: order.index(task.data)), jobs, ended)
+        except KeyboardInterrupt:
+            self.write()
+            count = f"{len(self.records)} of {len(self.runs)} runs have finished"
+            raise ReproductionInterruptedError(f"interrupted: {count}; the same command goes on") from None
+        return self.write()
+
+    def write(self) -> Outcome:
+        """Write the tables and the figure of the runs that have finished."""
+        rows = report.rows(self.expansion, self.records)
+        write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
+        failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
+        text = report.as_markdown(self.expansion, rows, failed, len(self.waiting))
+        write_atomic(self.out / "table.md", text.encode())
+        for name in _CURVES:
+            (self.out / name).unlink(missing_ok=True)
+        draw(self.expansion, self.records, self.out)
+        return Outcome(self.expansion, self.out, rows, self.failed)
+
+    def _path(self, run: PlannedRun) -> Path:
+        return self.out / "runs" / run.name
+
+    def _config(self, run: PlannedRun) -> dict[str, Scalar]:
+        return placed(run.config, self._path(run))
+
+    def _task(self, run: PlannedRun) -> Task:
+        config = self._config(run)
+        data = f"{run.line.clients} clients of {parse_run_config(config).data}"
+        metrics = tuple(self.expansion.experiment.metrics)
+        return Task(run.name, run.line.engine, run.line.clients, config, metrics, data)
+
+    def _reproduced(self) -> dict[str, Scalar]:
+        return {"profile": self.expansion.profile, "seeds": self.expansion.seeds, "data-dir": self.expansion.data_dir}
+
+    def _toml(self) -> str:
+        return self.expansion.experiment.toml(self._reproduced())
+
+    def _check_same(self) -> None:
+        """Raises ConfigError: the directory holds something else."""
+        path = self.out / "experiment.toml"
+        if not any(self.out.iterdir()):
+            return
+        if not path.exists():
+            raise ConfigError(f"--out: {self.out} is not empty and holds no reproduction; choose another")
+        try:
+            before = tomllib.loads(path.read_text("utf-8"))
+            was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"--out: {path} cannot be read ({error})") from None
+        now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
+        if was != now:
+            raise ConfigError(
+                f"--out: {self.out} holds experiment {was['experiment']!r}, profile {was['profile']!r}, not "
+                f"{now['experiment']!r}, {now['profile']!r}; choose another"
+            )
+
+    def _take(self, run: PlannedRun) -> None:
+        """Keep a run that has finished.
+
+        Raises:
+            ConfigError: it has finished with another config.
+        """
+        try:
+            record = read_run(self._path(run))
+        except ConfigError:
+            return
+        if record.status != FINISHED:
+            return
+        unlike = record.unlike(self._config(run), _FREE)
+        is_reference = record.result.get("engine") == CENTRALIZED
+        if is_reference != (run.line.engine == CENTRALIZED):
+            unlike.append("engine")
+        if record.result.get("clients") != run.line.clients:
+            unlike.append("clients")
+        if unlike:
+            raise ConfigError(
+                f"--out: the run in {self._path(run)} has finished with another {', '.join(unlike)}; "
+                "choose another directory, or delete this run"
+            )
+        self.records[run.name] = record
+
+    def _ended(self, run: PlannedRun, reason: str) -> str:
+        """Put down how a run ended; returns a line that says so."""
+        try:
+            record = read_run(self._path(run))
+            seconds = f"  {record.facts['seconds']:.1f} s"
+        except ConfigError as error:
+            record, seconds, reason = None, "", reason or str(error)
+        if record is not None and record.status == FINISHED:
+            self.records[run.name] = record
+            metric = self.expansion.experiment.metrics[0]
+            status, told = FINISHED, f"{metric} {shown_metric(record.metrics.get(metric))}"
+        else:
+            reason = reason or (record.reason if record else "") or "it left no result"
+            self.failed[run.name] = reason
+            status, told = FAILED, " ".join(reason.split())
+            self._fail(run, reason)
+        return f"{len(self.runs) - len(self.waiting)}/{len(self.runs)}  {status:<8}  {run.title}  {told}{seconds}"
+
+    def _fail(self, run: PlannedRun, reason: str) -> None:
+        """Leave the reason with a run that could not do so itself."""
+        path = self._path(run)
+        if path.is_dir() and not (path / "failure.json").exists():
+            write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())

@@ -1,0 +1,180 @@
+"""The server halves of CoDA (Guo et al., ICML 2020) and CODASCA (Yuan et al., ICML 2021); `payloads.coda` has the full
+titles and the symbols.
+
+Both minimise stage by stage. A stage pulls x towards a reference, the mean of the stage before, while training goes on
+from the last point; it divides the learning rate, and starts from the lambda that is best for the scores of its first
+point: E[s|-] - E[s|+] (for `AUC_MINIMAX`; other problems keep their dual block).
+"""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from payloads.coda import (
+    CLASS_SCORES,
+    ClassScores,
+    CodaDown,
+    CodascaDown,
+    CodaSettings,
+    ControlChange,
+    StageState,
+    stage_of,
+)
+from payloads.record import FloatArray, Payload, PayloadError
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import model_arrays, model_record
+from problems.minimax import AUC_MINIMAX
+from problems.randomness import Purpose, stream
+from strategies.base import Reply, exact_mean, mean, mean_model
+from strategies.minimax import MinimaxStrategy
+
+Vector = NDArray[np.float64]
+
+
+class StagewiseStrategy(MinimaxStrategy):
+    """What both share: the stages' references and the restart of lambda."""
+
+    state_type = StageState
+    phases: ClassVar[dict[str, type[Payload]]] = {CLASS_SCORES: ClassScores}
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings or CodaSettings())
+        assert isinstance(self.settings, CodaSettings)
+        self.coda: CodaSettings = self.settings
+        # (d,) of the stage under way, where there is a pull towards it
+        self.reference: Vector | None = None
+        # (d,) the sum of its points so far, where a stage will follow
+        self.total: Vector | None = None
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """The first stage's reference: the initial model, or noise."""
+        spread, start = self.coda.reference_noise, model_arrays(arrays)[0].astype(np.float64)
+        if self.coda.proximal:
+            noise = stream(self.training.seed, Purpose.REFERENCE_NOISE)
+            self.reference = noise.normal(0, spread, len(start)) if spread else start
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Restart lambda in the first round of every stage but the first."""
+        stage = stage_of(server_round, self.coda)
+        starts = stage.index > 0 and server_round == stage.first
+        if not (starts and self.coda.restart_dual and self.loss == AUC_MINIMAX):
+            return arrays
+        dual = self.best_dual(server_round, arrays)
+        if dual is None:
+            return arrays
+        point, *buffers = model_arrays(arrays)
+        return model_record([np.append(point[:-1], point.dtype.type(dual)), *buffers])
+
+    def best_dual(self, server_round: int, arrays: ArrayRecord) -> float | None:
+        """E[s|-] - E[s|+] over the samples of the round's clients; None where they lack a class."""
+        assert self.roster is not None
+        training = self.training
+        places = self.roster.sample(training.fraction_train, training.min_train_nodes, training.seed, server_round)
+        replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
+        sums = np.sum([reply.payload.sums for reply in replies], axis=0, dtype=np.float64)
+        counts = np.sum([reply.payload.counts for reply in replies], axis=0)
+        if not counts.all():
+            log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
+            return None
+        negative, positive = sums / counts
+        return float(negative - positive)
+
+    def check_payload(self, payload: Any) -> None:
+        if isinstance(payload, ClassScores) and (payload.counts < 0).any():
+            raise PayloadError(f"ClassScores.counts: got {payload.counts.tolist()}, expected numbers >= 0")
+
+    def told_reference(self) -> FloatArray | None:
+        """(d,) the reference as the clients need it, or None where the model they get is the same."""
+        if self.reference is None:
+            return None
+        reference = self.reference.astype(np.dtype(self.training.dtype))
+        # nothing pulls at y; that lambda is y and comes last is what is known of it here
+        pulled = slice(-1) if self.loss == AUC_MINIMAX else slice(None)
+        return None if np.array_equal(reference[pulled], self._model[0][pulled]) else reference
+
+    def follow(self, server_round: int, point: FloatArray) -> None:
+        """Add a round's point (d,) to the stage's sum; at the stage's end their mean is the next reference."""
+        if not (self.coda.proximal and self.coda.stage_rounds):
+            return
+        self.total = point.astype(np.float64) if self.total is None else self.total + point
+        stage = stage_of(server_round, self.coda)
+        if stage_of(server_round + 1, self.coda) != stage:
+            self.reference = self.total / (server_round + 1 - stage.first)
+            self.total = None
+
+    def snapshot(self) -> StageState | None:
+        state = self._state()
+        return state if state.arrays() else None
+
+    def _state(self) -> StageState:
+        return StageState(reference=self.reference, total=self.total)
+
+    def restore(self, state: Payload) -> None:
+        assert isinstance(state, StageState)
+        self.reference, self.total = _exact(state.reference), _exact(state.total)
+
+
+class Coda(StagewiseStrategy):
+    """CoDA: the plain mean of the points of all clients. One that fails is not averaged."""
+
+    needs_all_clients = True
+    down_type = CodaDown
+
+    def down(self, server_round: int) -> CodaDown:
+        return CodaDown(class_counts=self.class_counts, reference=self.told_reference())
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        arrays = mean_model(replies)
+        self.follow(server_round, arrays[0])
+        return arrays, {}
+
+
+class Codasca(StagewiseStrategy):
+    """CODASCA: CoDA with SCAFFOLD's control variates (Karimireddy et al., ICML 2020); a fraction of the clients may do.
+
+    z <- z + server-learning-rate * (mean z_k - z) and c <- c + answered / N * mean (new c_k - c_k), so that c is the
+    mean of all N clients' c_k. A client whose reply was lost has moved its c_k, which c never learns: from then on c is
+    off that mean by (lost changes) / N, and the corrections c - c_k of all clients no longer sum to zero.
+    """
+
+    down_type = CodascaDown
+    up_type = ControlChange
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings)
+        # (d,) c, from round 1 on
+        self.control: Vector | None = None
+
+    def down(self, server_round: int) -> CodascaDown:
+        control = None if self.control is None else self.control.astype(np.dtype(self.training.dtype))
+        return CodascaDown(class_counts=self.class_counts, reference=self.told_reference(), control=control)
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        assert self.roster is not None
+        sent = self._model[0].astype(np.float64)
+        moved = exact_mean([reply.model[0] for reply in replies]) - sent
+        point = (sent + self.training.server_learning_rate * moved).astype(self._model[0].dtype)
+        buffers = [mean([reply.model[i] for reply in replies]) for i in range(1, len(self._model))]
+        change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies])
+        self.control = change if self.control is None else self.control + change
+        self.follow(server_round, point)
+        return [point, *buffers], {}
+
+    def _state(self) -> StageState:
+        return StageState(reference=self.reference, total=self.total, control=self.control)
+
+    def restore(self, state: Payload) -> None:
+        super().restore(state)
+        assert isinstance(state, StageState)
+        self.control = _exact(state.control)
+
+
+def _exact(value: FloatArray | None) -> Vector | None:
+    return None if value is None else value.astype(np.float64)

@@ -1,0 +1,133 @@
+"""Problems and networks of a user's own, for tests that name them by their dotted path; some of them broken."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor, nn
+
+from problems.minimax import MinimaxProblem
+
+# Problems that can be solved.
+
+
+class LeastSquares(MinimaxProblem):
+    """f = mean (a.x - l)^2 / 2 over samples a with labels l; nothing to maximise."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        self.features, self.labels = features, labels
+        self.primal_dim, self.dual_dim, self.num_samples = features.shape[1], 0, len(labels)
+
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        a, labels = (self.features, self.labels) if rows is None else (self.features[rows], self.labels[rows])
+        return ((a @ x - labels) ** 2).mean() / 2
+
+
+class Robust(LeastSquares):
+    """f = mean ((a + y).x - l)^2 / 2 - 2 ||y||^2: y disturbs the samples; starts away from zero."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        super().__init__(features, labels)
+        self.dual_dim = self.primal_dim
+
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        a, labels = (self.features, self.labels) if rows is None else (self.features[rows], self.labels[rows])
+        return (((a + y) @ x - labels) ** 2).mean() / 2 - 2 * (y @ y)
+
+    def start(self) -> tuple[Tensor, Tensor]:
+        ramp = torch.arange(self.primal_dim, dtype=self.features.dtype)
+        return 0.1 * ramp + 0.2, 0.3 - 0.1 * ramp
+
+
+# Problems that cannot.
+
+NOT_CALLABLE = 3
+
+
+def not_a_problem(features: Tensor, labels: Tensor) -> object:
+    """A factory of something else."""
+    return features
+
+
+class NoPrimal(LeastSquares):
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        super().__init__(features, labels)
+        self.primal_dim = 0
+
+
+class WordPrimal(LeastSquares):
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        super().__init__(features, labels)
+        self.primal_dim = "four"  # type: ignore[assignment]
+
+
+class NoSizes(MinimaxProblem):
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        pass
+
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        return x.sum()
+
+
+class NegativeDual(LeastSquares):
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        super().__init__(features, labels)
+        self.dual_dim = -1
+
+
+class MisshapenGradients(LeastSquares):
+    def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        return x[:-1], y
+
+
+class ListedGradients(LeastSquares):
+    def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        return [x, y]  # type: ignore[return-value]
+
+
+class VectorValue(LeastSquares):
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        return self.features @ x
+
+
+class PlainValue(LeastSquares):
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        return 1.5  # type: ignore[return-value]
+
+
+class MisshapenStart(LeastSquares):
+    def start(self) -> tuple[Tensor, Tensor]:
+        return torch.zeros(self.primal_dim + 1), torch.zeros(0)
+
+
+# Networks.
+
+HIDDEN = 6
+
+
+def normed(input_shape: tuple[int, ...]) -> nn.Module:
+    """With batch norm, whose statistics travel."""
+    return nn.Sequential(nn.Linear(*input_shape, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
+
+
+def dropped(input_shape: tuple[int, ...]) -> nn.Module:
+    """With dropout, which draws."""
+    return nn.Sequential(nn.Linear(*input_shape, HIDDEN), nn.Tanh(), nn.Dropout(0.5), nn.Linear(HIDDEN, 1))
+
+
+def normed_and_dropped(input_shape: tuple[int, ...]) -> nn.Module:
+    """With both."""
+    return nn.Sequential(
+        nn.Linear(*input_shape, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Tanh(), nn.Dropout(0.5), nn.Linear(HIDDEN, 1)
+    )
+
+
+BUILDING, GO_ON = threading.Event(), threading.Event()
+
+
+def paused(input_shape: tuple[int, ...]) -> nn.Module:
+    """`dropped`, which says that it is being built and waits until it may go on."""
+    BUILDING.set()
+    GO_ON.wait(5)
+    return dropped(input_shape)

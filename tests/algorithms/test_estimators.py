@@ -1,0 +1,209 @@
+"""The gradient estimators alone: what they ask for and what they make of it, against the NumPy reference, at points
+and with clients that have nothing to do with each other from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from payloads.fedsgda import EstimatorState, FedSGDASettings
+from payloads.record import PayloadError
+from strategies.estimators import GradientEstimator, Minibatch, Question, Spider, Storm, Svrg
+from tests.reference import minimax
+from tests.reference.minimax import Array
+
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+CLIENTS, DIM, ROUNDS = 5, 4, 11
+KINDS: dict[str, type[GradientEstimator]] = {"mb": Minibatch, "storm": Storm, "spider": Spider, "svrg": Svrg}
+SETTINGS = [
+    FedSGDASettings(),
+    FedSGDASettings(alpha_constant=0.3, rho=0.0, period=3),
+    FedSGDASettings(alpha_constant=2.5, rho=0.45, period=4),
+    FedSGDASettings(alpha_constant=1e9, rho=0.2, period=1),
+]
+
+each_kind = pytest.mark.parametrize("name", list(KINDS))
+each_settings = pytest.mark.parametrize("settings", SETTINGS, ids=["default", "constant", "decay", "no-memory"])
+
+
+def gradient(client: int, z: Array) -> Array:
+    """A nonlinear field of its own for every client."""
+    return np.sin((client + 1) * z) + client * z
+
+
+def alpha(settings: FedSGDASettings, t: int) -> float:
+    return minimax.storm_alpha(settings.alpha_constant, 1 / 3 if settings.rho == "auto" else float(settings.rho), t)
+
+
+def reference(name: str, settings: FedSGDASettings) -> minimax.Estimator:
+    match name:
+        case "mb":
+            return minimax.MiniBatch()
+        case "storm":
+            return minimax.Storm(lambda t: alpha(settings, t))
+        case "spider":
+            return minimax.Spider(settings.period)
+    return minimax.Svrg(settings.period)
+
+
+@dataclass
+class Step:
+    """A round: the point, the clients, and what the estimator asked for and made of it."""
+
+    t: int
+    z: Array
+    clients: list[int]
+    question: Question
+    estimate: Array
+
+
+def advance(estimator: GradientEstimator, t: int) -> Step:
+    """Round t of `estimator`; its point and its clients depend on t alone."""
+    rng = np.random.default_rng(t)
+    z, clients = rng.normal(size=DIM), rng.choice(CLIENTS, 2, replace=False).tolist()
+    question = estimator.question(t)
+    answers = []
+    for client in clients:
+        answer = gradient(client, z)
+        if question.reference is not None:
+            answer = answer - question.weight * gradient(client, question.reference)
+        answers.append(answer)
+    return Step(t, z, clients, question, estimator.update(t, z, np.mean(answers, axis=0)))
+
+
+def rounds(name: str, settings: FedSGDASettings) -> Iterator[tuple[Step, Step | None]]:
+    """Every round with the one before it."""
+    estimator, before = KINDS[name](settings), None
+    for t in range(ROUNDS):
+        step = advance(estimator, t)
+        yield step, before
+        before = step
+
+
+@each_settings
+@each_kind
+def test_the_estimates_are_the_reference_s(name: str, settings: FedSGDASettings) -> None:
+    expected = reference(name, settings)
+    for step, before in rounds(name, settings):
+        mean_gradient = lambda z, step=step: np.mean([gradient(i, z) for i in step.clients], axis=0)  # noqa: E731
+        previous = step.z if before is None else before.z
+        np.testing.assert_allclose(step.estimate, expected.update(step.t, step.z, previous, mean_gradient), **EXACT)
+
+
+@each_settings
+def test_the_minibatch_estimator_asks_for_one_gradient(settings: FedSGDASettings) -> None:
+    assert [step.question for step, _ in rounds("mb", settings)] == [Question()] * ROUNDS
+    assert not Minibatch.periodic
+
+
+@each_settings
+def test_storm_asks_for_the_point_before_with_the_rest_of_alpha(settings: FedSGDASettings) -> None:
+    for step, before in rounds("storm", settings):
+        weight = 0.0 if before is None else 1 - alpha(settings, step.t)
+        assert step.question.weight == pytest.approx(weight, abs=1e-15)
+        assert not step.question.large
+        if weight:
+            assert before is not None
+            np.testing.assert_array_equal(step.question.reference, before.z)
+        else:
+            assert step.question.reference is None
+    assert not Storm.periodic
+
+
+@pytest.mark.parametrize("name", ["spider", "svrg"])
+@each_settings
+def test_the_periodic_ones_ask_a_large_batch_first(name: str, settings: FedSGDASettings) -> None:
+    anchor = np.empty(0)
+    for step, before in rounds(name, settings):
+        starts = step.t % settings.period == 0
+        assert step.question.large == starts
+        if starts:
+            assert step.question == Question(large=True)
+            anchor = step.z
+        else:
+            assert before is not None
+            assert step.question.weight == 1.0
+            np.testing.assert_array_equal(step.question.reference, anchor if name == "svrg" else before.z)
+    assert KINDS[name].periodic
+
+
+def test_alpha_by_hand() -> None:
+    """min(1, c / (t + 1)^(2 rho)), t = 0, 1, 2, 3, 8, with rho = 1/2: c / (t + 1)."""
+    storm = Storm(FedSGDASettings(alpha_constant=2.0, rho=0.5))
+    advance(storm, 0)
+    assert [storm.alpha(t) for t in (0, 1, 2, 3, 8)] == pytest.approx([1.0, 1.0, 2 / 3, 1 / 2, 2 / 9], rel=1e-15)
+    default = Storm(FedSGDASettings())
+    advance(default, 0)
+    assert [default.alpha(t) for t in (0, 7, 26)] == pytest.approx([1.0, 1 / 4, 1 / 9], rel=1e-15)
+
+
+@pytest.mark.parametrize("constant", [1e-6, 0.5, 7.0])
+def test_storm_begins_with_the_minibatch_whatever_alpha(constant: float) -> None:
+    storm = Storm(FedSGDASettings(alpha_constant=constant))
+    assert storm.alpha(0) == 1.0
+    step = advance(storm, 0)
+    np.testing.assert_array_equal(step.estimate, advance(Minibatch(FedSGDASettings()), 0).estimate)
+
+
+@pytest.mark.parametrize("name", ["spider", "svrg"])
+def test_what_was_before_a_period_is_forgotten(name: str) -> None:
+    one, other = KINDS[name](SETTINGS[1]), KINDS[name](SETTINGS[1])
+    for t in range(3):
+        advance(one, t)
+    advance(other, 0)  # a shorter past
+    for t in range(3, 6):
+        np.testing.assert_array_equal(advance(one, t).estimate, advance(other, t).estimate)
+
+
+def test_the_decay_of_the_steps() -> None:
+    decays = {
+        name: (kind(FedSGDASettings()).decay, kind(FedSGDASettings(rho=0.2)).decay) for name, kind in KINDS.items()
+    }
+    assert decays == {"mb": (0.0, 0.2), "storm": (1 / 3, 0.2), "spider": (0.0, 0.2), "svrg": (0.0, 0.2)}
+
+
+# State.
+
+
+@each_kind
+def test_there_is_no_state_before_the_first_round(name: str) -> None:
+    assert KINDS[name](FedSGDASettings()).snapshot() is None
+
+
+@each_settings
+@each_kind
+def test_a_restored_estimator_goes_on_to_the_bit(name: str, settings: FedSGDASettings) -> None:
+    """After every round: at a period's end, in its first round, in the middle."""
+    kept = KINDS[name](settings)
+    restored = KINDS[name](settings)
+    for t in range(ROUNDS):
+        left, right = advance(kept, t), advance(restored, t)
+        assert left.estimate.tobytes() == right.estimate.tobytes()
+        state = restored.snapshot()
+        assert isinstance(state, EstimatorState)
+        record = EstimatorState.from_record(state.to_record(), {"d": DIM})
+        restored = KINDS[name](settings)
+        restored.restore(record)
+
+
+@each_kind
+def test_a_state_has_the_last_point_and_estimate(name: str) -> None:
+    estimator = KINDS[name](SETTINGS[1])
+    steps = [advance(estimator, t) for t in range(5)]
+    state = estimator.snapshot()
+    assert state is not None
+    np.testing.assert_array_equal(state.previous, steps[4].z)
+    np.testing.assert_array_equal(state.estimate, steps[4].estimate)
+    if name == "svrg":  # the period began in round 3
+        np.testing.assert_array_equal(state.snapshot, steps[3].z)
+        np.testing.assert_array_equal(state.snapshot_gradient, steps[3].estimate)
+    else:
+        assert state.snapshot is state.snapshot_gradient is None
+
+
+def test_a_state_of_unequal_lengths_is_refused() -> None:
+    with pytest.raises(PayloadError, match=r"EstimatorState.estimate: got shape \(3,\), expected \(4\)"):
+        EstimatorState(previous=np.zeros(4), estimate=np.zeros(3)).check()

@@ -1,0 +1,505 @@
+"""Minimax problems: gradients four times over, AUC's saddle, what the server measures, and the synthetic data."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from apps import resources
+from apps.config import RunConfig, parse_run_config
+from apps.evaluation import ModelEvaluator, ProblemEvaluator, better, make_evaluator, shown
+from problems.data import DataSpec, FederatedData, Samples, load
+from problems.data.bundled import synthetic_pl
+from problems.minimax import (
+    AUCOracle,
+    FunctionOracle,
+    MinimaxProblem,
+    Oracle,
+    ProblemError,
+    SyntheticPL,
+    SyntheticPLOracle,
+    build_problem,
+)
+from problems.minimax.auc import best_saddle, saddle_value
+from problems.minimax.oracle import direction
+from problems.models import FlatModel, build_model
+from problems.models.saddle import SaddleNetwork, network_names
+from problems.randomness import stream
+from tests.algorithms.minimax_problems import LeastSquares, Robust
+from tests.battery.federation import save_npz
+from tests.reference import minimax
+from tests.reference.minimax import Array
+
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+CPU = torch.device("cpu")
+ROWS = [None, np.array([0, 4, 4]), np.array([5])]
+USER = "tests.algorithms.minimax_problems:"
+
+each_rows = pytest.mark.parametrize("rows", ROWS, ids=["all", "three", "one"])
+
+
+# The synthetic problem.
+
+
+class ByAutograd(MinimaxProblem):
+    """Another problem's value, whose gradients are left to torch."""
+
+    def __init__(self, problem: MinimaxProblem) -> None:
+        self.problem = problem
+        self.primal_dim, self.dual_dim = problem.primal_dim, problem.dual_dim
+        self.num_samples = problem.num_samples
+
+    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+        return self.problem.value(x, y, rows)
+
+
+def make_pl(nu: float = 0.7, mu: float = 1.3) -> tuple[SyntheticPL, minimax.SyntheticPL]:
+    """One client of 7 samples in 4 + 4 dimensions, and its reference."""
+    data = np.random.default_rng(2).normal(size=(7, 3, 4))
+    return SyntheticPL(torch.from_numpy(data), nu=nu, mu=mu), minimax.SyntheticPL(data[None], nu=nu, mu=mu)
+
+
+def oracles(problem: SyntheticPL) -> dict[str, FunctionOracle]:
+    function = {"torch": problem, "autograd": ByAutograd(problem)}
+    found = {name: FunctionOracle(p, dtype=torch.float64, device=CPU) for name, p in function.items()}
+    return {**found, "numpy": SyntheticPLOracle(problem)}
+
+
+@each_rows
+@pytest.mark.parametrize(("nu", "mu"), [(1.0, 1.0), (0.7, 1.3)])
+def test_four_gradients_of_the_synthetic_problem_agree(nu: float, mu: float, rows: Array | None) -> None:
+    problem, reference = make_pl(nu, mu)
+    for seed in range(3):
+        here, there = np.random.default_rng(seed).normal(size=(2, 8))
+        for oracle in oracles(problem).values():
+            oracle.load([here])
+            np.testing.assert_allclose(oracle.gradient(rows), reference.gradient(0, here, rows), **EXACT)
+            other = oracle.gradient_at(torch.from_numpy(there), rows)
+            np.testing.assert_allclose(other, reference.gradient(0, there, rows), **EXACT)
+            np.testing.assert_array_equal(oracle.parameters, here)
+
+
+@each_rows
+def test_the_value_is_the_reference_s(rows: Array | None) -> None:
+    problem, reference = make_pl()
+    z = np.random.default_rng(1).normal(size=8)
+    x, y = torch.from_numpy(z).split(4)
+    selected = None if rows is None else torch.from_numpy(rows)
+    assert float(problem.value(x, y, selected)) == pytest.approx(reference.value(0, z, rows), rel=1e-12)
+
+
+def test_gradients_of_many_batches_are_those_one_by_one() -> None:
+    problem, _ = make_pl()
+    rng = np.random.default_rng(3)
+    batches, point = list(rng.integers(7, size=(5, 3))), torch.from_numpy(rng.normal(size=8))
+    found = {}
+    for name, oracle in oracles(problem).items():
+        together = list(oracle.gradients_at(point, batches))
+        one_by_one = [oracle.gradient_at(point, rows) for rows in batches]
+        assert len(together) == 5
+        np.testing.assert_allclose(torch.stack(together), torch.stack(one_by_one), **EXACT)
+        assert list(oracle.gradients_at(point, [])) == []
+        found[name] = torch.stack(together)
+    np.testing.assert_allclose(found["torch"], found["numpy"], **EXACT)
+    np.testing.assert_allclose(found["torch"], found["autograd"], **EXACT)
+    primal, dual = problem.batch_gradients(*point.split(4), torch.from_numpy(np.stack(batches)))
+    np.testing.assert_allclose(torch.cat([primal, dual], dim=1), found["torch"], **EXACT)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+def test_phi_in_chunks_is_phi(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, reference = make_pl()
+    monkeypatch.setattr("problems.minimax.synthetic._CHUNK", chunk)
+    x = np.random.default_rng(4).normal(size=4)
+    np.testing.assert_allclose(problem.grad_phi(torch.from_numpy(x)), reference.grad_phi(x), **EXACT)
+    np.testing.assert_allclose(problem.maximiser(torch.from_numpy(x)), reference.maximiser(x), **EXACT)
+
+
+def test_the_maximiser_maximises() -> None:
+    """f(x, y*) - f(x, y* + h) = mu / 2 ||h||^2."""
+    problem, _ = make_pl(mu=1.3)
+    rng = np.random.default_rng(5)
+    x, h = torch.from_numpy(rng.normal(size=(2, 4)))
+    best = problem.maximiser(x)
+    gap = problem.value(x, best, None) - problem.value(x, best + h, None)
+    assert float(gap) == pytest.approx(1.3 / 2 * float(h @ h), rel=1e-10)
+
+
+# Problems of the user's own.
+
+
+def user_data() -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(6)
+    return torch.from_numpy(rng.normal(size=(9, 4))), torch.from_numpy((rng.random(9) < 0.5).astype(np.float64))
+
+
+def test_a_problem_needs_no_more_than_a_value() -> None:
+    problem = build_problem(USER + "LeastSquares", *user_data())
+    oracle = FunctionOracle(problem, dtype=torch.float64, device=CPU)
+    assert (oracle.primal_dim, oracle.num_samples, len(oracle.parameters)) == (4, 9, 4)
+    assert not oracle.has_buffers
+    assert not oracle.stochastic
+    np.testing.assert_array_equal(oracle.parameters, np.zeros(4))
+    features, labels = (tensor.numpy() for tensor in user_data())
+    rows, x = np.array([1, 8, 3]), np.arange(4.0)
+    oracle.load([x])
+    expected = features[rows].T @ (features[rows] @ x - labels[rows]) / 3
+    np.testing.assert_allclose(oracle.gradient(rows), expected, **EXACT)
+    assert oracle.value() == pytest.approx(np.mean((features @ x - labels) ** 2) / 2, rel=1e-12)
+    assert oracle.metrics() == {}
+    assert problem.maximiser(torch.zeros(4)) is None
+    assert problem.batch_gradients(torch.zeros(4), torch.zeros(0), torch.zeros((2, 3))) is None
+    with torch.no_grad():  # wherever it is called from
+        np.testing.assert_allclose(oracle.gradient(rows), expected, **EXACT)
+
+
+def test_a_problem_starts_where_it_says() -> None:
+    problem = Robust(*user_data())
+    for dtype in (torch.float32, torch.float64):
+        oracle = FunctionOracle(problem, dtype=dtype, device=CPU)
+        assert oracle.parameters.dtype == dtype
+        expected = [0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.1, 0.0]
+        np.testing.assert_allclose(oracle.parameters, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_an_oracle_copies_what_it_takes_and_gives() -> None:
+    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
+    given = np.arange(4.0)
+    oracle.load([given])
+    taken = oracle.arrays()[0]
+    oracle.parameters.add_(1)
+    np.testing.assert_array_equal(given, np.arange(4.0))
+    np.testing.assert_array_equal(taken, np.arange(4.0))
+    np.testing.assert_array_equal(oracle.arrays()[0], np.arange(4.0) + 1)
+
+
+@pytest.mark.parametrize("arrays", [[np.zeros(5)], [np.zeros((4, 1))], [np.zeros(4), np.zeros(4)], []])
+def test_a_point_of_another_shape_is_refused(arrays: list[Array]) -> None:
+    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
+    with pytest.raises(ValueError, match=r"expected one array of shape \(4,\), got \["):
+        oracle.load(arrays)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ("MisshapenGradients", r"MisshapenGradients.gradients: got shapes \(3,\) and \(0,\), expected \(4,\) in x and"),
+        ("ListedGradients", r"ListedGradients.gradients: expected a pair of tensors \(x, y\)"),
+        ("VectorValue", r"VectorValue.value: got shape \(9,\), expected a scalar tensor"),
+        ("PlainValue", r"PlainValue.value: got float, expected a scalar tensor"),
+    ],
+)
+def test_a_gradient_that_cannot_be_is_named(broken: str, reason: str) -> None:
+    oracle = FunctionOracle(build_problem(USER + broken, *user_data()), dtype=torch.float64, device=CPU)
+    with pytest.raises(ProblemError, match=reason):
+        oracle.gradient(None)
+    with pytest.raises(ProblemError, match=reason):
+        list(oracle.gradients_at(oracle.parameters, [np.array([0, 1])]))
+
+
+def test_a_value_that_cannot_be_is_named() -> None:
+    oracle = FunctionOracle(build_problem(USER + "VectorValue", *user_data()), dtype=torch.float64, device=CPU)
+    with pytest.raises(ProblemError, match=r"VectorValue.value: got shape \(9,\), expected a scalar tensor"):
+        oracle.value()
+
+
+def test_a_direction_descends_in_x_and_ascends_in_y() -> None:
+    problem, _ = make_pl()
+    for oracle in oracles(problem).values():
+        np.testing.assert_array_equal(direction(oracle, 0.5, 0.25), [-0.5] * 4 + [0.25] * 4)
+    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
+    np.testing.assert_array_equal(direction(oracle, 0.5, 0.25), [-0.5] * 4)
+
+
+# AUC.
+
+SAMPLES = 23
+PRIOR = 0.3
+
+
+def auc_data() -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(7)
+    return torch.from_numpy(rng.normal(size=(SAMPLES, 3))), torch.from_numpy((np.arange(SAMPLES) % 3 == 0) * 1.0)
+
+
+def tanh_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+
+
+def make_auc(network: nn.Module, sigmoid: bool = False) -> AUCOracle:
+    """An oracle at a point that is nowhere zero."""
+    torch.manual_seed(3)
+    model = FlatModel(SaddleNetwork(network), dtype=torch.float64)
+    oracle = AUCOracle(model, *auc_data(), sigmoid=sigmoid)
+    oracle.inform(np.array([70, 30]))
+    oracle.parameters.normal_()
+    return oracle
+
+
+def by_autograd(oracle: AUCOracle, value: Callable[[Tensor, Tensor], Tensor], rows: Array | None) -> Tensor:
+    """The gradient at the oracle's point of ``value`` (scores, labels), the scalars being tensors with a graph."""
+    chosen = slice(None) if rows is None else torch.from_numpy(rows)
+    scores = oracle.scores(oracle.model.scores(oracle.features[chosen]))
+    found = torch.autograd.grad(value(scores, oracle.labels[chosen]), list(oracle.model.module.parameters()))
+    return torch.cat([gradient.flatten() for gradient in found])
+
+
+@each_rows
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_auc_s_gradient_is_autograd_s(sigmoid: bool, rows: Array | None) -> None:
+    oracle = make_auc(tanh_network(), sigmoid)
+    saddle = oracle.model.module.saddle
+
+    def value(scores: Tensor, labels: Tensor) -> Tensor:
+        return saddle_value(scores, labels, torch.stack([saddle.a, saddle.b, saddle.dual]), PRIOR)
+
+    np.testing.assert_allclose(oracle.gradient(rows), by_autograd(oracle, value, rows), **EXACT)
+
+
+@each_rows
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_auc_s_gradient_and_value_are_the_reference_s(sigmoid: bool, rows: Array | None) -> None:
+    oracle = make_auc(build_model("linear", (3,), 0), sigmoid)
+    features, labels = (tensor.numpy() for tensor in auc_data())
+    reference = minimax.SaddleAUC([features], [labels.astype(int)], PRIOR, sigmoid)
+    z = oracle.arrays()[0]
+    np.testing.assert_allclose(oracle.gradient(rows), reference.gradient(0, z, rows), **EXACT)
+    assert oracle.value() == pytest.approx(reference.value(0, z), rel=1e-12)
+    assert oracle.primal_dim == reference.primal_dim
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+@pytest.mark.parametrize("chunk", [1, 5, SAMPLES - 1])
+def test_the_gradient_in_chunks_is_the_gradient(chunk: int, sigmoid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    oracle = make_auc(tanh_network(), sigmoid)
+    whole = oracle.gradient(None).clone()
+    monkeypatch.setattr("problems.minimax.auc._CHUNK", chunk)
+    np.testing.assert_allclose(oracle.gradient(None), whole, **EXACT)
+    np.testing.assert_allclose(oracle.gradient_at(oracle.parameters.clone(), None), whole, **EXACT)
+
+
+@each_rows
+def test_another_point_leaves_no_trace(rows: Array | None) -> None:
+    rows = np.array([2, 6]) if rows is not None and len(rows) == 1 else rows  # batch norm needs two
+    oracle = make_auc(build_model(USER + "normed", (3,), 0))
+    point, buffers = oracle.arrays()
+    oracle.gradient(rows)
+    moved = oracle.arrays()[1]
+    assert np.abs(moved - buffers).max() > 1e-3
+    there = torch.from_numpy(point) + 0.1
+    found = oracle.gradient_at(there, rows)
+    kept = found.clone()
+    after = oracle.arrays()
+    np.testing.assert_array_equal(after[0], point)
+    np.testing.assert_array_equal(after[1], moved)
+    here = oracle.gradient(rows)
+    np.testing.assert_array_equal(found, kept)  # a tensor of its own
+    assert float((here - found).abs().max()) > 1e-3
+    oracle.load([there.numpy(), buffers])
+    np.testing.assert_array_equal(oracle.gradient(rows), found)
+
+
+def test_gradients_at_another_point_come_one_by_one() -> None:
+    oracle = make_auc(tanh_network())
+    there, batches = oracle.parameters + 0.2, [np.array([0, 1]), np.array([5, 7])]
+    expected = [oracle.gradient_at(there, rows) for rows in batches]
+    torch.testing.assert_close(list(oracle.gradients_at(there, batches)), expected, rtol=0, atol=0)
+    assert list(oracle.gradients_at(there, [])) == []
+
+
+@pytest.mark.parametrize(
+    ("network", "buffers", "stochastic"),
+    [("normed", True, False), ("dropped", False, True), ("normed_and_dropped", True, True)],
+)
+def test_an_oracle_says_what_its_network_does(network: str, buffers: bool, stochastic: bool) -> None:
+    oracle = make_auc(build_model(USER + network, (3,), 0))
+    assert (oracle.has_buffers, oracle.stochastic) == (buffers, stochastic)
+    plain = make_auc(tanh_network())
+    assert (plain.has_buffers, plain.stochastic) == (False, False)
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_the_class_means_are_sums_and_counts(sigmoid: bool) -> None:
+    oracle = make_auc(tanh_network(), sigmoid)
+    logits = oracle.model.predict(oracle.features).numpy()
+    scores, positive = 1 / (1 + np.exp(-logits)) if sigmoid else logits, auc_data()[1].numpy() == 1
+    sums, counts = oracle.class_means()
+    np.testing.assert_allclose(sums, [scores[~positive].sum(), scores[positive].sum()], **EXACT)
+    np.testing.assert_array_equal(counts, [15, 8])
+
+
+def test_the_best_saddle_is_one() -> None:
+    """No gradient in a, b and lambda, a minimum in a and b, a maximum in lambda."""
+    rng = np.random.default_rng(9)
+    scores, labels = torch.from_numpy(rng.normal(size=30)), torch.from_numpy((np.arange(30) < 11) * 1.0)
+    prior = 11 / 30
+    best = best_saddle(scores, labels)
+    np.testing.assert_allclose(best, minimax.best_saddle(scores.numpy(), labels.numpy().astype(int)), **EXACT)
+    point = best.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(saddle_value(scores, labels, point, prior), point)
+    np.testing.assert_allclose(slope, 0, atol=1e-14)
+    value = saddle_value(scores, labels, best, prior)
+    for place, sign in ((0, 1), (1, 1), (2, -1)):
+        for step in (-0.3, 0.3):
+            moved = best.clone()
+            moved[place] += step
+            change = float(saddle_value(scores, labels, moved, prior) - value)
+            assert change == pytest.approx(sign * prior * (1 - prior) * 0.09, rel=1e-9)
+
+
+def test_the_scalars_come_last_and_keep_their_names() -> None:
+    model = FlatModel(SaddleNetwork(build_model("linear", (3,), 0)), dtype=torch.float64)
+    named = network_names(model.named([np.arange(7.0)]))
+    assert {name: value.ravel().tolist() for name, value in named.items()} == {
+        "output.weight": [0.0, 1.0, 2.0],
+        "output.bias": [3.0],
+        "saddle.a": [4.0],
+        "saddle.b": [5.0],
+        "saddle.dual": [6.0],
+    }
+
+
+# What the server measures.
+
+
+def run_config(**keys: Any) -> RunConfig:
+    flat = {"strategy": "fedsgda-mb", "dtype": "float64", **{k.replace("_", "-"): v for k, v in keys.items()}}
+    return parse_run_config(flat)
+
+
+@pytest.mark.parametrize("score", ["logit", "sigmoid"])
+def test_the_loss_of_auc_is_the_mean_pairwise_square_loss(score: str) -> None:
+    rng = np.random.default_rng(10)
+    labels = (np.arange(33) % 5 == 0).astype(np.int8)
+    test = Samples(rng.normal(size=(33, 3)).astype(np.float32), labels)
+    config = run_config(model="linear", score=score)
+    evaluator = ModelEvaluator(config, resources.new_model(config, (3,)), test)
+    z = rng.normal(size=7)
+    scores = test.features.astype(np.float64) @ z[:3] + z[3]
+    scores = 1 / (1 + np.exp(-scores)) if score == "sigmoid" else scores
+    pairs = [(1 - (s - t)) ** 2 for s in scores[labels == 1] for t in scores[labels == 0]]
+    assert evaluator([z])["loss"] == pytest.approx(np.mean(pairs), rel=1e-12)
+
+
+def test_the_synthetic_problem_is_measured_on_all_sites_together() -> None:
+    config = run_config(dataset="synthetic-pl", seed=4)
+    data = load(config.data, 3)
+    evaluator = make_evaluator(config, data)
+    assert isinstance(evaluator, ProblemEvaluator)
+    assert evaluator.summary == "problem synthetic-pl: 100 + 100 variables"
+    np.testing.assert_array_equal(evaluator.start(), [np.zeros(200)])
+    reference = minimax.SyntheticPL(data.train.features.reshape(3, 100, 3, 100).astype(np.float64))
+    z = np.random.default_rng(0).normal(size=200)
+    metrics = evaluator([z])
+    assert list(metrics) == ["grad_phi_sq", "loss"]
+    assert metrics["grad_phi_sq"] == pytest.approx(reference.grad_phi_sq(z[:100]), rel=1e-10)
+    assert metrics["loss"] == pytest.approx(np.mean([reference.value(i, z) for i in range(3)]), rel=1e-10)
+    named = evaluator.named([z])
+    np.testing.assert_array_equal(named["x"], z[:100])
+    np.testing.assert_array_equal(named["y"], z[100:])
+
+
+def test_a_problem_of_the_user_s_own_is_measured_on_the_test_set(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    config = run_config(**save_npz(tmp_path / "data.npz", rng.normal(size=(30, 4)), [0, 1] * 15), loss=USER + "Robust")
+    data = load(config.data, 2)
+    evaluator = make_evaluator(config, data)
+    np.testing.assert_allclose(evaluator.start()[0], [0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.1, 0.0], rtol=0, atol=1e-15)
+    z = rng.normal(size=8)
+    moved = data.test.features.astype(np.float64) + z[4:]
+    expected = np.mean((moved @ z[:4] - data.test.labels) ** 2) / 2 - 2 * z[4:] @ z[4:]
+    assert evaluator([z]) == {"loss": pytest.approx(expected, rel=1e-12)}
+
+
+def test_metrics_that_are_not_finite_end_the_run() -> None:
+    config = run_config(dataset="synthetic-pl")
+    evaluator = make_evaluator(config, load(config.data, 1))
+    with pytest.raises(ValueError, match="the metrics are not finite .*: the run has diverged; lower the step sizes"):
+        evaluator([np.full(200, 1e200)])
+
+
+def test_less_of_the_gradient_of_phi_is_better() -> None:
+    assert better("grad_phi_sq") is better("loss") is min
+    assert better("auc") is max
+    assert shown({"loss": 0.25, "grad_phi_sq": 1234.5}) == "grad_phi_sq 1.234e+03  loss 0.2500"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ({"dataset": "synthetic-pl"}, SyntheticPLOracle),
+        ({"loss": USER + "LeastSquares"}, FunctionOracle),
+        ({"model": "linear"}, AUCOracle),
+    ],
+)
+def test_a_site_s_oracle_is_the_loss_s(keys: dict[str, str], kind: type[Oracle]) -> None:
+    config = run_config(**keys)
+    site = resources.site(config, 3, 1)
+    oracle = resources.trained(config, site)
+    assert type(oracle) is kind
+    assert oracle.num_samples == len(site)
+    assert oracle.parameters.dtype == torch.float64
+
+
+# The synthetic data.
+
+
+def test_the_synthetic_data_has_three_vectors_a_sample() -> None:
+    data = synthetic_pl(0, 4)
+    assert data.shape == (400, 3, 100)
+    assert data.dtype == np.float32
+    assert np.isfinite(data).all()
+
+
+def test_a_client_s_synthetic_data_is_the_seed_s_and_its_own() -> None:
+    data = synthetic_pl(3, 5)
+    np.testing.assert_array_equal(synthetic_pl(3, 2), data[:200])
+    assert (synthetic_pl(4, 1) != data[:100]).mean() > 0.99
+    assert (data[:100] != data[100:200]).mean() > 0.99
+    # client 2: w ~ N(0, 0.5 I), then its samples ~ N(w, 0.1 I), all from its own stream
+    rng = stream(3, "synthetic-pl", 2)
+    mean = np.sqrt(0.5) * rng.standard_normal((3, 100))
+    expected = mean + np.sqrt(0.1) * rng.standard_normal((100, 3, 100))
+    np.testing.assert_allclose(data[200:300], expected, rtol=0, atol=1e-6)
+
+
+def test_the_synthetic_variances_are_a_half_and_a_tenth() -> None:
+    """Tolerances of about five standard errors: sqrt(2 / 18,000) and sqrt(2 / 1,800,000) of the variance."""
+    data = synthetic_pl(1, 60).reshape(60, 100, 3, 100).astype(np.float64)
+    means = data.mean(1)  # (60, 3, 100), of variance 0.5 + 0.1 / 100
+    assert means.var() == pytest.approx(0.5 + 0.001, rel=0.05)
+    assert data.var(1, ddof=1).mean() == pytest.approx(0.1, rel=0.005)
+    assert abs(means.mean()) < 5 * np.sqrt(0.5 / 18_000)
+    # a, b and c of a client have means of their own
+    for s, t in ((0, 1), (1, 2), (0, 2)):
+        assert abs(np.corrcoef(means[:, s].ravel(), means[:, t].ravel())[0, 1]) < 5 / np.sqrt(6000)
+
+
+def test_every_process_makes_the_same_synthetic_data() -> None:
+    code = (
+        "import hashlib; from problems.data.bundled import synthetic_pl; "
+        "print(hashlib.sha256(synthetic_pl(3, 2)).hexdigest())"
+    )
+    folder = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stdout.strip() == hashlib.sha256(synthetic_pl(3, 2)).hexdigest()
+
+
+def test_the_synthetic_sites_are_the_data_client_by_client() -> None:
+    data = load(DataSpec(dataset="synthetic-pl", seed=2), 3)
+    assert isinstance(data, FederatedData)
+    assert (data.num_clients, data.input_shape, len(data.train), len(data.test)) == (3, (3, 100), 300, 0)
+    whole = synthetic_pl(2, 3)
+    for client in range(3):
+        samples = data.client(client)
+        np.testing.assert_array_equal(samples.features, whole[100 * client : 100 * (client + 1)])
+        assert not samples.labels.any()
