@@ -79,7 +79,8 @@ def test_the_loop_by_hand_learns_what_the_federation_learns(
     monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
     clients, rounds = 20, 30
-    plan = by_hand.Plan(cohort=5, steps=5, batch=10, learning_rate=0.05)
+    everyone = ALGORITHMS[name].strategy.needs_all_clients
+    plan = by_hand.Plan(cohort=clients if everyone else 5, steps=5, batch=10, learning_rate=0.05)
     flat = harness.config(
         "",
         dataset="digits",
