@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 with warnings.catch_warnings():
@@ -13,6 +14,10 @@ with warnings.catch_warnings():
     import typer  # noqa: F401
 
 from tests.battery.engines import Engine, Flower, InProcess, flower_home
+
+# an example's time says how busy the machine is, not whether the law holds
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session")
