@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -143,13 +144,9 @@ class ProblemEvaluator(Evaluator):
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         self.oracle.load(arrays)
         metrics = {**self.oracle.metrics(), "loss": self.oracle.value()}
-        if not all(map(_finite, metrics.values())):
+        if not all(map(math.isfinite, metrics.values())):
             raise ValueError(f"the metrics are not finite ({metrics}): the run has diverged; lower the step sizes")
         return metrics
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return {"x": arrays[0][: self.oracle.primal_dim], "y": arrays[0][self.oracle.primal_dim :]}
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0

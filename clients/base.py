@@ -29,7 +29,7 @@ from payloads.wire import ROUND
 from problems.models import FlatModel
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
-from problems.sampling import Indices, on_device
+from problems.sampling import EpochSampler, Indices, on_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +136,12 @@ class PayloadClient(NumPyClient, Generic[M]):
         """The numbers of this round's K local iterations, counted over the whole run."""
         steps = self.training.local_steps
         return range((server_round - 1) * steps, server_round * steps)
+
+    def sampler(self) -> EpochSampler:
+        """Mini-batches of ``batch-size`` of all local samples, addressed by the number of the local iteration."""
+        training, site = self.training, self.site
+        everything = np.arange(len(site))
+        return EpochSampler(everything, training.batch_size, training.seed, Purpose.SAMPLES, site.partition_id)
 
 
 class ScoringClient(PayloadClient[FlatModel]):

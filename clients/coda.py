@@ -63,7 +63,7 @@ class StagewiseClient(MinimaxClient):
     def class_scores(self) -> ClassScores:
         """What the scores at the current point sum to in each class."""
         assert isinstance(self.model, AUCOracle)
-        sums, counts = self.model.class_means()
+        sums, counts = self.model.class_sums()
         return ClassScores(sums=sums.cpu().numpy(), counts=counts.cpu().numpy().astype("int64"))
 
     def steps(self, server_round: int) -> Iterator[tuple[int, float]]:
@@ -85,10 +85,9 @@ class StagewiseClient(MinimaxClient):
         values = self.model.parameters.clone() if inbox.reference is None else self.vector(inbox.reference)
         return values[: self.model.primal_dim]
 
-    def vector(self, array: FloatArray | None) -> Tensor:
-        """(d,) a received array as a tensor of its own; zeros where nothing was received."""
-        point = self.model.parameters
-        return torch.zeros_like(point) if array is None else torch.tensor(array, dtype=point.dtype, device=point.device)
+    def vector_or_zeros(self, array: FloatArray | None) -> Tensor:
+        """(d,) likewise; zeros where nothing was received."""
+        return torch.zeros_like(self.model.parameters) if array is None else self.vector(array)
 
 
 class CodaClient(StagewiseClient):
@@ -121,8 +120,8 @@ class CodascaClient(StagewiseClient):
         assert isinstance(inbox, CodascaDown)
         point, sampler, signs = self.model.parameters, self.sampler(), direction(self.model, 1.0, 1.0)
         x, reference = point[: self.model.primal_dim], self.reference(inbox)
-        own = self.vector(None if self.state is None else self.state.check({"d": len(point)}).control)
-        correction, total = self.vector(inbox.control) - own, torch.zeros_like(point)
+        own = self.vector_or_zeros(None if self.state is None else self.state.check({"d": len(point)}).control)
+        correction, total = self.vector_or_zeros(inbox.control) - own, torch.zeros_like(point)
         for iteration, step in self.steps(server_round):
             gradient = self.gradient(sampler.batch(iteration))
             total += gradient

@@ -3,7 +3,7 @@ Frameworks 2 and 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
 
 import torch
@@ -43,22 +43,24 @@ class FedSGDAClient(MinimaxClient):
         if config.get(PHASE) == GRADIENTS:
             self.outbox = LocalGradient(gradient=self.collect(inbox).cpu().numpy())
             return [], len(self.site), {}
-        self.update(server_round, self._tensor(inbox.estimate))
+        if inbox.estimate is None:
+            raise ValueError("FedSGDA's update phase needs the server's estimate")
+        self.update(server_round, self.vector(inbox.estimate))
         return self.model.arrays(), len(self.site), {}
 
     def collect(self, inbox: FedSGDADown) -> Tensor:
         """(d,) Framework 2: the gradient of f_i at z, minus weight times that at the reference point."""
-        oracle, replay = self.model, _replayed(self.model)
+        oracle = self.model
         if inbox.reference is None or inbox.weight is None:
             return oracle.gradient(None).clone()  # the oracle's own is overwritten by the next
-        other = replay(lambda: oracle.gradient_at(self._tensor(inbox.reference), None))
+        with _replayed(oracle):
+            other = oracle.gradient_at(self.vector(inbox.reference), None)
         return oracle.gradient(None) - float(inbox.weight[0]) * other
 
     def update(self, server_round: int, estimate: Tensor) -> None:
         """Framework 3: K steps along local(z_k) - local(z) + estimate, the same mini-batch in both gradients."""
         oracle, fedsgda = self.model, self.fedsgda
-        decay = self.rho if isinstance(fedsgda.rho, str) else fedsgda.rho
-        shrink = server_round**decay  # (t + 1)^rho
+        shrink = server_round ** fedsgda.decay(self.rho)  # (t + 1)^rho
         signs = direction(oracle, fedsgda.primal_step / shrink, fedsgda.dual_step / shrink)
         sampler, start = self.sampler(), oracle.parameters.clone()
         batches = [sampler.batch(iteration) for iteration in self.local_iterations(server_round)]
@@ -66,15 +68,11 @@ class FedSGDAClient(MinimaxClient):
             # At the first step both gradients are one, so neither is needed.
             oracle.parameters.addcmul_(signs, estimate)
             batches = batches[1:]
-        replay, others = _replayed(oracle), oracle.gradients_at(start, batches)
+        others = oracle.gradients_at(start, batches)
         for batch in batches:
-            other = replay(lambda: next(others))
+            with _replayed(oracle):
+                other = next(others)
             oracle.parameters.addcmul_(signs, oracle.gradient(batch) - other + estimate)
-
-    def _tensor(self, array: FloatArray | None) -> Tensor:
-        if array is None:
-            raise ValueError("FedSGDA's update phase needs the server's estimate")
-        return torch.tensor(array, dtype=self.model.parameters.dtype, device=self.model.device)
 
 
 class FedSGDAStormClient(FedSGDAClient):
@@ -83,13 +81,8 @@ class FedSGDAStormClient(FedSGDAClient):
     rho = STORM_RHO
 
 
-def _replayed(oracle: Oracle) -> Callable[[Callable[[], Tensor]], Tensor]:
-    """Calls a function such that what is drawn after it (dropout) repeats what it drew."""
-
-    def call(gradient: Callable[[], Tensor]) -> Tensor:
-        if not oracle.stochastic:
-            return gradient()
-        with torch.random.fork_rng(devices=[oracle.device] if oracle.device.type == "cuda" else []):
-            return gradient()
-
-    return call
+def _replayed(oracle: Oracle) -> AbstractContextManager[None]:
+    """What is drawn after this (dropout) repeats what was drawn within."""
+    if not oracle.stochastic:
+        return nullcontext()
+    return torch.random.fork_rng(devices=[oracle.device] if oracle.device.type == "cuda" else [])

@@ -3,7 +3,6 @@ papers' plain baseline: K steps on mini-batches of all local samples, then the m
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from flwr.common import Scalar
 
@@ -11,8 +10,6 @@ from clients.base import ScoringClient
 from payloads.record import FloatArray
 from problems.models import FlatModel
 from problems.objectives.classification import cross_entropy_slope
-from problems.randomness import Purpose
-from problems.sampling import EpochSampler
 
 
 def sgd_step(model: FlatModel, features: torch.Tensor, labels: torch.Tensor, learning_rate: float) -> None:
@@ -29,14 +26,7 @@ class LocalSGDClient(ScoringClient):
         self, parameters: list[FloatArray], config: dict[str, Scalar]
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
-        site, training = self.site, self.training
-        sampler = EpochSampler(
-            np.arange(len(site)),
-            training.batch_size,
-            training.seed,
-            Purpose.SAMPLES,
-            site.partition_id,
-        )
+        site, training, sampler = self.site, self.training, self.sampler()
         for iteration in self.local_iterations(server_round):
             batch = sampler.batch(iteration)
             sgd_step(self.model, site.rows(batch), site.targets(batch), training.learning_rate_at(iteration))

@@ -1,17 +1,17 @@
-"""What the client halves of the minimax methods share: an oracle as their model, batches of all local samples."""
+"""What the client halves of the minimax methods share: an oracle as their model."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 import numpy as np
+import torch
 from flwr.common import Scalar
+from torch import Tensor
 
 from clients.base import PayloadClient
 from payloads.record import FloatArray, IntArray
 from problems.minimax import AUC_MINIMAX, Oracle
-from problems.randomness import Purpose
-from problems.sampling import EpochSampler
 
 
 class MinimaxClient(PayloadClient[Oracle]):
@@ -19,11 +19,9 @@ class MinimaxClient(PayloadClient[Oracle]):
 
     default_loss: ClassVar[str] = AUC_MINIMAX
 
-    def sampler(self) -> EpochSampler:
-        """Mini-batches of all local samples, addressed by the number of the local iteration."""
-        training, site = self.training, self.site
-        everything = np.arange(len(site))
-        return EpochSampler(everything, training.batch_size, training.seed, Purpose.SAMPLES, site.partition_id)
+    def vector(self, array: FloatArray) -> Tensor:
+        """(d,) a received array as a tensor of its own."""
+        return torch.tensor(array, dtype=self.model.parameters.dtype, device=self.model.device)
 
     def inform(self, class_counts: IntArray | None) -> None:
         """Hand on what the server said about all sites' classes."""

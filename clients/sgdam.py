@@ -49,10 +49,8 @@ class LocalSGDAMClient(MinimaxClient):
         weight = torch.full_like(point, sgdam.beta_x * sgdam.eta)  # (d,) of a new gradient
         weight[oracle.primal_dim :] = sgdam.beta_y * sgdam.eta
         kept = 1 - weight
-        if received is None:
-            momentum = oracle.gradient(sampler.batch(iterations[0])).clone()
-        else:
-            momentum = torch.tensor(received, dtype=point.dtype, device=point.device)
+        first = iterations[0]
+        momentum = oracle.gradient(sampler.batch(first)).clone() if received is None else self.vector(received)
         for iteration in iterations:
             drop = training.learning_rate_at(iteration) / training.learning_rate
             point.addcmul_(signs, momentum, value=drop)

@@ -47,6 +47,10 @@ class FedSGDASettings(Settings):
         "auto", description="clients of a large batch, an integer >= 1, or auto: all (spider, svrg)"
     )
 
+    def decay(self, auto: float) -> float:
+        """rho, with what "auto" means for an estimator."""
+        return auto if isinstance(self.rho, str) else self.rho
+
     @field_validator("rho")
     @classmethod
     def _decay(cls, rho: float | str) -> float | str:

@@ -189,6 +189,19 @@ class PayloadStrategy(Strategy):
     def meet(self, roster: Roster) -> None:
         """Look at the sites before anything is sent; raise `StrategyError` where they do not fit."""
 
+    def check_samples(self, roster: Roster) -> None:
+        """`check_batch` for ``batch-size``."""
+        held = roster.class_counts.sum(axis=1).tolist()
+        self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
+
+    def check_classes(self, roster: Roster, what: str) -> None:
+        """Refuse sites that hold one class only, all together; ``what`` needs both."""
+        negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
+        if not negatives or not positives:
+            raise StrategyError(
+                f"all sites together hold {positives} positives and {negatives} negatives; {what} needs both"
+            )
+
     def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
         """Name the sites that cannot fill a batch: theirs is all they have. Refuse a batch larger than all sites.
 

@@ -49,7 +49,7 @@ class GradientEstimator(ABC):
 
     def __init__(self, settings: FedSGDASettings) -> None:
         self.settings = settings
-        self.decay = self.rho if isinstance(settings.rho, str) else settings.rho
+        self.decay = settings.decay(self.rho)
         # of the round before
         self.previous: Vector | None = None
         self.estimate: Vector | None = None

@@ -10,5 +10,4 @@ class LocalSGD(PayloadStrategy):
     """Averages the models of the round's clients, each with the same weight; nothing else travels."""
 
     def meet(self, roster: Roster) -> None:
-        held = roster.class_counts.sum(axis=1).tolist()
-        self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
+        self.check_samples(roster)

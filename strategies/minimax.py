@@ -6,7 +6,7 @@ from payloads.record import IntArray
 from payloads.settings import Settings, TrainingSettings
 from problems.minimax import AUC_MINIMAX
 from strategies.base import PayloadStrategy
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster
 
 
 class MinimaxStrategy(PayloadStrategy):
@@ -21,12 +21,7 @@ class MinimaxStrategy(PayloadStrategy):
         self.class_counts: IntArray | None = None
 
     def meet(self, roster: Roster) -> None:
-        held = roster.class_counts.sum(axis=1).tolist()
-        self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
+        self.check_samples(roster)
         if self.loss == AUC_MINIMAX:
-            negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
-            if not negatives or not positives:
-                raise StrategyError(
-                    f"all sites together hold {positives} positives and {negatives} negatives; AUC needs both"
-                )
+            self.check_classes(roster, "AUC")
             self.class_counts = roster.class_counts.sum(axis=0)

@@ -12,7 +12,7 @@ from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.objectives.pairwise import make_objective
 from strategies.base import PayloadStrategy, Reply, mean, mean_model
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster
 
 
 class PairwiseStrategy(PayloadStrategy):
@@ -36,11 +36,7 @@ class PairwiseStrategy(PayloadStrategy):
         negatives, positives = roster.class_counts.T
         everyone = self.objective.partners == "all"
         self.positives, self.partners = positives, negatives + positives if everyone else negatives
-        if positives.sum() == 0 or negatives.sum() == 0:
-            raise StrategyError(
-                f"all sites together hold {int(positives.sum())} positives and {int(negatives.sum())} negatives; "
-                "a pairwise risk needs both"
-            )
+        self.check_classes(roster, "a pairwise risk")
         fedx, kind = self.fedx, "samples" if everyone else "negatives"
         self.check_batch(roster, "fedx.positive-batch-size", fedx.positive_batch_size, "positives", positives.tolist())
         self.check_batch(roster, "fedx.negative-batch-size", fedx.negative_batch_size, kind, self.partners.tolist())

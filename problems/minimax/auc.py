@@ -73,7 +73,7 @@ class AUCOracle:
         scores = self.scores(self.model.predict(self.features))
         return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior))
 
-    def class_means(self) -> tuple[Tensor, Tensor]:
+    def class_sums(self) -> tuple[Tensor, Tensor]:
         """(2,) sums of the site's scores by class, negatives first, and (2,) how many samples they are of."""
         scores, labels = self.scores(self.model.predict(self.features)), self.labels
         sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])

@@ -25,7 +25,7 @@ from payloads.fedsgda import GRADIENTS, FedSGDADown, FedSGDASettings, LocalGradi
 from payloads.handshake import SiteReport
 from payloads.record import Payload
 from payloads.settings import TrainingSettings
-from payloads.wire import CONFIG, PAYLOAD, PHASE
+from payloads.wire import PAYLOAD, PHASE
 from problems.minimax import AUCOracle, FunctionOracle, SyntheticPL
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
@@ -87,17 +87,16 @@ class Robust:
         self.primal_dim = self.dual_dim = features[0].shape[1]
 
     def value(self, i: int, z: Array, rows: Index | None = None) -> float:
-        raise NotImplementedError
+        chosen = slice(None) if rows is None else rows
+        x, y = np.split(z, 2)
+        rest = (self.features[i][chosen] + y) @ x - self.labels[i][chosen]  # (n,)
+        return float(np.mean(rest**2) / 2 - 2 * (y @ y))
 
     def gradient(self, i: int, z: Array, rows: Index | None = None) -> Array:
         chosen = slice(None) if rows is None else rows
         moved, (x, y) = self.features[i][chosen] + np.split(z, 2)[1], np.split(z, 2)
         rest = moved @ x - self.labels[i][chosen]  # (n,)
         return np.concatenate([(moved * rest[:, None]).mean(0), rest.mean() * x - 4 * y])
-
-
-def phase_of(exchange: Exchange) -> str:
-    return str(exchange.message.content.config_records[CONFIG].get(PHASE, ""))
 
 
 def down_of(exchange: Exchange) -> FedSGDADown:
@@ -120,7 +119,7 @@ class Losses:
     def __call__(self, exchange: Exchange) -> Message:
         if self.rng.random() >= self.share:
             return exchange.reply
-        self.lost.add((exchange.server_round, phase_of(exchange), exchange.partition))
+        self.lost.add((exchange.server_round, exchange.phase, exchange.partition))
         return Message(Error(2, "lost"), reply_to=exchange.message)
 
 
@@ -149,7 +148,7 @@ class Finished:
         return [
             e
             for e in self.tap.exchanges
-            if e.server_round == server_round and phase_of(e) == phase
+            if e.server_round == server_round and e.phase == phase
             if (server_round, phase, e.partition) not in self.lost
         ]
 
@@ -593,7 +592,7 @@ def test_the_wire_has_the_run_s_number_type_and_the_server_float64(name: str, dt
         one = Finished(tmp_path / "run", name, {**PL, "dtype": dtype, "checkpoint-every": 1, "num-server-rounds": 3})
     for e in one.tap.exchanges:
         floats = [*model_of(e.message), *model_of(e.reply), *down_of(e).arrays().values()]
-        floats += [gradient_of(e)] if phase_of(e) else []
+        floats += [gradient_of(e)] if e.phase else []
         assert {value.dtype.name for value in floats} == {dtype}
     states = [state.arrays() for state in kept if state is not None]
     assert states

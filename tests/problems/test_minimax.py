@@ -328,11 +328,11 @@ def test_an_oracle_says_what_its_network_does(network: str, buffers: bool, stoch
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_the_class_means_are_sums_and_counts(sigmoid: bool) -> None:
+def test_the_class_sums_and_counts(sigmoid: bool) -> None:
     oracle = make_auc(tanh_network(), sigmoid)
     logits = oracle.model.predict(oracle.features).numpy()
     scores, positive = 1 / (1 + np.exp(-logits)) if sigmoid else logits, auc_data()[1].numpy() == 1
-    sums, counts = oracle.class_means()
+    sums, counts = oracle.class_sums()
     np.testing.assert_allclose(sums, [scores[~positive].sum(), scores[positive].sum()], **EXACT)
     np.testing.assert_array_equal(counts, [15, 8])
 
