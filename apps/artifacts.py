@@ -1,4 +1,4 @@
-"""What a run leaves: config.toml, metrics.jsonl, result.json, model.safetensors, checkpoints, events, curves.png."""
+"""What a run leaves: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, curves.png."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import tomli_w
 from numpy.typing import NDArray
 
 from apps.config import ConfigError, RunConfig, flattened
+from apps.evaluation import suffixed
 from apps.files import read_tensors, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
@@ -192,17 +193,18 @@ class RunDirectory:
 
     # The end.
 
-    def save_model(self, named: Mapping[str, NDArray[Any]]) -> None:
-        """The final model by parameter name, loadable into the plain PyTorch module."""
-        write_tensors(self.path / "model.safetensors", dict(named), {"format": "pt"})
+    def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
+        """The final model, or a further view of it, by parameter name, loadable into the plain PyTorch module."""
+        write_tensors(self.path / f"{suffixed('model', view)}.safetensors", dict(named), {"format": "pt"})
 
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """Draw the curves and write result.json last: its presence means that the run completed."""
+    def finish(self, result: Mapping[str, Any], view: str = "") -> None:
+        """Draw a view's curves and write result.json last: its presence means that the run completed."""
         from apps.curves import draw_curves
 
         if self._events is not None:
             self._events.close()
-        draw_curves(self.lines(), self.path / "curves.png", title=f"{result['strategy']} on {result['dataset']}")
+        title = f"{result['strategy']} on {result['dataset']}"
+        draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:

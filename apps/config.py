@@ -17,10 +17,10 @@ from pydantic import Field, ValidationError
 from apps.registry import ALGORITHMS, Algorithm
 from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import DATASETS, PARTITIONS, UNLABELLED, DataError, DataSpec, validate
-from problems.minimax import AUC_MINIMAX, ProblemError
+from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.models import MODELS
-from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 
 Scalar = bool | int | float | str
@@ -176,7 +176,13 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         except ProblemError as error:
             raise ConfigError(str(error)) from None
         return training
-    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY, AUC_MINIMAX]
+    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
+    if ":" in loss:
+        fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
+        raise ConfigError(
+            f"loss: got {loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve, allowed: "
+            f"{', '.join(('auto', *algorithm.losses))}; strategies that can: {', '.join(fitting)}"
+        )
     if loss not in everything:
         raise ConfigError(_choice("loss", loss, ["auto", *everything]))
     if loss not in algorithm.losses:

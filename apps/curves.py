@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from apps.evaluation import suffixed
+
 RANKING = {
     "auc": "AUC",
     "pauc_fpr50": "partial AUC, FPR up to 0.5",
@@ -14,8 +16,11 @@ RANKING = {
 }
 
 
-def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
-    """Draw metrics.jsonl's lines as one PNG. Written without pyplot, whose state belongs to the main thread."""
+def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, view: str = "") -> None:
+    """Draw metrics.jsonl's lines, those of a view where it is named, as one PNG.
+
+    Written without pyplot, whose state belongs to the main thread.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -23,14 +28,16 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str) -> N
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    for name, label in RANKING.items():
+    for metric, label in RANKING.items():
+        name = suffixed(metric, view)
         points = [(line["round"], line[name]) for line in lines if name in line]
         if points:
             left.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 40 else None)
-    losses = [(line["round"], line["loss"]) for line in lines if "loss" in line]
+    loss = suffixed("loss", view)
+    losses = [(line["round"], line[loss]) for line in lines if loss in line]
     if losses:
         right.plot(*zip(*losses, strict=True), color="tab:gray", marker="." if len(losses) < 40 else None)
-    left.set(xlabel="round", ylabel="on the test set", title=title)
+    left.set(xlabel="round", ylabel="on the test set", title=f"{title}, {view}" if view else title)
     right.set(xlabel="round", ylabel="loss", title="objective on the test set")
     if left.lines:
         left.legend(loc="lower right", frameon=False)

@@ -12,13 +12,14 @@ import torch
 from apps import resources
 from apps.config import RunConfig
 from payloads.record import FloatArray
+from payloads.sgdm import SGDMSettings
 from problems.data import FederatedData, Samples
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import AUC_MINIMAX, SYNTHETIC_PL
+from problems.minimax import SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
-from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
+from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, cross_entropy, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective
 
 # What the log of a round shows, in this order.
@@ -28,14 +29,24 @@ LOWER = ("loss", "grad_phi_sq")
 
 
 def better(metric: str) -> Any:
-    """``min`` or ``max``, whichever is better for a metric."""
-    return min if metric in LOWER else max
+    """``min`` or ``max``, whichever is better for a metric, of a view too (``loss_inner``)."""
+    return min if metric.startswith(LOWER) else max
 
 
-def shown(metrics: Mapping[str, float]) -> str:
-    """The metrics a line of the log has room for."""
+def suffixed(name: str, view: str) -> str:
+    """A metric's name in a view of `PayloadStrategy.views`; "" is the model itself."""
+    return f"{name}_{view}" if view else name
+
+
+def shown(metrics: Mapping[str, float], view: str = "") -> str:
+    """The metrics a line of the log has room for: those of a view, or of the model where the view has none yet."""
+    names = {suffixed(name, view): name for name in SHOWN}
+    if names.keys().isdisjoint(metrics):
+        names = {name: name for name in SHOWN}
     return "  ".join(
-        f"{name} {metrics[name]:{'.3e' if name == 'grad_phi_sq' else '.4f'}}" for name in SHOWN if name in metrics
+        f"{name} {metrics[name]:{'.3e' if plain == 'grad_phi_sq' else '.4f'}}"
+        for name, plain in names.items()
+        if name in metrics
     )
 
 
@@ -75,9 +86,10 @@ def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
 class ModelEvaluator(Evaluator):
     """Metrics of a network on (n, *shape) test samples; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's own objective on the test set: the pairwise risk F over all test pairs, cross-entropy, or
-    for `AUC_MINIMAX` what the saddle function has there at its best a, b and lambda, which is the pairwise square
-    risk. ``accuracy`` is at logit 0, which a pairwise loss does not calibrate: it moves when all scores shift.
+    ``loss`` is the run's own objective on the test set: the pairwise risk F over all test pairs, cross-entropy, for
+    `RATIO_LOSS` the same weighted by the ratios of the test set's own classes, or for `SADDLES` what the saddle
+    function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
+    a pairwise loss does not calibrate: it moves when all scores shift.
     """
 
     def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
@@ -111,8 +123,10 @@ class ModelEvaluator(Evaluator):
         name = self.config.training.loss
         if name == CROSS_ENTROPY:
             return float(cross_entropy(logits.double(), self.positive.double()))
+        if name == RATIO_LOSS:
+            return float(ratio_loss(logits.double(), self.positive.double(), self.ratio_weights()))
         scores = torch.sigmoid(logits) if self.config.training.score == "sigmoid" else logits
-        if name == AUC_MINIMAX:
+        if name in SADDLES:
             labels, prior = self.positive.double(), float(self.positive.double().mean())
             best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
             return float(best) / (prior * (1 - prior)) + 1
@@ -120,6 +134,13 @@ class ModelEvaluator(Evaluator):
         if objective.partners == "all":
             return float(objective.risk(scores[self.positive], scores, self.positive.double()))
         return float(objective.risk(scores[self.positive], scores[~self.positive]))
+
+    def ratio_weights(self) -> tuple[float, float]:
+        """Those of the ratio loss on the test set."""
+        sgdm = self.config.family
+        assert isinstance(sgdm, SGDMSettings)
+        positives = int(self.positive.sum())
+        return ratio_weights((len(self.labels) - positives, positives), sgdm.ratio_alpha, sgdm.ratio_beta)
 
 
 class ProblemEvaluator(Evaluator):

@@ -10,26 +10,37 @@ from typing import Any
 
 from clients.base import PayloadClient
 from clients.coda import CodaClient, CodascaClient
+from clients.fedprox import FedProxClient
 from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
 from clients.fedx import FedX1Client, FedX2Client
 from clients.local_sgd import LocalSGDClient
 from clients.pairwise import LocalPairClient
+from clients.scaffold import ScaffoldClient
+from clients.scgdam import LocalSCGDAMClient
 from clients.sgdam import LocalSGDAMClient
+from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
 from payloads.coda import CodaSettings
+from payloads.fedprox import FedProxSettings
 from payloads.fedsgda import FedSGDASettings
 from payloads.fedx import FedXSettings
+from payloads.scgdam import SCGDAMSettings
 from payloads.settings import Settings
 from payloads.sgdam import SGDAMSettings
-from problems.minimax import AUC_MINIMAX
-from problems.objectives.classification import CROSS_ENTROPY
+from payloads.sgdm import SGDMSettings
+from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
+from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
 from strategies.coda import Coda, Codasca
+from strategies.fedprox import FedProx
 from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
 from strategies.pairwise import LocalPair
+from strategies.scaffold import Scaffold
+from strategies.scgdam import LocalSCGDAM
 from strategies.sgdam import LocalSGDAM
+from strategies.sgdm import LocalSGDM, LocalSGDMRatio
 
 
 @dataclass(frozen=True)
@@ -89,6 +100,42 @@ ALGORITHMS: dict[str, Algorithm] = {
         Settings,
         (CROSS_ENTROPY,),
         "local SGD on cross-entropy with plain averaging (Stich 2019)",
+        "nothing",
+    ),
+    "local-sgdm": Algorithm(
+        LocalSGDM,
+        LocalSGDMClient,
+        "sgdm",
+        SGDMSettings,
+        (CROSS_ENTROPY,),
+        "local SGD with momentum on cross-entropy, models and momenta averaged",
+        "momentum",
+    ),
+    "local-sgdm-rl": Algorithm(
+        LocalSGDMRatio,
+        LocalSGDMRatioClient,
+        "sgdm",
+        SGDMSettings,
+        (RATIO_LOSS,),
+        "the same on the ratio loss, in which the rare class weighs more (Wang et al. 2021)",
+        "momentum; class counts of all sites together",
+    ),
+    "scaffold": Algorithm(
+        Scaffold,
+        ScaffoldClient,
+        "",
+        Settings,
+        (CROSS_ENTROPY,),
+        "local SGD on cross-entropy with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
+        "control variates",
+    ),
+    "fedprox": Algorithm(
+        FedProx,
+        FedProxClient,
+        "fedprox",
+        FedProxSettings,
+        (CROSS_ENTROPY,),
+        "local SGD on cross-entropy with a pull to the server's model, averaged by samples (FedProx, Li et al. 2020)",
         "nothing",
     ),
     "fedsgda-mb": Algorithm(
@@ -153,5 +200,14 @@ ALGORITHMS: dict[str, Algorithm] = {
         (AUC_MINIMAX,),
         "local descent ascent with momentum and plain averaging (LocalSGDAM, Sharma et al. 2022)",
         "momentum",
+    ),
+    "local-scgdam": Algorithm(
+        LocalSCGDAM,
+        LocalSCGDAMClient,
+        "scgdam",
+        SCGDAMSettings,
+        (COMPOSITIONAL_AUC,),
+        "minimax AUC one cross-entropy step from the model, with momentum (LocalSCGDAM, Zhang et al. 2023)",
+        "the inner estimate, momentum",
     ),
 }

@@ -16,9 +16,11 @@ from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.data import DataSpec, FederatedData, load
 from problems.minimax import (
-    AUC_MINIMAX,
+    COMPOSITIONAL_AUC,
+    SADDLES,
     SYNTHETIC_PL,
     AUCOracle,
+    CompositionalOracle,
     FunctionOracle,
     Oracle,
     SyntheticPL,
@@ -73,10 +75,10 @@ def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
         return _site(config.data, num_clients, partition_id, dtype_of(config.training), device_of(config.training))
 
 
-def skeleton(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """A model to set weights into, one a thread; its initial weights are the run's only when just built."""
-    saddle = config.training.loss == AUC_MINIMAX
-    key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training))
+def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
+    """A model to set weights into, one a thread and role; its initial weights are the run's only when just built."""
+    saddle = config.training.loss in SADDLES
+    key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
     if key not in cache:
         cache[key] = new_model(config, input_shape)
@@ -94,7 +96,7 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     training = config.training
     with _generator_lock:  # the weights are drawn from a fork of the generators that a client may be training with
         module = build_model(config.run.model, input_shape, training.seed)
-    if training.loss == AUC_MINIMAX:
+    if training.loss in SADDLES:
         module = SaddleNetwork(module)
     return FlatModel(module, dtype=dtype_of(training), device=device_of(training))
 
@@ -126,7 +128,11 @@ def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
     """What a client of this site moves: the model skeleton, or the oracle of its minimax problem."""
     if is_problem(config):
         return _resident_problem(config, site)
-    model = skeleton(config, tuple(site.features.shape[1:]))
-    if config.training.loss == AUC_MINIMAX:
-        return AUCOracle(model, site.features, site.labels, sigmoid=config.training.score == "sigmoid")
+    shape, loss, sigmoid = tuple(site.features.shape[1:]), config.training.loss, config.training.score == "sigmoid"
+    model = skeleton(config, shape)
+    if loss == COMPOSITIONAL_AUC:
+        inner = skeleton(config, shape, "inner")
+        return CompositionalOracle(model, inner, site.features, site.labels, sigmoid=sigmoid)
+    if loss in SADDLES:
+        return AUCOracle(model, site.features, site.labels, sigmoid=sigmoid)
     return model

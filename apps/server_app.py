@@ -36,7 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     except EXPECTED as error:
         raise _failed(error) from None
     try:
-        result = Training(config, grid, directory).run()
+        training = Training(config, grid, directory)
+        result = training.run()
     except EXPECTED as error:
         directory.fail(str(error))
         raise _failed(error) from None
@@ -46,7 +47,7 @@ def main(grid: Grid, context: Context) -> None:
     log(
         INFO,
         "finished: %s  in %.1f s; see %s",
-        shown(result["metrics"]),
+        shown(result["metrics"], training.strategy.headline),
         result["wall_seconds"],
         directory.path / "result.json",
     )

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator, better, make_evaluator, shown
+from apps.evaluation import Evaluator, better, make_evaluator, shown, suffixed
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
@@ -77,12 +77,14 @@ class Training:
             begun = time.perf_counter()
             self.strategy.prepare(record, self.grid)
             exchange = time.perf_counter() - begun
-            self.write(0, evaluator(arrays), begun, exchange)
+            self.write(0, self.evaluate(evaluator, arrays), begun, exchange)
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
             record, arrays = self.round(server_round, record, arrays, evaluator)
         self.directory.save_model(evaluator.named(arrays))
+        for view, model in self.strategy.views().items():
+            self.directory.save_model(evaluator.named(model), view)
         result = self.result(len(roster))
-        self.directory.finish(result)
+        self.directory.finish(result, self.strategy.headline)
         return result
 
     def round(
@@ -101,12 +103,19 @@ class Training:
             record, arrays = aggregated, model_arrays(aggregated)
         last = server_round == training.num_server_rounds
         due = last or server_round % training.evaluate_every == 0
-        self.write(server_round, evaluator(arrays) if due else {}, begun, exchange)
+        self.write(server_round, self.evaluate(evaluator, arrays) if due else {}, begun, exchange)
         every = training.checkpoint_every
         if every and (last or server_round % every == 0):
             self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), self.best)
             self.offer_state_dir(server_round)
         return record, arrays
+
+    def evaluate(self, evaluator: Evaluator, arrays: list[FloatArray]) -> dict[str, float]:
+        """The metrics of the model, and of the strategy's further views under their suffixes."""
+        metrics = evaluator(arrays)
+        for view, model in self.strategy.views().items():
+            metrics |= {suffixed(name, view): value for name, value in evaluator(model).items()}
+        return metrics
 
     def write(self, server_round: int, metrics: Mapping[str, float], begun: float, exchange: float) -> None:
         """One line to metrics.jsonl and one to the log."""
@@ -145,7 +154,7 @@ class Training:
             width,
             server_round,
             self.config.training.num_server_rounds,
-            shown(metrics),
+            shown(metrics, self.strategy.headline),
             len(report.answered),
             len(report.asked),
             seconds,

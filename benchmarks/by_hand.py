@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 Site = tuple[Tensor, Tensor]  # (n, features) and (n,) labels
@@ -235,13 +236,16 @@ class Minimax(Averaging):
         self.prior = float(torch.cat([labels for _, labels in sites]).mean())
         self.rate = plan.learning_rate
 
-    def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor]:
-        """Those of equation (63) on a batch, at the current point."""
-        scores, (a, b, dual), p = self.model(features), self.saddle, self.prior
-        rest = 1 - labels
+    def value(self, scores: Tensor, labels: Tensor, saddle: Tensor) -> Tensor:
+        """Equation (63) on a batch."""
+        (a, b, dual), p, rest = saddle, self.prior, 1 - labels
         squares = (1 - p) * (scores - a) ** 2 * labels + p * (scores - b) ** 2 * rest
         linear = 2 * (1 + dual) * scores * (p * rest - (1 - p) * labels)
-        loss = (squares + linear).mean() - p * (1 - p) * dual**2
+        return (squares + linear).mean() - p * (1 - p) * dual**2
+
+    def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor]:
+        """Those of equation (63) on a batch, at the current point."""
+        loss = self.value(self.model(features), labels, self.saddle)
         found = list(torch.autograd.grad(loss, self.parameters))
         found[-1][2].neg_()
         return found
@@ -364,11 +368,150 @@ class LocalSGDAM(Minimax):
             total += average
 
 
+class LocalSCGDAM(Minimax):
+    """Momentum descent ascent on equation (63) one cross-entropy step from the model, by double backward."""
+
+    RHO = 0.01
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.names = [name for name, _ in model.named_parameters()]
+        # the estimates of the inner point and the momenta, averaged
+        self.inner = self.weights
+        self.momentum = [torch.zeros_like(weight) for weight in self.weights]
+        self.sums = (self.inner, self.momentum)
+
+    def round(self) -> None:
+        self.sums = tuple([torch.zeros_like(weight) for weight in self.weights] for _ in range(2))  # type: ignore[assignment]
+        super().round()
+        self.inner, self.momentum = ([total / self.plan.cohort for total in totals] for totals in self.sums)
+
+    def train(self, site: int) -> None:
+        inner, momentum = ([value.clone() for value in values] for values in (self.inner, self.momentum))
+        for rows in self.batches(len(self.sites[site][1])):
+            self.step(momentum, 0.099)
+            for average, gradient in zip(momentum, self.composed(site, rows, inner), strict=True):
+                average.mul_(0.01).add_(gradient, alpha=0.99)
+        for totals, values in zip(self.sums, (inner, momentum), strict=True):
+            for total, value in zip(totals, values, strict=True):
+                total += value
+
+    def composed(self, site: int, rows: Tensor, inner: list[Tensor]) -> list[Tensor]:
+        """Move the inner point; the gradient there, times the derivative of the step that led there."""
+        features, labels = self.sites[site][0][rows], self.sites[site][1][rows]
+        loss = functional.binary_cross_entropy_with_logits(self.model(features), labels)
+        descent = torch.autograd.grad(loss, self.parameters[:-1], create_graph=True)
+        for average, parameter in zip(inner, self.parameters, strict=True):
+            average.lerp_(parameter.detach(), 0.9)
+        for average, gradient in zip(inner, descent, strict=False):
+            average.add_(gradient.detach(), alpha=-0.9 * self.RHO)
+        inner[-1][2] = self.saddle.detach()[2]
+        point = [value.clone().requires_grad_() for value in inner]
+        scores = functional_call(self.model, dict(zip(self.names, point, strict=False)), (features,))
+        found = list(torch.autograd.grad(self.value(scores, labels, point[-1]), point))
+        products = torch.autograd.grad(descent, self.parameters[:-1], found[:-1])
+        for gradient, product in zip(found, products, strict=False):
+            gradient.add_(product, alpha=-self.RHO)
+        found[-1][2].neg_()
+        return found
+
+
+class Momentum(Averaging):
+    """Local SGD with a momentum that is averaged too; with weights by class for the ratio loss."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module, ratio: bool = False) -> None:
+        super().__init__(sites, plan, model)
+        labels = torch.cat([labels for _, labels in sites])
+        positives = float(labels.sum())
+        negatives = len(labels) - positives
+        # 1 + 0.1 * (samples of the other class) / (samples of the class)
+        self.by_class = (1 + 0.1 * positives / negatives, 1 + 0.1 * negatives / positives) if ratio else None
+        self.momentum: list[Tensor] | None = None
+        self.summed = [torch.zeros_like(weight) for weight in self.weights]
+
+    def round(self) -> None:
+        self.summed = [torch.zeros_like(weight) for weight in self.weights]
+        super().round()
+        self.momentum = [total / self.plan.cohort for total in self.summed]
+
+    def train(self, site: int) -> None:
+        features, labels = self.sites[site]
+        momentum = None if self.momentum is None else [value.clone() for value in self.momentum]
+        for rows in self.batches(len(labels)):
+            targets = labels[rows]
+            weight = None if self.by_class is None else torch.where(targets > 0.5, self.by_class[1], self.by_class[0])
+            loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), targets, weight=weight)
+            gradients = torch.autograd.grad(loss, self.parameters)
+            if momentum is None:
+                momentum = [gradient.clone() for gradient in gradients]
+            else:
+                for average, gradient in zip(momentum, gradients, strict=True):
+                    average.mul_(0.9).add_(gradient, alpha=0.1)
+            with torch.no_grad():
+                for parameter, average in zip(self.parameters, momentum, strict=True):
+                    parameter.add_(average, alpha=-self.plan.learning_rate)
+        assert momentum is not None
+        for total, average in zip(self.summed, momentum, strict=True):
+            total += average
+
+
+class Scaffold(Averaging):
+    """SCAFFOLD, option II."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        self.control = [torch.zeros_like(weight) for weight in self.weights]
+        self.changes = [torch.zeros_like(weight) for weight in self.weights]
+        self.controls: dict[int, list[Tensor]] = {}
+
+    def round(self) -> None:
+        self.changes = [torch.zeros_like(weight) for weight in self.weights]
+        super().round()
+        for control, change in zip(self.control, self.changes, strict=True):
+            control.add_(change, alpha=1 / len(self.sites))
+
+    def train(self, site: int) -> None:
+        features, labels = self.sites[site]
+        own = self.controls.get(site) or [torch.zeros_like(weight) for weight in self.weights]
+        for rows in self.batches(len(labels)):
+            loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
+            gradients = torch.autograd.grad(loss, self.parameters)
+            with torch.no_grad():
+                for parameter, g, mine, c in zip(self.parameters, gradients, own, self.control, strict=True):
+                    parameter.add_(g - mine + c, alpha=-self.plan.learning_rate)
+        scale = 1 / (self.plan.steps * self.plan.learning_rate)
+        new = [
+            mine - c + scale * (start - parameter.detach())
+            for mine, c, start, parameter in zip(own, self.control, self.weights, self.parameters, strict=True)
+        ]
+        for change, after, before in zip(self.changes, new, own, strict=True):
+            change += after - before
+        self.controls[site] = new
+
+
+class FedProx(Averaging):
+    """Local SGD with a pull towards the server's model."""
+
+    def train(self, site: int) -> None:
+        features, labels = self.sites[site]
+        for rows in self.batches(len(labels)):
+            loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
+            for parameter, weight in zip(self.parameters, self.weights, strict=True):
+                loss = loss + 0.005 * ((parameter - weight) ** 2).sum()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+
 LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
     "fedx1": FedX1,
     "fedx2": FedX2,
     "local-pair": LocalPair,
     "local-sgd": Averaging,
+    "local-sgdm": Momentum,
+    "local-sgdm-rl": partial(Momentum, ratio=True),
+    "scaffold": Scaffold,
+    "fedprox": FedProx,
     "fedsgda-mb": partial(FedSGDA, estimator="mb"),
     "fedsgda-storm": partial(FedSGDA, estimator="storm"),
     "fedsgda-spider": partial(FedSGDA, estimator="spider"),
@@ -376,4 +519,5 @@ LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
     "coda": Coda,
     "codasca": Codasca,
     "local-sgdam": LocalSGDAM,
+    "local-scgdam": LocalSCGDAM,
 }

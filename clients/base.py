@@ -85,6 +85,7 @@ class Trained(Protocol):
 
     stochastic: bool
     device: torch.device
+    parameters: Tensor
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Set it to what the server sent."""
@@ -136,6 +137,14 @@ class PayloadClient(NumPyClient, Generic[M]):
         """The numbers of this round's K local iterations, counted over the whole run."""
         steps = self.training.local_steps
         return range((server_round - 1) * steps, server_round * steps)
+
+    def vector(self, array: FloatArray) -> Tensor:
+        """(d,) a received array as a tensor of its own, of the model's number type and on its device."""
+        return torch.tensor(array, dtype=self.model.parameters.dtype, device=self.model.device)
+
+    def vector_or_zeros(self, array: FloatArray | None) -> Tensor:
+        """(d,) likewise; zeros where nothing was received."""
+        return torch.zeros_like(self.model.parameters) if array is None else self.vector(array)
 
     def sampler(self) -> EpochSampler:
         """Mini-batches of ``batch-size`` of all local samples, addressed by the number of the local iteration."""

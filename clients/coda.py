@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clients.base import Site
 from clients.minimax import MinimaxClient
+from clients.scaffold import keep_control, recall_control
 from payloads.coda import (
     CLASS_SCORES,
     ClassScores,
@@ -85,10 +86,6 @@ class StagewiseClient(MinimaxClient):
         values = self.model.parameters.clone() if inbox.reference is None else self.vector(inbox.reference)
         return values[: self.model.primal_dim]
 
-    def vector_or_zeros(self, array: FloatArray | None) -> Tensor:
-        """(d,) likewise; zeros where nothing was received."""
-        return torch.zeros_like(self.model.parameters) if array is None else self.vector(array)
-
 
 class CodaClient(StagewiseClient):
     """CoDA: K proximal steps in x, ascent in y."""
@@ -120,14 +117,12 @@ class CodascaClient(StagewiseClient):
         assert isinstance(inbox, CodascaDown)
         point, sampler, signs = self.model.parameters, self.sampler(), direction(self.model, 1.0, 1.0)
         x, reference = point[: self.model.primal_dim], self.reference(inbox)
-        own = self.vector_or_zeros(None if self.state is None else self.state.check({"d": len(point)}).control)
-        correction, total = self.vector_or_zeros(inbox.control) - own, torch.zeros_like(point)
+        own, correction = recall_control(self, inbox.control)
+        total = torch.zeros_like(point)
         for iteration, step in self.steps(server_round):
             gradient = self.gradient(sampler.batch(iteration))
             total += gradient
             if pull := step * self.coda.proximal:
                 x.lerp_(reference, pull)
             point.addcmul_(signs, gradient.add_(correction), value=step)
-        control = total / self.training.local_steps
-        self.outbox = ControlChange(change=(control - own).cpu().numpy())
-        self.state = ControlVariate(control=control.cpu().numpy())
+        keep_control(self, own, total / self.training.local_steps)

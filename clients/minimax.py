@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from flwr.common import Scalar
-from torch import Tensor
 
 from clients.base import PayloadClient
 from payloads.record import FloatArray, IntArray
@@ -18,10 +16,6 @@ class MinimaxClient(PayloadClient[Oracle]):
     """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
 
     default_loss: ClassVar[str] = AUC_MINIMAX
-
-    def vector(self, array: FloatArray) -> Tensor:
-        """(d,) a received array as a tensor of its own."""
-        return torch.tensor(array, dtype=self.model.parameters.dtype, device=self.model.device)
 
     def inform(self, class_counts: IntArray | None) -> None:
         """Hand on what the server said about all sites' classes."""

@@ -57,7 +57,7 @@ class TrainingSettings(Settings):
         description="true: ask another client in the place of one that gave no good reply; false: average the others",
     )
     server_learning_rate: float = Field(
-        1.0, gt=0, description="server's step from the old model to the clients' mean, a number > 0 (codasca)"
+        1.0, gt=0, description="server's step from the old model to the clients' mean, a number > 0 (codasca, scaffold)"
     )
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")

@@ -28,6 +28,7 @@ class Purpose(StrEnum):
     GRADIENT_CLIENTS = "gradient clients"
     REPLACEMENTS = "replacements"
     REFERENCE_NOISE = "reference noise"
+    INDEPENDENT_SAMPLES = "independent samples"
 
 
 def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

@@ -136,6 +136,8 @@ class PayloadStrategy(Strategy):
         # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
         self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
+        # which of `views` the log and the curves show; "" is the model itself
+        self.headline = ""
 
     # What a family overrides.
 
@@ -156,6 +158,10 @@ class PayloadStrategy(Strategy):
 
     def check_payload(self, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
+
+    def views(self) -> dict[str, list[FloatArray]]:
+        """Further models of the same shape to evaluate and to save, by the suffix of their metrics."""
+        return {}
 
     def snapshot(self) -> Payload | None:
         """The strategy's state as one record, or None before there is any."""

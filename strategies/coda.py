@@ -15,7 +15,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 
 from payloads.coda import (
     CLASS_SCORES,
@@ -23,7 +22,6 @@ from payloads.coda import (
     CodaDown,
     CodascaDown,
     CodaSettings,
-    ControlChange,
     StageState,
     stage_of,
 )
@@ -32,10 +30,9 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
-from strategies.base import Reply, exact_mean, mean, mean_model
+from strategies.base import Reply, mean_model
 from strategies.minimax import MinimaxStrategy
-
-Vector = NDArray[np.float64]
+from strategies.scaffold import ControlledStrategy, Vector, exact
 
 
 class StagewiseStrategy(MinimaxStrategy):
@@ -118,7 +115,7 @@ class StagewiseStrategy(MinimaxStrategy):
 
     def restore(self, state: Payload) -> None:
         assert isinstance(state, StageState)
-        self.reference, self.total = _exact(state.reference), _exact(state.total)
+        self.reference, self.total = exact(state.reference), exact(state.total)
 
 
 class Coda(StagewiseStrategy):
@@ -136,36 +133,19 @@ class Coda(StagewiseStrategy):
         return arrays, {}
 
 
-class Codasca(StagewiseStrategy):
-    """CODASCA: CoDA with SCAFFOLD's control variates (Karimireddy et al., ICML 2020); a fraction of the clients may do.
-
-    z <- z + server-learning-rate * (mean z_k - z) and c <- c + answered / N * mean (new c_k - c_k), so that c is the
-    mean of all N clients' c_k. A client whose reply was lost has moved its c_k, which c never learns: from then on c is
-    off that mean by (lost changes) / N, and the corrections c - c_k of all clients no longer sum to zero.
-    """
+class Codasca(ControlledStrategy, StagewiseStrategy):
+    """CODASCA: CoDA with SCAFFOLD's control variates; a fraction of the clients may do."""
 
     down_type = CodascaDown
-    up_type = ControlChange
-
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings)
-        # (d,) c, from round 1 on
-        self.control: Vector | None = None
 
     def down(self, server_round: int) -> CodascaDown:
-        control = None if self.control is None else self.control.astype(np.dtype(self.training.dtype))
-        return CodascaDown(class_counts=self.class_counts, reference=self.told_reference(), control=control)
+        reference, control = self.told_reference(), self.told_control()
+        return CodascaDown(class_counts=self.class_counts, reference=reference, control=control)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        assert self.roster is not None
-        sent = self._model[0].astype(np.float64)
-        moved = exact_mean([reply.model[0] for reply in replies]) - sent
-        point = (sent + self.training.server_learning_rate * moved).astype(self._model[0].dtype)
-        buffers = [mean([reply.model[i] for reply in replies]) for i in range(1, len(self._model))]
-        change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies])
-        self.control = change if self.control is None else self.control + change
-        self.follow(server_round, point)
-        return [point, *buffers], {}
+        arrays, metrics = super().combine(server_round, replies)
+        self.follow(server_round, arrays[0])
+        return arrays, metrics
 
     def _state(self) -> StageState:
         return StageState(reference=self.reference, total=self.total, control=self.control)
@@ -173,8 +153,4 @@ class Codasca(StagewiseStrategy):
     def restore(self, state: Payload) -> None:
         super().restore(state)
         assert isinstance(state, StageState)
-        self.control = _exact(state.control)
-
-
-def _exact(value: FloatArray | None) -> Vector | None:
-    return None if value is None else value.astype(np.float64)
+        self.control = exact(state.control)

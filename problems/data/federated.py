@@ -15,7 +15,7 @@ from problems.data.disturb import drop_positives, flip_labels, shift_client, spl
 from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read, read_site
 from problems.data.samples import Samples, as_float32
-from problems.data.source import positive_classes
+from problems.data.source import Rows, Source, positive_classes
 from problems.data.spec import UNLABELLED, DataError, DataSpec, validate
 
 
@@ -95,8 +95,9 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     _finite(features)
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
-    train_labels = flip_labels(labels[rows], spec.label_noise, spec.seed)
-    parts = partition(spec, train_labels, source.codes[rows], num_clients, source.site_sizes)
+    train_labels, parts = _spread(spec, source, labels, rows, num_clients)
+    if spec.imbalance and not all(train_labels[part].any() for part in parts):
+        _refuse_lost_positives(spec, (train_labels, parts), _spread(spec, source, labels, train_rows, num_clients))
     order = np.concatenate(parts)
     return FederatedData(
         train=Samples(as_float32(features[rows[order]]), train_labels[order]),
@@ -104,6 +105,30 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         sizes=[len(part) for part in parts],
         spec=spec,
     )
+
+
+def _spread(
+    spec: DataSpec, source: Source, labels: NDArray[np.int8], rows: Rows, num_clients: int
+) -> tuple[NDArray[np.int8], list[Rows]]:
+    """The labels of some training rows with their noise, and each client's places among these rows."""
+    noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
+    return noisy, partition(spec, noisy, source.codes[rows], num_clients, source.site_sizes)
+
+
+def _refuse_lost_positives(
+    spec: DataSpec,
+    spread: tuple[NDArray[np.int8], list[Rows]],
+    without_imbalance: tuple[NDArray[np.int8], list[Rows]],
+) -> None:
+    """Raise DataError where a client has no positive, but would have some without `imbalance`."""
+    now, before = ([int(labels[part].sum()) for part in parts] for labels, parts in (spread, without_imbalance))
+    lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
+    if lost:
+        more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise DataError(
+            f"imbalance {spec.imbalance} leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all "
+            f"together: {', '.join(lost[:8])}{more}; raise imbalance, take fewer clients or another partition"
+        )
 
 
 def _without_labels(spec: DataSpec, num_clients: int) -> FederatedData:

@@ -1,12 +1,18 @@
-"""Cross-entropy, the loss of the averaging baselines."""
+"""Losses of single samples: the cross-entropy, and its weighting by the ratio of the classes.
+
+Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 CROSS_ENTROPY = "cross-entropy"
+RATIO_LOSS = "ratio-loss"
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -17,3 +23,35 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def cross_entropy_slope(logits: Tensor, labels: Tensor) -> Tensor:
     """(n,) its derivative in the logits: (sigmoid(logit) - label) / n."""
     return (torch.sigmoid(logits) - labels) / len(logits)
+
+
+def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tuple[float, float]:
+    """The weight of a negative and of a positive: alpha + beta R_c, R_c the samples of the other class over those of
+    class c, so that the rare class weighs more.
+
+    Args:
+        class_counts: negatives and positives.
+        alpha, beta: >= 0.
+
+    Raises:
+        ValueError: a class is empty.
+    """
+    negatives, positives = (int(count) for count in class_counts)
+    if not negatives or not positives:
+        raise ValueError(f"the ratio loss needs both classes, got {positives} positives and {negatives} negatives")
+    return alpha + beta * positives / negatives, alpha + beta * negatives / positives
+
+
+def ratio_loss(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
+    """The mean of weight times cross-entropy: divided by n, not by the sum of the weights."""
+    return functional.binary_cross_entropy_with_logits(logits, labels, weight=_of_samples(labels, weights))
+
+
+def ratio_slope(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
+    """(n,) its derivative in the logits."""
+    return cross_entropy_slope(logits, labels) * _of_samples(labels, weights)
+
+
+def _of_samples(labels: Tensor, weights: tuple[float, float]) -> Tensor:
+    negative, positive = weights
+    return labels * positive + (1 - labels) * negative

@@ -13,7 +13,7 @@ from payloads.fedsgda import FedSGDADown
 from payloads.fedx import FedXPool
 from payloads.record import Payload
 from payloads.settings import TrainingSettings
-from problems.minimax import AUCOracle
+from problems.minimax import COMPOSITIONAL_AUC, AUCOracle, CompositionalOracle
 from problems.models import FlatModel
 from problems.models.saddle import SaddleNetwork
 
@@ -31,8 +31,10 @@ def make_client(name: str) -> tuple[Any, Site]:
     row = ALGORITHMS[name]
     model: Any = LINEAR.model()
     if issubclass(row.client, MinimaxClient):
-        saddle = FlatModel(SaddleNetwork(LINEAR.model().module), dtype=model.dtype)
+        saddle, inner = (FlatModel(SaddleNetwork(LINEAR.model().module), dtype=model.dtype) for _ in range(2))
         model = AUCOracle(saddle, site.features, site.labels)
+        if row.client.default_loss == COMPOSITIONAL_AUC:
+            model = CompositionalOracle(saddle, inner, site.features, site.labels)
         model.inform(COUNTS)
     return row.client(site, model, TrainingSettings(dtype="float64"), row.settings()), site
 

@@ -88,11 +88,13 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "partition": st.sampled_from(sorted(PARTITIONS)),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),
-        # these three bound each other: coda needs all clients, eta * beta is at most 1
+        # these bound each other: coda needs all clients, eta * beta and eta * alpha are at most 1
         "fraction-train": st.sampled_from([1.0]),
         "sgdam.eta": st.floats(0.1, 0.3),
         "sgdam.beta-x": st.floats(0.1, 3.3),
         "sgdam.beta-y": st.floats(0.1, 3.3),
+        "scgdam.eta": st.floats(0.1, 0.3),
+        **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),

@@ -15,7 +15,8 @@ from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from tests.docs.markdown import PROJECT, codes, rows, section
 
 PAGE = PROJECT / "docs" / "configuration.md"
-SECTIONS = ("The run", "Local training", "Results", "Data", "Table fedx", "Table fedsgda", "Table coda", "Table sgdam")
+TABLES = ("fedx", "fedsgda", "coda", "sgdam", "scgdam", "sgdm", "fedprox")
+SECTIONS = ("The run", "Local training", "Results", "Data", *(f"Table {name}" for name in TABLES))
 DOCUMENTED = [row for title in SECTIONS for row in rows(section(PAGE, title))]
 
 

@@ -48,7 +48,15 @@ def evaluation() -> list[str]:
 
 def test_the_files(run: Path) -> None:
     left = {entry.name + "/" * entry.is_dir() for entry in run.iterdir()}
-    assert left | {"failure.json"} == set(documented("The run directory")[:10])
+    assert left | {"failure.json", "model_inner.safetensors"} == set(documented("The run directory")[:11])
+
+
+def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:
+    config = {"strategy": "local-scgdam", "num-server-rounds": 1, "local-steps": 1, "model": "linear"}
+    run_in_process(server_app, client_app, 2, {**config, "output-dir": str(tmp_path), "run-name": "a"})
+    assert (tmp_path / "a" / "model_inner.safetensors").exists()
+    _, last = (json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text("utf-8").splitlines())
+    assert {name for name in last if name.endswith("_inner")} == {f"{name}_inner" for name in evaluation()}
 
 
 def test_the_keys_of_a_line(lines: list[dict[str, Any]]) -> None:

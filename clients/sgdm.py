@@ -1,0 +1,86 @@
+"""Local SGD with momentum, on the cross-entropy and on the ratio loss, and what the cross-entropy baselines share.
+
+Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flwr.common import Scalar
+from torch import Tensor
+
+from clients.base import ScoringClient, Site
+from clients.pairwise import momentum_step
+from payloads.record import FloatArray, IntArray
+from payloads.settings import Settings, TrainingSettings
+from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
+from problems.models import FlatModel
+from problems.objectives.classification import RATIO_LOSS, cross_entropy_slope, ratio_slope, ratio_weights
+from problems.sampling import Indices
+
+
+class CrossEntropyClient(ScoringClient):
+    """Base of the baselines: mini-batches of all local samples, and the gradient of the cross-entropy on them."""
+
+    def steps(self, server_round: int) -> Iterator[tuple[float, Indices]]:
+        """The step size and the batch of each of the round's iterations."""
+        sampler = self.sampler()
+        for iteration in self.local_iterations(server_round):
+            yield self.training.learning_rate_at(iteration), sampler.batch(iteration)
+
+    def gradient(self, batch: Indices) -> Tensor:
+        """(d,) the gradient at the current point; valid until the next call."""
+        logits = self.model.scores(self.site.rows(batch))
+        return self.model.vjp(logits, self.slope(logits.detach(), self.site.targets(batch)))
+
+    def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(n,) the derivative of the loss in the logits."""
+        return cross_entropy_slope(logits, labels)
+
+
+class LocalSGDMClient(CrossEntropyClient):
+    """K steps m <- (1 - beta) m + beta g, w <- w - eta m, from the server's m; the first m of a run is its first g."""
+
+    down = SGDMDown
+    up = LocalMomentum
+
+    def __init__(
+        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        super().__init__(site, model, training, settings)
+        self.sgdm = settings if isinstance(settings, SGDMSettings) else SGDMSettings()
+        # of a negative and of a positive, for the ratio loss
+        self.weights: tuple[float, float] | None = None
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        server_round = self.begin(parameters, config)
+        inbox = self.inbox or SGDMDown()
+        self.inform(inbox.class_counts)
+        momentum = None if inbox.momentum is None else self.vector(inbox.momentum)
+        for step, batch in self.steps(server_round):
+            momentum = momentum_step(self.model, momentum, self.gradient(batch), self.sgdm.momentum, step)
+        assert momentum is not None
+        self.outbox = LocalMomentum(momentum=momentum.cpu().numpy())
+        return self.model.arrays(), len(self.site), {}
+
+    def inform(self, class_counts: IntArray | None) -> None:
+        """Take the ratio loss's weights from the classes of all sites together; without a server, from its own."""
+        if self.loss != RATIO_LOSS:
+            return
+        own = len(self.site.negatives), len(self.site.positives)
+        counts = own if class_counts is None else class_counts
+        self.weights = ratio_weights(counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
+
+    def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.weights is None:
+            return super().slope(logits, labels)
+        return ratio_slope(logits, labels, self.weights)
+
+
+class LocalSGDMRatioClient(LocalSGDMClient):
+    """The same on the ratio loss."""
+
+    default_loss = RATIO_LOSS

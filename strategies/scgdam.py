@@ -1,0 +1,76 @@
+"""LocalSCGDAM's server half (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep AUC Maximization",
+NeurIPS 2023, Algorithm 1, line 6): the plain means of x, y, h, u and v, and of both networks' statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from payloads.record import FloatArray, Payload, PayloadError
+from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
+from payloads.settings import Settings, TrainingSettings
+from problems.minimax import AUC_MINIMAX
+from strategies.base import Reply, mean, mean_model
+from strategies.minimax import MinimaxStrategy
+
+INNER = "inner"
+
+
+class LocalSCGDAM(MinimaxStrategy):
+    """Averages x, y, h, u and v of the round's clients; shows the network at h beside that at w."""
+
+    down_type = SCGDAMDown
+    up_type = CompositionalUp
+    state_type = CompositionalState
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings or SCGDAMSettings())
+        assert isinstance(self.settings, SCGDAMSettings)
+        self.loss = AUC_MINIMAX  # f, whatever its argument: it needs the prior
+        self.headline = INNER if self.settings.headline == INNER else ""
+        # the participants' means, from round 1 on
+        self.state: CompositionalState | None = None
+
+    def down(self, server_round: int) -> SCGDAMDown:
+        if self.state is None:
+            return SCGDAMDown(class_counts=self.class_counts)
+        return SCGDAMDown(
+            class_counts=self.class_counts,
+            inner=self.state.inner[:-1],
+            momentum=self.state.momentum,
+            inner_buffers=self.state.inner_buffers,
+        )
+
+    def check_payload(self, payload: Any) -> None:
+        assert isinstance(payload, CompositionalUp)
+        point, *buffers = self._model
+        expected = {"inner": len(point) - 1, "inner_buffers": len(buffers[0]) if buffers else None}
+        for name, length in expected.items():
+            value: FloatArray | None = getattr(payload, name)
+            if (None if value is None else len(value)) != length:
+                got = "nothing" if value is None else f"{len(value)} values"
+                wanted = "none" if length is None else length
+                raise PayloadError(f"CompositionalUp.{name}: got {got}, expected {wanted}")
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        arrays, ups = mean_model(replies), [reply.payload for reply in replies]
+        self.state = CompositionalState(
+            inner=np.append(mean([up.inner for up in ups]), arrays[0][-1:]),
+            momentum=mean([up.momentum for up in ups]),
+            inner_buffers=None if ups[0].inner_buffers is None else mean([up.inner_buffers for up in ups]),
+        )
+        return arrays, {}
+
+    def views(self) -> dict[str, list[FloatArray]]:
+        if self.state is None:
+            return {}
+        buffers = self.state.inner_buffers
+        return {INNER: [self.state.inner] if buffers is None else [self.state.inner, buffers]}
+
+    def snapshot(self) -> CompositionalState | None:
+        return self.state
+
+    def restore(self, state: Payload) -> None:
+        assert isinstance(state, CompositionalState)
+        self.state = state

@@ -1,0 +1,378 @@
+"""Compositional AUC: one step of the oracle against the reference, autograd through g and finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from problems.minimax import AUCOracle, CompositionalOracle
+from problems.minimax.auc import saddle_value
+from problems.minimax.compositional import _LeanBatchNorm
+from problems.models import FlatModel, build_model
+from problems.models.saddle import SaddleNetwork
+from tests.reference.minimax import Array
+from tests.reference.scgdam import CompositionalAUC
+
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+RHO, PRIOR = 0.3, 0.35
+COUNTS = np.array([13, 7])  # of all sites together
+XI, ZETA = np.array([0, 4, 9, 11]), np.array([2, 3, 4, 7, 8])
+
+
+def data(*shape: int, count: int = 12) -> tuple[Tensor, Tensor]:
+    rng = np.random.default_rng(3)
+    labels = np.arange(count) % 3 == 0
+    features = rng.normal(size=(count, *shape)) + labels.reshape(-1, *[1] * len(shape))
+    return torch.from_numpy(features), torch.from_numpy(labels.astype(np.float64))
+
+
+def tanh_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+
+
+def normed_network() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Tanh()),
+        *(nn.Linear(4, 1), nn.Flatten(0)),
+    )
+
+
+def first_normed_network() -> nn.Module:
+    return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: build_model("linear", (3,), 0), (3,)),
+    "tanh": (tanh_network, (3,)),
+    "normed": (normed_network, (3,)),
+    "first-normed": (first_normed_network, (3,)),
+    "table3-cnn": (lambda: build_model("table3-cnn", (1, 8, 8), 0), (1, 8, 8)),
+}
+each_network = pytest.mark.parametrize("name", NETWORKS)
+each_score = pytest.mark.parametrize("sigmoid", [False, True], ids=["logit", "sigmoid"])
+
+
+def make(name: str, sigmoid: bool = False, seed: int = 1) -> CompositionalOracle:
+    """An oracle at a random (x, y), with another random h."""
+    build, shape = NETWORKS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first, second = (FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2))
+    oracle = CompositionalOracle(first, second, *data(*shape), sigmoid=sigmoid)
+    oracle.inform(COUNTS)
+    rng = np.random.default_rng(seed)
+    for model in (first, second):
+        model.parameters.add_(torch.from_numpy(rng.normal(0, 0.3 if model.dim < 100 else 0.02, model.dim)))
+    return oracle
+
+
+def reference(name: str, sigmoid: bool, hessian: str) -> CompositionalAUC:
+    features, labels = data(*NETWORKS[name][1])
+    return CompositionalAUC(
+        [features.numpy()], [labels.numpy().astype(int)], PRIOR, RHO, sigmoid, hessian, name, hidden=4
+    )
+
+
+# One step.
+
+
+@pytest.mark.parametrize("name", ["linear", "tanh"])
+@pytest.mark.parametrize("hessian", ["exact", "identity"])
+@pytest.mark.parametrize("outer", [None, ZETA], ids=["shared", "independent"])
+@each_score
+def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None, sigmoid: bool) -> None:
+    oracle, problem = make(name, sigmoid), reference(name, sigmoid, hessian)
+    z, h = oracle.arrays()[0], oracle.inner_arrays()[0]
+    x, y = z[:-1], z[-1:]
+    found = oracle.compose(XI, 0.7, RHO, exact=hessian == "exact", outer_rows=outer)
+    new_h = 0.3 * h + 0.7 * problem.inner(0, x, XI)
+    rows_f = XI if outer is None else outer
+    np.testing.assert_allclose(oracle.inner_arrays()[0], new_h, **EXACT)
+    np.testing.assert_allclose(found[:-1], problem.compositional_gradient(0, x, new_h, y, XI, rows_f), **EXACT)
+    np.testing.assert_allclose(found[-1:], problem.outer_gradient(0, new_h, y, rows_f)[1], **EXACT)
+    np.testing.assert_array_equal(oracle.arrays()[0], z)  # a step of h moves neither x nor y
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.9, 0.2])
+def test_y_is_never_averaged(weight: float) -> None:
+    oracle = make("tanh")
+    oracle.compose(XI, weight, RHO)
+    assert oracle.inner.parameters[-1] == oracle.parameters[-1]
+
+
+def test_a_weight_of_one_forgets_h() -> None:
+    first, second = make("tanh"), make("tanh")
+    second.inner.parameters.add_(5.0)
+    left, right = (oracle.compose(XI, 1.0, RHO).clone() for oracle in (first, second))
+    np.testing.assert_allclose(left, right, **EXACT)
+    np.testing.assert_allclose(first.inner_arrays()[0], second.inner_arrays()[0], **EXACT)
+
+
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_the_inner_step_is_on_the_raw_output_whatever_the_score(sigmoid: bool) -> None:
+    points = []
+    for value in (sigmoid, False):
+        oracle = make("tanh", value)
+        oracle.compose(XI, 1.0, RHO)
+        points.append(oracle.inner_arrays()[0])
+    np.testing.assert_array_equal(*points)
+
+
+# (I - rho H) grad f(g(x)) is the gradient of f(g(x)).
+
+
+def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
+    """The gradient of f(g(.; rows), .; rows) at (x, y), (d,), by automatic differentiation through g."""
+    model, (features, labels) = oracle.model, (oracle.features[rows], oracle.labels[rows])
+    names, shapes = model.parameter_names[:-3], model.parameter_shapes[:-3]
+    point = model.parameters.clone().requires_grad_()
+
+    def logits(w: Tensor) -> Any:
+        parts = w.split([int(np.prod(shape)) for shape in shapes])
+        named = {f"{n}": part.view(shape) for n, part, shape in zip(names, parts, shapes, strict=True)}
+        frozen = {n: b.clone() for n, b in model.module.named_buffers()}  # its statistics are not moved
+        model.module.train()
+        return functional_call(model.module, {**named, **frozen}, (features,))
+
+    w, saddle = point[:-3], point[-3:]
+    loss = nn.functional.binary_cross_entropy_with_logits(logits(w), labels)
+    (descent,) = torch.autograd.grad(loss, w, create_graph=True)
+    outer = logits(w - RHO * descent)
+    scores = torch.sigmoid(outer) if oracle.sigmoid else outer
+    (gradient,) = torch.autograd.grad(saddle_value(scores, labels, saddle, PRIOR), point)
+    return gradient
+
+
+@each_network
+@each_score
+def test_it_is_autograd_through_g(name: str, sigmoid: bool) -> None:
+    oracle = make(name, sigmoid)
+    expected = by_autograd(oracle, XI)
+    found = oracle.compose(XI, 1.0, RHO).clone()
+    scale = float(expected.abs().max())
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * scale)
+    identity = oracle.compose(XI, 1.0, RHO, exact=False)
+    assert float((identity - expected).abs().max()) > 1e-3 * scale
+    np.testing.assert_allclose(identity[-3:], expected[-3:], rtol=1e-12, atol=1e-12 * scale)
+
+
+@pytest.mark.parametrize("name", ["linear", "tanh", "normed", "first-normed"])  # those without kinks
+def test_it_is_the_finite_difference_of_f_after_g(name: str) -> None:
+    oracle = make(name)
+    rows = np.arange(12)
+    found = oracle.compose(rows, 1.0, RHO).clone()
+    point, step = oracle.parameters.clone(), 1e-5
+
+    def value(z: Tensor) -> float:
+        oracle.parameters.copy_(z)
+        oracle.compose(rows, 1.0, RHO)
+        inner, labels = oracle.inner, oracle.labels
+        return float(saddle_value(inner.scores(oracle.features).detach(), labels, inner.parameters[-3:], PRIOR))
+
+    rng = np.random.default_rng(2)
+    for _ in range(4):
+        direction = torch.from_numpy(rng.normal(size=len(point)))
+        slope = (value(point + step * direction) - value(point - step * direction)) / (2 * step)
+        assert float(found @ direction) == pytest.approx(slope, rel=2e-6, abs=1e-7)
+
+
+# Batch norm.
+
+
+def double_backward(network: nn.Module, features: Tensor, lean: bool) -> list[Tensor]:
+    """Output, statistics, gradients, and the derivatives of a product with these in weights and features."""
+    network = network.double().train()
+    features = features.clone().requires_grad_()
+    with _LeanBatchNorm() if lean else nullcontext():
+        output = network(features)
+    inputs = [features, *network.parameters()]
+    errors = torch.tanh(output) + 0.1
+    gradients = torch.autograd.grad(output, inputs, errors, create_graph=True)
+    generator = torch.Generator().manual_seed(5)
+    directions = [torch.randn(g.shape, generator=generator, dtype=g.dtype) for g in gradients]
+    products = torch.autograd.grad(gradients, inputs, directions)
+    found = [output, *network.buffers(), *gradients, *products]
+    return [tensor.detach().clone().double() for tensor in found]
+
+
+NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "1d": (lambda: nn.BatchNorm1d(4), (7, 4)),
+    "1d-sequence": (lambda: nn.BatchNorm1d(4), (5, 4, 6)),
+    "2d": (lambda: nn.BatchNorm2d(3, eps=0.1, momentum=0.3), (4, 3, 5, 2)),
+    "3d": (lambda: nn.BatchNorm3d(2), (3, 2, 2, 3, 2)),
+    "without-affine": (lambda: nn.BatchNorm1d(4, affine=False), (7, 4)),
+    "without-statistics": (lambda: nn.BatchNorm1d(4, track_running_stats=False), (7, 4)),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_the_lean_batch_norm_is_pytorch_s_to_the_second_derivative(name: str) -> None:
+    build, shape = NORMS[name]
+    features = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    results = []
+    for lean in (True, False):
+        norm = build()
+        for place, parameter in enumerate(norm.parameters()):
+            parameter.data += torch.linspace(-0.8, 0.5, len(parameter)) + place
+        results.append(double_backward(norm, features, lean))
+    for ours, theirs in zip(*results, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
+
+
+def test_the_lean_batch_norm_passes_gradgradcheck() -> None:
+    def norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        with _LeanBatchNorm():
+            return torch.nn.functional.batch_norm(x, None, None, weight, bias, training=True)
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((3, 2, 2, 2), (2,), (2,))]
+    assert torch.autograd.gradcheck(norm, [i.requires_grad_() for i in inputs])
+    assert torch.autograd.gradgradcheck(norm, inputs)
+
+
+def test_the_lean_batch_norm_leaves_other_uses_alone() -> None:
+    norm = nn.BatchNorm1d(4).double()
+    features = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    norm.eval()
+    with _LeanBatchNorm():
+        here = norm(features)
+    np.testing.assert_array_equal(here.detach(), norm(features).detach())
+    norm.train()
+    with _LeanBatchNorm(), pytest.raises(ValueError, match="more than 1 value per channel"):
+        norm(features[:1])
+
+
+def test_the_network_whose_variance_is_zero_has_finite_derivatives() -> None:
+    oracle = make("normed")
+    oracle.features.fill_(1.0)
+    assert torch.isfinite(oracle.compose(XI, 0.5, RHO)).all()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_passes_at_w_and_at_h_have_statistics_of_their_own(exact: bool) -> None:
+    oracle = make("normed")
+    twins = [make("normed") for _ in range(2)]
+    oracle.compose(XI, 0.6, RHO, exact=exact, outer_rows=ZETA)
+    at_w = twins[0].model
+    at_w.scores(twins[0].features[XI])
+    np.testing.assert_allclose(oracle.arrays()[1], at_w.buffers, **EXACT)
+    at_h = twins[1].inner
+    at_h.parameters.copy_(oracle.inner.parameters)
+    at_h.scores(twins[1].features[ZETA])
+    np.testing.assert_allclose(oracle.inner_arrays()[1], at_h.buffers, **EXACT)
+    assert np.abs(oracle.arrays()[1] - oracle.inner_arrays()[1]).max() > 1e-3
+
+
+# Parameters that take no part.
+
+
+class Partial(nn.Module):
+    """One layer is frozen, one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unused, self.last = nn.Linear(3, 4), nn.Linear(2, 2), nn.Linear(4, 1)
+        self.first.bias.requires_grad_(False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.last(torch.tanh(self.first(features))).squeeze(1)
+        return scores
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_frozen_and_unused_parameters_only_average(exact: bool) -> None:
+    models = [FlatModel(SaddleNetwork(Partial()), dtype=torch.float64) for _ in range(2)]
+    oracle = CompositionalOracle(*models, *data(3))
+    oracle.inform(COUNTS)
+    w, h = (model.module.network for model in models)  # type: ignore[union-attr]
+    before = {name: value.clone() for name, value in h.named_parameters()}  # type: ignore[union-attr]
+    named = dict(w.named_parameters())  # type: ignore[union-attr]
+    gradient = oracle.compose(XI, 0.25, RHO, exact=exact)
+    for name, value in h.named_parameters():  # type: ignore[union-attr]
+        averaged = 0.75 * before[name] + 0.25 * named[name]
+        still = torch.allclose(value, averaged, rtol=0, atol=1e-14)
+        assert still is (name == "first.bias" or name.startswith("unused"))
+    by_name = dict(zip(models[1].parameter_names, gradient.split([12, 4, 4, 2, 4, 1, 1, 1, 1]), strict=True))
+    assert {n for n, g in by_name.items() if not g.any()} == {
+        *("network.first.bias", "network.unused.weight", "network.unused.bias")
+    }
+
+
+# Odds and ends.
+
+
+def test_without_rho_there_is_no_inner_function() -> None:
+    oracle, plain = make("normed"), make("normed")
+    found = oracle.compose(XI, 1.0, 0.0)
+    outer = AUCOracle(plain.model, plain.features, plain.labels)
+    outer.inform(COUNTS)
+    np.testing.assert_allclose(found, outer.gradient(XI), **EXACT)
+    np.testing.assert_array_equal(oracle.inner_arrays()[0], oracle.arrays()[0][:-1])
+    np.testing.assert_allclose(oracle.inner_arrays()[1], plain.arrays()[1], **EXACT)
+
+
+@pytest.mark.parametrize("name", ["tanh", "normed"])
+def test_h_goes_in_as_it_came_out(name: str) -> None:
+    oracle = make(name)
+    oracle.compose(XI, 0.5, RHO)
+    h, buffers = oracle.inner_arrays()
+    other = make(name, seed=9)
+    other.load_inner(h, buffers)
+    np.testing.assert_array_equal(other.inner_arrays()[0], h)
+    assert other.inner.parameters[-1] == other.parameters[-1]
+    if buffers is None:
+        assert name == "tanh"
+        assert other.inner_arrays()[1] is None
+    else:
+        np.testing.assert_array_equal(other.inner_arrays()[1], buffers)
+
+
+def test_without_h_it_starts_at_x() -> None:
+    oracle = make("normed")
+    oracle.compose(XI, 0.5, RHO)
+    oracle.load_inner(None, None)
+    for ours, theirs in zip(oracle.inner.arrays(), oracle.model.arrays(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_saturated_logits_are_finite(exact: bool) -> None:
+    oracle = make("linear")
+    oracle.parameters.mul_(1e4)
+    assert torch.isfinite(oracle.compose(XI, 1.0, RHO, exact=exact)).all()
+
+
+def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
+    """With one mask in both, the product is the derivative of that descent; with two it would not be."""
+    build = lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0))  # noqa: E731
+    torch.manual_seed(4)
+    models = [FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2)]
+    oracle = CompositionalOracle(*models, *data(3))
+    oracle.inform(COUNTS)
+    point = oracle.parameters.clone()
+    assert oracle.stochastic
+
+    def composed(z: Tensor) -> tuple[Tensor, Tensor]:
+        """g(x) and grad g^T q with the masks of seed 7."""
+        oracle.parameters.copy_(z)
+        torch.manual_seed(7)
+        gradient = oracle.compose(XI, 1.0, RHO).clone()
+        return oracle.inner.parameters.clone(), gradient
+
+    _, gradient = composed(point)
+    torch.manual_seed(7)
+    oracle.parameters.copy_(point)
+    q = oracle.compose(XI, 1.0, RHO, exact=False).clone()  # the same masks at w and at h
+    direction = torch.from_numpy(np.random.default_rng(0).normal(size=len(point)))
+    direction[-1] = 0.0
+    ahead, behind = (composed(point + sign * 1e-5 * direction)[0] for sign in (1, -1))
+    derivative = (ahead - behind) / 2e-5  # of g along the direction
+    assert float(gradient[:-1] @ direction[:-1]) == pytest.approx(float(q[:-1] @ derivative[:-1]), rel=1e-6)
+    assert float(q[:-1] @ direction[:-1]) != pytest.approx(float(q[:-1] @ derivative[:-1]), rel=1e-3)
