@@ -31,6 +31,7 @@ _FREE_KEYS = {
     "run-name",
     "num-server-rounds",
     "checkpoint-every",
+    "max-retries",
     "round-timeout",
     "handshake-timeout",
     "data-dir",

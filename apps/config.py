@@ -15,13 +15,15 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from apps.registry import ALGORITHMS, Algorithm
+from payloads.composite import CompositeSettings
 from payloads.settings import Settings, TrainingSettings, kebab
-from problems.data import DATASETS, PARTITIONS, UNLABELLED, DataError, DataSpec, validate
+from problems.data import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.models import MODELS
-from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS
+from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
+from problems.penalties import make_penalty
 
 Scalar = bool | int | float | str
 
@@ -34,7 +36,9 @@ class RunSettings(Settings):
     """Keys that say where a run's parts come from and where its results go."""
 
     strategy: str = Field("fedx2", description=f"one of {', '.join(ALGORITHMS)}")
-    model: str = Field("mlp", description=f"one of {', '.join(MODELS)}, or 'package.module:factory'")
+    model: str = Field(
+        "mlp", description=f"auto: the data set's own, one of {', '.join(MODELS)}, or 'package.module:factory'"
+    )
     output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
     run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
     resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
@@ -66,9 +70,17 @@ class DataSettings(Settings):
     )
 
 
+class SyntheticSettings(Settings):
+    """Table ``synthetic``: what `SPARSE_LOGISTIC` is drawn with, ``synthetic_*`` of `problems.data.DataSpec`."""
+
+    alpha: float = Field(10.0, ge=0, description="variance over clients of their label vectors' mean, a number >= 0")
+    beta: float = Field(10.0, ge=0, description="variance over clients of their samples' mean, a number >= 0")
+    samples: int = Field(2000, ge=1, description="training samples of a client, an integer >= 1")
+
+
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run config, valid as a whole. ``loss`` in `training` is never "auto" here."""
+    """A whole run config, valid as a whole: ``model``, ``dtype`` and ``loss`` are never "auto" here."""
 
     run: RunSettings
     training: TrainingSettings
@@ -81,15 +93,29 @@ class RunConfig:
 
     def resolved(self) -> dict[str, Any]:
         """Nested, with every default filled in: what ``config.toml`` holds."""
-        data = {kebab(name): value for name, value in vars(self.data).items() if name != "seed"}
+        data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}
         if self.algorithm.table:
             flat[self.algorithm.table] = self.family.model_dump(by_alias=True)
+        if self.data.dataset == SPARSE_LOGISTIC:
+            flat[_SYNTHETIC] = {
+                kebab(name): getattr(self.data, f"synthetic_{name}") for name in SyntheticSettings.model_fields
+            }
         return flat
 
 
 _COMMON: tuple[type[Settings], ...] = (RunSettings, TrainingSettings, DataSettings)
-_TABLES: dict[str, type[Settings]] = {row.table: row.settings for row in ALGORITHMS.values() if row.table}
+_SYNTHETIC = "synthetic"
+_TABLES: dict[str, type[Settings]] = {
+    **{row.table: row.settings for row in ALGORITHMS.values() if row.table},
+    _SYNTHETIC: SyntheticSettings,
+}
+# What "auto" means, and what else it means for a data set.
+_AUTO: dict[str, Scalar] = {
+    "model": RunSettings.model_fields["model"].default,
+    "dtype": TrainingSettings.model_fields["dtype"].default,
+}
+_AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
 
 
 def known_keys() -> dict[str, str]:
@@ -119,6 +145,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     """
     keys = known_keys()
     problems = [_unknown(key, keys) for key in flat if key not in keys]
+    flat = {**flat, **_without_auto(flat)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
     if problems:
@@ -129,10 +156,15 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if run.strategy not in ALGORITHMS:
         raise ConfigError(_choice("strategy", run.strategy, list(ALGORITHMS)))
     algorithm = ALGORITHMS[run.strategy]
-    spec = DataSpec(**data.model_dump(), seed=training.seed)
+    drawn = tables[_SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
+    spec = DataSpec(
+        **data.model_dump(),
+        **{f"synthetic_{name}": value for name, value in drawn.model_dump().items()},
+        seed=training.seed,
+    )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise ConfigError(_choice("model", run.model, [*MODELS, "package.module:factory"]))
+        raise ConfigError(_choice("model", run.model, ["auto", *MODELS, "package.module:factory"]))
     try:
         validate(spec)
     except DataError as error:
@@ -145,11 +177,17 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     return RunConfig(run, training, spec, family)
 
 
+def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The model and the number type, absent or "auto", that the data set stands for."""
+    own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
+    return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
+
+
 def _check_participation(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
     if algorithm.strategy.needs_all_clients and training.fraction_train < 1:
         raise ConfigError(
-            f"fraction-train: got {training.fraction_train!r}, but strategy {strategy!r} averages all clients in every "
-            "round, so that it must be 1.0; the fedsgda strategies are made for a few clients a round"
+            f"fraction-train: got {training.fraction_train!r}, but it must be 1.0, since strategy {strategy!r} "
+            f"{algorithm.strategy.needs_all_clients}"
         )
 
 
@@ -176,7 +214,7 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         except ProblemError as error:
             raise ConfigError(str(error)) from None
         return training
-    everything = [*PAIRWISE_LOSSES, CROSS_ENTROPY, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
+    everything = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
     if ":" in loss:
         fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(
@@ -191,11 +229,13 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
             f"loss: got {loss!r}, but strategy {strategy!r} allows {', '.join(('auto', *algorithm.losses))}; "
             f"{loss!r} goes with strategy {' or '.join(fitting)}"
         )
-    if loss in PAIRWISE_LOSSES:
-        try:
+    try:
+        if loss in PAIRWISE_LOSSES:
             make_objective(loss, **getattr(family, "objective_options", {}))
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        if isinstance(family, CompositeSettings):
+            make_penalty(family.penalty, [("x", (1, 1))], **{**family.penalty_options, "parameters": "all"})
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     return training.model_copy(update={"loss": loss})
 
 

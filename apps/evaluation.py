@@ -19,13 +19,15 @@ from problems.minimax import SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
-from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, cross_entropy, ratio_loss, ratio_weights
+from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective
 
 # What the log of a round shows, in this order.
-SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "grad_phi_sq", "loss")
+SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "grad_phi_sq", "optimality", "objective", "nonzeros", "loss")
 # Metrics of which less is better.
-LOWER = ("loss", "grad_phi_sq")
+LOWER = ("loss", "grad_phi_sq", "optimality", "objective", "stationarity", "nonzeros")
+# How a log writes those that are not of order one.
+FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "nonzeros": ".0f"}
 
 
 def better(metric: str) -> Any:
@@ -44,9 +46,7 @@ def shown(metrics: Mapping[str, float], view: str = "") -> str:
     if names.keys().isdisjoint(metrics):
         names = {name: name for name in SHOWN}
     return "  ".join(
-        f"{name} {metrics[name]:{'.3e' if plain == 'grad_phi_sq' else '.4f'}}"
-        for name, plain in names.items()
-        if name in metrics
+        f"{name} {metrics[name]:{FORMATS.get(plain, '.4f')}}" for name, plain in names.items() if name in metrics
     )
 
 
@@ -55,9 +55,11 @@ class Evaluator(ABC):
 
     Attributes:
         summary: what is trained, for the log.
+        layout: names and shapes of the parts of the flat model, where it has parts.
     """
 
     summary: str
+    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     @abstractmethod
     def start(self) -> list[FloatArray]:
@@ -74,13 +76,6 @@ class Evaluator(ABC):
     @abstractmethod
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         """The entries of the model file."""
-
-
-def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
-    """The evaluator that a run config asks for."""
-    if resources.is_problem(config):
-        return ProblemEvaluator(config, data)
-    return ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
 
 
 class ModelEvaluator(Evaluator):
@@ -121,8 +116,8 @@ class ModelEvaluator(Evaluator):
     def loss(self, logits: torch.Tensor) -> float:
         """The run's objective on the test set."""
         name = self.config.training.loss
-        if name == CROSS_ENTROPY:
-            return float(cross_entropy(logits.double(), self.positive.double()))
+        if name in SAMPLE_LOSSES:
+            return float(SAMPLE_LOSSES[name].each(logits.double(), self.positive.double()).mean())
         if name == RATIO_LOSS:
             return float(ratio_loss(logits.double(), self.positive.double(), self.ratio_weights()))
         scores = torch.sigmoid(logits) if self.config.training.score == "sigmoid" else logits

@@ -10,6 +10,7 @@ from typing import Any
 
 from clients.base import PayloadClient
 from clients.coda import CodaClient, CodascaClient
+from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
 from clients.fedprox import FedProxClient
 from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
 from clients.fedx import FedX1Client, FedX2Client
@@ -20,6 +21,7 @@ from clients.scgdam import LocalSCGDAMClient
 from clients.sgdam import LocalSGDAMClient
 from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
 from payloads.coda import CodaSettings
+from payloads.composite import CompositeSettings
 from payloads.fedprox import FedProxSettings
 from payloads.fedsgda import FedSGDASettings
 from payloads.fedx import FedXSettings
@@ -28,10 +30,11 @@ from payloads.settings import Settings
 from payloads.sgdam import SGDAMSettings
 from payloads.sgdm import SGDMSettings
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
-from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS
+from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
 from strategies.coda import Coda, Codasca
+from strategies.composite import Composite, FastFedDA, FedDA, FedMid
 from strategies.fedprox import FedProx
 from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 from strategies.fedx import FedX1, FedX2
@@ -209,5 +212,41 @@ ALGORITHMS: dict[str, Algorithm] = {
         (COMPOSITIONAL_AUC,),
         "minimax AUC one cross-entropy step from the model, with momentum (LocalSCGDAM, Zhang et al. 2023)",
         "the inner estimate, momentum",
+    ),
+    "composite": Algorithm(
+        Composite,
+        CompositeClient,
+        "composite",
+        CompositeSettings,
+        tuple(SAMPLE_LOSSES),
+        "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)",
+        "nothing",
+    ),
+    "fedmid": Algorithm(
+        FedMid,
+        FedMidClient,
+        "composite",
+        CompositeSettings,
+        tuple(SAMPLE_LOSSES),
+        "the same by local proximal SGD and plain averaging (FedMid, Yuan et al. 2021)",
+        "nothing",
+    ),
+    "fedda": Algorithm(
+        FedDA,
+        FedDAClient,
+        "composite",
+        CompositeSettings,
+        tuple(SAMPLE_LOSSES),
+        "the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
+        "nothing; the model is the dual point",
+    ),
+    "fast-fedda": Algorithm(
+        FastFedDA,
+        FastFedDAClient,
+        "composite",
+        CompositeSettings,
+        tuple(SAMPLE_LOSSES),
+        "dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
+        "nothing; the model is the dual point",
     ),
 }

@@ -18,11 +18,13 @@ from flwr.serverapp import Grid
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator, better, make_evaluator, shown, suffixed
+from apps.evaluation import Evaluator, better, shown, suffixed
+from apps.evaluators import make_evaluator
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
+from strategies.roster import StrategyError
 
 ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": "deployment"}
 # called with each line of metrics.jsonl once it is written; what it raises ends the run
@@ -67,6 +69,7 @@ class Training:
         data = resources.federated_data(config.data, len(roster))
         evaluator = make_evaluator(config, data)
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
+        self.strategy.layout = evaluator.layout
         arrays = evaluator.start()
         first_round = 0
         if config.run.resume:
@@ -77,10 +80,15 @@ class Training:
             begun = time.perf_counter()
             self.strategy.prepare(record, self.grid)
             exchange = time.perf_counter() - begun
-            self.write(0, self.evaluate(evaluator, arrays), begun, exchange)
+            self.write(0, self.evaluate(evaluator, 0, arrays), begun, exchange)
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
-            record, arrays = self.round(server_round, record, arrays, evaluator)
-        self.directory.save_model(evaluator.named(arrays))
+            try:
+                record, arrays = self.round(server_round, record, arrays, evaluator)
+            except StrategyError:
+                if server_round > first_round + 1:
+                    self.checkpoint(server_round - 1, arrays)
+                raise
+        self.directory.save_model(evaluator.named(self.strategy.output(training.num_server_rounds, arrays)))
         for view, model in self.strategy.views().items():
             self.directory.save_model(evaluator.named(model), view)
         result = self.result(len(roster))
@@ -103,16 +111,21 @@ class Training:
             record, arrays = aggregated, model_arrays(aggregated)
         last = server_round == training.num_server_rounds
         due = last or server_round % training.evaluate_every == 0
-        self.write(server_round, self.evaluate(evaluator, arrays) if due else {}, begun, exchange)
+        self.write(server_round, self.evaluate(evaluator, server_round, arrays) if due else {}, begun, exchange)
         every = training.checkpoint_every
         if every and (last or server_round % every == 0):
-            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), self.best)
+            self.checkpoint(server_round, arrays)
             self.offer_state_dir(server_round)
         return record, arrays
 
-    def evaluate(self, evaluator: Evaluator, arrays: list[FloatArray]) -> dict[str, float]:
-        """The metrics of the model, and of the strategy's further views under their suffixes."""
-        metrics = evaluator(arrays)
+    def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
+        """Save what a resumed run needs, if the run keeps checkpoints."""
+        if self.config.training.checkpoint_every:
+            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), self.best)
+
+    def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
+        """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
+        metrics = evaluator(self.strategy.output(server_round, arrays))
         for view, model in self.strategy.views().items():
             metrics |= {suffixed(name, view): value for name, value in evaluator(model).items()}
         return metrics

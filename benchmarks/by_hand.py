@@ -503,6 +503,103 @@ class FedProx(Averaging):
             self.optimizer.step()
 
 
+class Composite(Averaging):
+    """Local steps on cross-entropy plus a ridge, with an l1 penalty by its prox; both spare the biases."""
+
+    RIDGE, WEIGHT = 0.01, 1e-4
+
+    def gradients(self, site: int, rows: Tensor) -> list[Tensor]:
+        features, labels = self.sites[site]
+        loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
+        gradients = list(torch.autograd.grad(loss, self.parameters))
+        for gradient, parameter in zip(gradients, self.parameters, strict=True):
+            if parameter.ndim > 1:
+                gradient.add_(parameter.detach(), alpha=self.RIDGE)
+        return gradients
+
+    def shrink(self, values: Sequence[Tensor], step: float) -> list[Tensor]:
+        """The prox of the penalty."""
+        return [functional.softshrink(value, step * self.WEIGHT) if value.ndim > 1 else value for value in values]
+
+    def stand_at(self, values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self.parameters, values, strict=True):
+                parameter.copy_(value)
+
+
+class Corrected(Composite):
+    """Algorithm 1 of composite federated learning."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
+        super().__init__(sites, plan, model)
+        # what each client keeps of the round before: where it started, and its mean gradient
+        self.kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+
+    def load(self) -> None:
+        pass
+
+    def train(self, site: int) -> None:
+        rate, steps = self.plan.learning_rate, self.plan.steps
+        start = self.shrink(self.weights, rate * steps)
+        if site in self.kept:
+            anchor, mean = self.kept[site]
+            terms = zip(anchor, self.weights, mean, strict=True)
+            correction = [(before - now) / (rate * steps) - own for before, now, own in terms]
+        else:
+            correction = [torch.zeros_like(weight) for weight in self.weights]
+        pre, total = [value.clone() for value in start], [torch.zeros_like(value) for value in start]
+        self.stand_at(start)
+        for t, rows in enumerate(self.batches(len(self.sites[site][1])), start=1):
+            for value, summed, c, g in zip(pre, total, correction, self.gradients(site, rows), strict=True):
+                summed += g
+                value.add_(g + c, alpha=-rate)
+            self.stand_at(self.shrink(pre, t * rate))
+        self.kept[site] = (start, [summed / steps for summed in total])
+        self.stand_at(pre)
+
+
+class FedMid(Composite):
+    """Local proximal SGD."""
+
+    def round(self) -> None:
+        super().round()
+        self.weights = self.shrink(self.weights, self.plan.learning_rate * self.plan.steps)
+
+    def train(self, site: int) -> None:
+        rate = self.plan.learning_rate
+        for rows in self.batches(len(self.sites[site][1])):
+            moved = zip(self.parameters, self.gradients(site, rows), strict=True)
+            self.stand_at(self.shrink([parameter.detach() - rate * g for parameter, g in moved], rate))
+
+
+class DualAveraging(Composite):
+    """Dual averaging: with constant steps, or with all points and decaying ones."""
+
+    def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module, fast: bool = False) -> None:
+        super().__init__(sites, plan, model)
+        self.fast, self.taken = fast, 0
+
+    def load(self) -> None:
+        pass
+
+    def round(self) -> None:
+        super().round()
+        self.taken += self.plan.steps
+
+    def train(self, site: int) -> None:
+        rate, half = self.plan.learning_rate, self.RIDGE / 2
+        dual = [weight.clone() for weight in self.weights]
+        for t, rows in enumerate(self.batches(len(self.sites[site][1])), start=self.taken):
+            point = self.shrink(dual, t / (1 / rate + half * t) if self.fast else t * rate)
+            self.stand_at(point)
+            for value, w, g in zip(dual, point, self.gradients(site, rows), strict=True):
+                if self.fast:
+                    value.add_(half * (w - value) - g, alpha=1 / (1 / rate + half * (t + 1)))
+                else:
+                    value.add_(g, alpha=-rate)
+        self.stand_at(dual)
+
+
 LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
     "fedx1": FedX1,
     "fedx2": FedX2,
@@ -520,4 +617,8 @@ LOOPS: dict[str, Callable[[Sequence[Site], Plan, nn.Module], Averaging]] = {
     "codasca": Codasca,
     "local-sgdam": LocalSGDAM,
     "local-scgdam": LocalSCGDAM,
+    "composite": Corrected,
+    "fedmid": FedMid,
+    "fedda": DualAveraging,
+    "fast-fedda": partial(DualAveraging, fast=True),
 }

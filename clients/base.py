@@ -71,13 +71,13 @@ class Site:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def rows(self, indices: Indices) -> Tensor:
-        """(len(indices), *shape) the features of some samples."""
-        return self.features[on_device(indices, self.features.device)]
+    def rows(self, indices: Indices | None) -> Tensor:
+        """(len(indices), *shape) the features of some samples, or of all."""
+        return self.features if indices is None else self.features[on_device(indices, self.features.device)]
 
-    def targets(self, indices: Indices) -> Tensor:
-        """(len(indices),) the labels of some samples."""
-        return self.labels[on_device(indices, self.labels.device)]
+    def targets(self, indices: Indices | None) -> Tensor:
+        """(len(indices),) the labels of some samples, or of all."""
+        return self.labels if indices is None else self.labels[on_device(indices, self.labels.device)]
 
 
 class Trained(Protocol):

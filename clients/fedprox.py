@@ -6,14 +6,14 @@ from __future__ import annotations
 from flwr.common import Scalar
 
 from clients.base import Site
-from clients.sgdm import CrossEntropyClient
+from clients.local_sgd import SampleLossClient
 from payloads.fedprox import PROXIMAL_MU, FedProxSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 
 
-class FedProxClient(CrossEntropyClient):
+class FedProxClient(SampleLossClient):
     """K steps of SGD on cross-entropy + mu/2 |w - w_server|^2. mu is the message's ``proximal-mu``, which Flower's own
     FedProx sends too; without one it is the settings'."""
 

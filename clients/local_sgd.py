@@ -1,33 +1,49 @@
 """Local SGD on cross-entropy (Stich 2019, "Local SGD Converges Fast and Communicates Little"), FedX's and other
-papers' plain baseline: K steps on mini-batches of all local samples, then the mean of the models."""
+papers' plain baseline, and what all methods on losses of single samples share."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+
 from flwr.common import Scalar
+from torch import Tensor
 
 from clients.base import ScoringClient
 from payloads.record import FloatArray
-from problems.models import FlatModel
-from problems.objectives.classification import cross_entropy_slope
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.sampling import Indices
 
 
-def sgd_step(model: FlatModel, features: torch.Tensor, labels: torch.Tensor, learning_rate: float) -> None:
-    """w <- w - eta * grad CE(w; batch), in place."""
-    logits = model.scores(features)  # (batch,)
-    gradient = model.vjp(logits, cross_entropy_slope(logits.detach(), labels))
-    model.parameters.add_(gradient, alpha=-learning_rate)
+class SampleLossClient(ScoringClient):
+    """Base of the clients whose loss is a mean over samples: mini-batches of all local samples, and its gradient."""
+
+    # (d,) factors of a ridge term, where there is one
+    ridge: Tensor | None = None
+
+    def steps(self, server_round: int) -> Iterator[tuple[float, Indices | None]]:
+        """The step size and the batch of each of the round's iterations; a batch of None is all samples."""
+        everything = not 0 < self.training.batch_size < len(self.site)
+        sampler = self.sampler()
+        for iteration in self.local_iterations(server_round):
+            yield self.training.learning_rate_at(iteration), None if everything else sampler.batch(iteration)
+
+    def gradient(self, batch: Indices | None) -> Tensor:
+        """(d,) the gradient at the current point; valid until the next call."""
+        labels = self.site.targets(batch)
+        return self.model.pullback(self.site.rows(batch), lambda scores: self.slope(scores, labels), self.ridge)
+
+    def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(n,) the derivative of the mean loss in the logits."""
+        return SAMPLE_LOSSES[self.loss].slope(logits, labels)
 
 
-class LocalSGDClient(ScoringClient):
-    """K steps of SGD on cross-entropy; nothing but the model travels."""
+class LocalSGDClient(SampleLossClient):
+    """K steps of SGD; nothing but the model travels."""
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
-        site, training, sampler = self.site, self.training, self.sampler()
-        for iteration in self.local_iterations(server_round):
-            batch = sampler.batch(iteration)
-            sgd_step(self.model, site.rows(batch), site.targets(batch), training.learning_rate_at(iteration))
-        return self.model.arrays(), len(site), {}
+        for step, batch in self.steps(server_round):
+            self.model.parameters.add_(self.gradient(batch), alpha=-step)
+        return self.model.arrays(), len(self.site), {}

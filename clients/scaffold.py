@@ -10,7 +10,7 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from clients.base import PayloadClient
-from clients.sgdm import CrossEntropyClient
+from clients.local_sgd import SampleLossClient
 from payloads.coda import ControlChange, ControlVariate
 from payloads.record import FloatArray
 
@@ -28,7 +28,7 @@ def keep_control(client: PayloadClient[Any], own: Tensor, control: Tensor) -> No
     client.state = ControlVariate(control=control.cpu().numpy())
 
 
-class ScaffoldClient(CrossEntropyClient):
+class ScaffoldClient(SampleLossClient):
     """K steps whose gradients are corrected by c - c_i; the client keeps c_i, zeros at first.
 
     The new c_i, c_i - c + (w_0 - w_K) / (sum of the step sizes), is computed as what that equals: the mean of the

@@ -1,45 +1,24 @@
-"""Local SGD with momentum, on the cross-entropy and on the ratio loss, and what the cross-entropy baselines share.
+"""Local SGD with momentum, on the cross-entropy and on the ratio loss.
 
 Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import ScoringClient, Site
+from clients.base import Site
+from clients.local_sgd import SampleLossClient
 from clients.pairwise import momentum_step
 from payloads.record import FloatArray, IntArray
 from payloads.settings import Settings, TrainingSettings
 from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
 from problems.models import FlatModel
-from problems.objectives.classification import RATIO_LOSS, cross_entropy_slope, ratio_slope, ratio_weights
-from problems.sampling import Indices
+from problems.objectives.classification import RATIO_LOSS, ratio_slope, ratio_weights
 
 
-class CrossEntropyClient(ScoringClient):
-    """Base of the baselines: mini-batches of all local samples, and the gradient of the cross-entropy on them."""
-
-    def steps(self, server_round: int) -> Iterator[tuple[float, Indices]]:
-        """The step size and the batch of each of the round's iterations."""
-        sampler = self.sampler()
-        for iteration in self.local_iterations(server_round):
-            yield self.training.learning_rate_at(iteration), sampler.batch(iteration)
-
-    def gradient(self, batch: Indices) -> Tensor:
-        """(d,) the gradient at the current point; valid until the next call."""
-        logits = self.model.scores(self.site.rows(batch))
-        return self.model.vjp(logits, self.slope(logits.detach(), self.site.targets(batch)))
-
-    def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(n,) the derivative of the loss in the logits."""
-        return cross_entropy_slope(logits, labels)
-
-
-class LocalSGDMClient(CrossEntropyClient):
+class LocalSGDMClient(SampleLossClient):
     """K steps m <- (1 - beta) m + beta g, w <- w - eta m, from the server's m; the first m of a run is its first g."""
 
     down = SGDMDown

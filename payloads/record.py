@@ -9,6 +9,7 @@ Flower's FedAvg, its mods and its differential-privacy wrappers accept beside th
 from __future__ import annotations
 
 import dataclasses
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -104,13 +105,14 @@ class Payload:
                 got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
                 allowed = " or ".join(dtype.name for dtype in _DTYPES[spec.kind])
                 raise PayloadError(f"{type(self).__name__}.{name}: got {got}, allowed: {allowed}")
-            expected = tuple(known.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.dims)
-            if len(expected) != value.ndim or any(
-                isinstance(length, int) and length != got for length, got in zip(expected, value.shape, strict=True)
-            ):
-                shape = "(" + ", ".join(str(length) for length in expected) + ")"
-                raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
-            known |= {dim: got for dim, got in zip(spec.dims, value.shape, strict=True) if isinstance(dim, str)}
+            expected = tuple([known.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.dims])
+            if expected != value.shape:
+                if len(expected) != value.ndim or any(
+                    isinstance(length, int) and length != got for length, got in zip(expected, value.shape, strict=True)
+                ):
+                    shape = "(" + ", ".join(str(length) for length in expected) + ")"
+                    raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
+                known |= {dim: got for dim, got in zip(spec.dims, value.shape, strict=True) if isinstance(dim, str)}
             if finite and spec.finite and spec.kind == "float" and not np.isfinite(value).all():
                 bad = int(value.size - np.isfinite(value).sum())
                 raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
@@ -121,7 +123,7 @@ class Payload:
         self.check(finite=False)
         record = ConfigRecord()
         for name, value in self.arrays().items():
-            record[name] = safetensors_numpy.save({_TENSOR: np.ascontiguousarray(value)})
+            record[name] = b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
         return record
 
     @classmethod
@@ -148,12 +150,35 @@ class Payload:
 def _decode(field: str, blob: object) -> NDArray[Any]:
     if not isinstance(blob, bytes):
         raise PayloadError(f"{field}: got {type(blob).__name__}, expected safetensors bytes")
+    start = 8 + int.from_bytes(blob[:8], "little")
     try:
-        tensors = safetensors_numpy.load(blob)
+        dtype, shape = _layout_of(blob[:start], len(blob))
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise PayloadError(f"{field}: not safetensors bytes ({error})") from None
-    if set(tensors) != {_TENSOR}:
-        raise PayloadError(f"{field}: got tensors {sorted(tensors)}, expected one named {_TENSOR!r}")
-    value: NDArray[Any] = tensors[_TENSOR]
-    value.flags.writeable = False
+    except _OtherTensorsError as error:
+        raise PayloadError(f"{field}: got tensors {error}, expected one named {_TENSOR!r}") from None
+    value: NDArray[Any] = np.frombuffer(blob, dtype, offset=start).reshape(shape)
     return value
+
+
+# What stands before an array's bytes depends on its dtype and shape only: the library writes and reads it once.
+
+
+class _OtherTensorsError(Exception):
+    """Tensors of other names than ours."""
+
+
+@lru_cache(maxsize=256)
+def _header_for(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    empty = np.zeros(shape, dtype)
+    saved: bytes = safetensors_numpy.save({_TENSOR: empty})
+    return saved[: len(saved) - empty.nbytes]
+
+
+@lru_cache(maxsize=256)
+def _layout_of(header: bytes, total: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    tensors = safetensors_numpy.load(header + bytes(total - len(header)))
+    if set(tensors) != {_TENSOR}:
+        raise _OtherTensorsError(sorted(tensors))
+    value = tensors[_TENSOR]
+    return value.dtype, value.shape

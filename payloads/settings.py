@@ -56,13 +56,17 @@ class TrainingSettings(Settings):
         False,
         description="true: ask another client in the place of one that gave no good reply; false: average the others",
     )
+    max_retries: int = Field(
+        3, ge=0, description="times a client without a good reply is asked again, an integer >= 0 (composite)"
+    )
     server_learning_rate: float = Field(
-        1.0, gt=0, description="server's step from the old model to the clients' mean, a number > 0 (codasca, scaffold)"
+        1.0, gt=0, description="server's step to the clients' mean, a number > 0 (codasca, scaffold, composite, ...)"
     )
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     dtype: Literal["float32", "float64"] = Field(
-        "float32", description="number type of the model and the payloads: float32 or float64"
+        "float32",
+        description="number type of the model and the payloads: float32, float64, or in a run config auto",
     )
     torch_threads: int = Field(1, ge=1, description="PyTorch threads of a process, an integer >= 1")
     loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")
@@ -87,6 +91,8 @@ class TrainingSettings(Settings):
 
     def learning_rate_at(self, iteration: int) -> float:
         """The step size of local iteration ``(round - 1) * local_steps + step``, counted from 0."""
+        if self.lr_decay == 1:
+            return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0
         total = self.num_server_rounds * self.local_steps
         drops += sum(iteration >= float(part) * total for part in self.lr_decay_at.split(",") if part.strip())

@@ -58,7 +58,10 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 def _encode(value: FloatArray) -> Array:
     # What Array(value) makes, in one copy and with the header cached.
     data = b"".join((_npy_header_for(value.dtype.str, value.shape), np.ascontiguousarray(value).data))
-    return Array(dtype=str(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+    return Array(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+
+
+_name_of = lru_cache(maxsize=16)(str)
 
 
 @lru_cache(maxsize=64)

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LABELS = {**RANKING, "loss": "objective", "grad_phi_sq": r"$\|\nabla\Phi(\bar{x})\|^2$"}
+LABELS = {
+    **RANKING,
+    "loss": "objective",
+    "grad_phi_sq": r"$\|\nabla\Phi(\bar{x})\|^2$",
+    "objective": "$f + g$",
+    "optimality": r"$\|x - x^\ast\| / \|x^\ast\|$",
+    "stationarity": r"distance of 0 to $\nabla f + \partial g$",
+    "nonzeros": "parameters that are not zero",
+    "support_f1": "F1 of the support",
+}
 ABSCISSAE = {
     "round": "communication round",
     "iteration": "local iteration",

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.objective import COMPOSITE_METRICS
 from problems.metrics import binary_metrics
 
-METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss", "grad_phi_sq")  # that any problem has
+# that any problem has
+METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss", "grad_phi_sq", *COMPOSITE_METRICS)
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(
     ["round", "bytes_up", "bytes_down", "clients_asked", "clients_answered", "dropped", "seconds", "server_seconds"]

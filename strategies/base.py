@@ -115,7 +115,10 @@ class PayloadStrategy(Strategy):
         settings: the family's own settings.
     """
 
-    needs_all_clients: ClassVar[bool] = False
+    # why every client takes part in every round, where it must: "... so that fraction-train must be 1.0"
+    needs_all_clients: ClassVar[str] = ""
+    # a client that gave no good reply is asked again, ``max-retries`` times, and the run ends without it
+    retries_failed: ClassVar[bool] = False
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
@@ -136,6 +139,8 @@ class PayloadStrategy(Strategy):
         # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
         self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
+        # names and shapes of the parts of the flat model, for strategies that tell weights from biases
+        self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
         # which of `views` the log and the curves show; "" is the model itself
         self.headline = ""
 
@@ -158,6 +163,10 @@ class PayloadStrategy(Strategy):
 
     def check_payload(self, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        """The model that the arrays of a round stand for: what is evaluated and saved. Round 0 made the initial one."""
+        return arrays
 
     def views(self) -> dict[str, list[FloatArray]]:
         """Further models of the same shape to evaluate and to save, by the suffix of their metrics."""
@@ -319,28 +328,48 @@ class PayloadStrategy(Strategy):
         """The valid replies to the open exchange, in order of partition id.
 
         With ``replace-dropped`` another client is asked in the place of each that gave no valid reply, until all
-        are replaced or nobody is left to ask.
+        are replaced or nobody is left to ask. A strategy that `retries_failed` asks the same clients again.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` are left.
+            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing that has been asked often enough.
         """
         assert self.roster is not None
         assert self._exchange is not None
-        exchange, roster = self._exchange, self.roster
+        exchange = self._exchange
         found: dict[int, Reply] = {}
         reasons: dict[int, str] = {}
         self._sort(server_round, exchange, replies, found, reasons)
-        while self.training.replace_dropped and self._grid is not None and len(found) < exchange.wanted:
-            others = [place for place in range(len(roster)) if place not in exchange.sent]
-            if not others:
+        asked_again = 0
+        while self._grid is not None and len(found) < exchange.wanted:
+            places = self._next(server_round, exchange, len(found), reasons, asked_again)
+            if not places:
                 break
-            keys = (server_round, len(exchange.sent), zlib.crc32(exchange.phase.encode()))
-            count = min(exchange.wanted - len(found), len(others))
-            chosen = stream(self.training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
-            messages = self._write(exchange, sorted(chosen.tolist()))
-            self._sort(server_round, exchange, self._send(messages), found, reasons)
+            self._sort(server_round, exchange, self._send(self._write(exchange, places)), found, reasons)
+            asked_again += 1
         self._account(server_round, exchange, found, reasons)
         return [found[place] for place in sorted(found)]
+
+    def _next(
+        self, server_round: int, exchange: Exchange, found: int, reasons: dict[int, str], asked_again: int
+    ) -> list[int]:
+        """Whom to ask next: those whose replies are missing, or others in their place, or nobody."""
+        assert self.roster is not None
+        training = self.training
+        if self.retries_failed:
+            if asked_again == training.max_retries:
+                return []
+            named = "; ".join(f"partition {self.roster.reports[at].partition_id}: {reasons[at]}" for at in reasons)
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
+            missing = sorted(reasons)
+            reasons.clear()
+            return missing
+        others = [place for place in range(len(self.roster)) if place not in exchange.sent]
+        if not others or not training.replace_dropped:
+            return []
+        keys = (server_round, len(exchange.sent), zlib.crc32(exchange.phase.encode()))
+        count = min(exchange.wanted - found, len(others))
+        chosen = stream(training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
+        return sorted(chosen.tolist())
 
     def _sort(
         self,
@@ -383,6 +412,12 @@ class PayloadStrategy(Strategy):
             self.report.dropped[site] = reason if before is None else f"{before}; {reason}"
         if not exchange.phase:
             self.report.answered = sorted(partition[place] for place in found)
+        if self.retries_failed and dropped:
+            site, reason = next(iter(dropped.items()))
+            raise StrategyError(
+                f"round {server_round}: partition {site} gave no good reply, max-retries is "
+                f"{self.training.max_retries}: {reason}; {type(self).__name__} {self.needs_all_clients}"
+            )
         if len(found) < self.training.min_train_nodes:
             first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(

@@ -121,7 +121,7 @@ class StagewiseStrategy(MinimaxStrategy):
 class Coda(StagewiseStrategy):
     """CoDA: the plain mean of the points of all clients. One that fails is not averaged."""
 
-    needs_all_clients = True
+    needs_all_clients = "averages all clients in every round; the fedsgda strategies are made for a few clients a round"
     down_type = CodaDown
 
     def down(self, server_round: int) -> CodaDown:

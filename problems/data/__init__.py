@@ -2,11 +2,12 @@
 
 from problems.data.federated import FederatedData, load, load_site
 from problems.data.samples import Samples
-from problems.data.spec import DATASETS, PARTITIONS, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
+    "SPARSE_LOGISTIC",
     "UNLABELLED",
     "DataError",
     "DataSpec",

@@ -1,4 +1,4 @@
-"""Data that needs no file: scikit-learn's two small sets, and the synthetic sites."""
+"""Data that needs no file: scikit-learn's two small sets, and the synthetic sites and clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.source import Source, make_source, standardise
+from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 
 SITES = 16
@@ -15,6 +16,7 @@ PL_SAMPLES, PL_DIM = 100, 100
 SITE_POSITIVES, SITE_NEGATIVES = 20, 100
 SITE_TEST_POSITIVES, SITE_TEST_NEGATIVES = 100, 500
 SITE_FEATURES = 10
+LOGISTIC_FEATURES = 60
 
 
 def digits() -> Source:
@@ -46,6 +48,30 @@ def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:
         mean = rng.normal(0.0, math.sqrt(0.5), size=(3, PL_DIM))
         clients[client] = mean + rng.normal(0.0, math.sqrt(0.1), size=(PL_SAMPLES, 3, PL_DIM))
     return clients.reshape(-1, 3, PL_DIM)
+
+
+def synthetic_sparse_logistic(
+    seed: int, client: int, alpha: float, beta: float, samples: int
+) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    """Return one client's samples, (n, 60) of unit norm, and their labels, (n,) in {0, 1}.
+
+    n = samples + max(1, samples // 10): the training samples, then the test samples. Li et al., "Federated
+    Optimization in Heterogeneous Networks", MLSys 2020, Synthetic(alpha, beta), with two classes as in Zhang, Hu and
+    Johansson, "Composite Federated Learning with Heterogeneous Data", Section 4: u ~ N(0, alpha), B ~ N(0, beta), both
+    variances; label vector w ~ N(u, I) and intercept c ~ N(u, 1); v ~ N(B, I); samples a ~ N(v, S), S diagonal with
+    j^-1.2 at j = 1..60. A label is 1 where w . a + c > 0; then a is scaled to norm 1, so that the loss is smooth
+    enough for steps of 1. A client's samples do not depend on how many clients there are.
+    """
+    rng = stream(seed, SPARSE_LOGISTIC, client)
+    label_mean = rng.normal(0.0, math.sqrt(alpha))
+    sample_mean = rng.normal(0.0, math.sqrt(beta))
+    weights = rng.normal(label_mean, 1.0, size=LOGISTIC_FEATURES)  # (60,)
+    intercept = rng.normal(label_mean, 1.0)
+    centre = rng.normal(sample_mean, 1.0, size=LOGISTIC_FEATURES)  # (60,)
+    spread = np.arange(1, LOGISTIC_FEATURES + 1) ** -0.6  # (60,) standard deviations
+    raw = centre + spread * rng.standard_normal((samples + max(1, samples // 10), LOGISTIC_FEATURES))  # (n, 60)
+    labels = (raw @ weights + intercept > 0).astype(np.int8)
+    return raw / np.linalg.norm(raw, axis=1, keepdims=True), labels
 
 
 def synthetic_offset_sites(seed: int) -> Source:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.bundled import synthetic_pl
+from problems.data.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split
 from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read, read_site
 from problems.data.samples import Samples, as_float32
 from problems.data.source import Rows, Source, positive_classes
-from problems.data.spec import UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 
 
 class FederatedData:
@@ -52,7 +52,7 @@ class FederatedData:
             return samples
         if index not in self._shifted:
             features = shift_client(
-                samples.features,
+                as_float32(samples.features),
                 index,
                 self.num_clients,
                 self._spec.client_shift,
@@ -81,6 +81,8 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
+    if spec.dataset == SPARSE_LOGISTIC:
+        return _sparse_logistic(spec, num_clients)
     source = read(spec)
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
@@ -136,6 +138,26 @@ def _without_labels(spec: DataSpec, num_clients: int) -> FederatedData:
     labels = np.zeros(len(features), dtype=np.int8)
     nothing = Samples(features[:0], labels[:0])
     return FederatedData(Samples(features, labels), nothing, [len(features) // num_clients] * num_clients, spec)
+
+
+def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
+    drawn = [
+        synthetic_sparse_logistic(spec.seed, client, spec.synthetic_alpha, spec.synthetic_beta, spec.synthetic_samples)
+        for client in range(num_clients)
+    ]
+    cut = spec.synthetic_samples
+    train, test = (
+        Samples(np.concatenate([x[rows] for x, _ in drawn]), np.concatenate([y[rows] for _, y in drawn]))
+        for rows in (slice(cut), slice(cut, None))
+    )
+    for part, what in ((train, "the training set"), (test, "the test set")):
+        if not (len(part.positives) and len(part.negatives)):
+            raise DataError(
+                f"dataset {spec.dataset!r}: {what} of {num_clients:,} clients has one class only, "
+                f"{len(part.positives):,} positives and {len(part.negatives):,} negatives; take more clients, "
+                "a larger synthetic.samples or another seed"
+            )
+    return FederatedData(train, test, [cut] * num_clients, spec)
 
 
 def load_site(path: str, spec: DataSpec) -> Samples:

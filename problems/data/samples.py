@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features (n, *shape) float32 and labels (n,) int8 in {0, 1}; both contiguous and read-only.
+    """Features (n, *shape) and labels (n,) int8 in {0, 1}; both contiguous and read-only.
+
+    Features are float32, but float64 ones stay as they are: `as_float32` is for what readers read.
 
     Raises:
         ValueError: when the two lengths differ or a label is neither 0 nor 1.
     """
 
-    features: NDArray[np.float32]
+    features: NDArray[np.float32] | NDArray[np.float64]
     labels: NDArray[np.int8]
 
     def __post_init__(self) -> None:
-        features = np.ascontiguousarray(self.features, dtype=np.float32).view()
+        dtype = np.float64 if self.features.dtype == np.float64 else np.float32
+        features = np.ascontiguousarray(self.features, dtype=dtype).view()
         labels = np.ascontiguousarray(self.labels, dtype=np.int8).view()
         if labels.ndim != 1 or len(features) != len(labels):
             raise ValueError(f"features {features.shape} and labels {labels.shape} do not belong together")

@@ -1,6 +1,7 @@
 """What a user may ask of the data: the names, the options and the cheap checks of both.
 
-The fields of `DataSpec` are the run-config keys of the same words (`partition_alpha` is `partition-alpha`).
+The fields of `DataSpec` are the run-config keys of the same words (`partition_alpha` is `partition-alpha`,
+`synthetic_alpha` is `synthetic.alpha`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ DATASETS: dict[str, str] = {
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
     "synthetic-offset-sites": "16 sites of its own, whose offsets hide the best feature across sites",
     "synthetic-pl": "100 samples a client of a nonconvex-PL minimax problem, for the minimax strategies; no labels",
+    "synthetic-sparse-logistic": "unit vectors of 60 features, each client's own: Synthetic(alpha, beta) of FedProx",
     "fashion-mnist": "70,000 28x28 grey images of clothing, 10 classes; positive: the first five",
     "cifar10": "60,000 32x32 colour images, 10 classes; positive: the first five",
     "cifar100": "60,000 32x32 colour images, 100 fine classes; positive: the first fifty",
@@ -46,8 +48,11 @@ PARTITIONS: dict[str, str] = {
 }
 
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
+SPARSE_LOGISTIC = "synthetic-sparse-logistic"
 # Problems of their own: samples without labels, without a test set.
 UNLABELLED = ("synthetic-pl",)
+# Drawn client by client, as many sites as there are clients: nothing to partition, to disturb or to relabel.
+DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 NEEDS_FILES = (*GENERIC, "uci-credit", "w8a")
 
 
@@ -79,6 +84,15 @@ class DataSpec:
 
     test_fraction: float = 0.2
     """Of sets without a test split of their own; drawn within each class."""
+
+    # Of "synthetic-sparse-logistic"; the run-config table `synthetic`.
+    synthetic_alpha: float = 10.0
+    """Variance from client to client of the mean of the label vector."""
+    synthetic_beta: float = 10.0
+    """Variance from client to client of the mean of the samples' mean."""
+    synthetic_samples: int = 2000
+    """Training samples of a client; a tenth as many, at least one, are test samples."""
+
     seed: int = 0
 
 
@@ -99,12 +113,16 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")
     _inside("client-shift-std", spec.client_shift_std, 0.0 <= spec.client_shift_std < math.inf, "0 or above")
     _inside("test-fraction", spec.test_fraction, 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded")
+    _inside("synthetic.alpha", spec.synthetic_alpha, 0.0 <= spec.synthetic_alpha < math.inf, "0 or above")
+    _inside("synthetic.beta", spec.synthetic_beta, 0.0 <= spec.synthetic_beta < math.inf, "0 or above")
+    _inside("synthetic.samples", spec.synthetic_samples, spec.synthetic_samples >= 1, "1 or more")
     _inside("seed", spec.seed, spec.seed >= 0, "0 or a positive integer")
     if from_site:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         raise DataError(f"dataset {spec.dataset!r} is read from files: set data-dir to the file or its folder")
-    if spec.dataset in UNLABELLED:
+    if spec.dataset in DRAWN:
+        nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
         for key, got, allowed in (
             ("partition", spec.partition, ("iid", "natural")),
             ("imbalance", spec.imbalance, (0.0,)),
@@ -114,8 +132,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         ):
             if got not in allowed:
                 raise DataError(
-                    f"dataset {spec.dataset!r} has no labels and comes in sites of its own: "
-                    f"{key} must be {allowed[-1]!r}, got {got!r}"
+                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got {got!r}"
                 )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(

@@ -16,7 +16,7 @@ what the module came with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, cast
@@ -28,9 +28,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from problems.models.networks import Linear, LinearNoIntercept
 from problems.models.zoo import ModelError
 
 NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
+
+# Of predictions. On a CPU larger activations come fresh from the system every time, which halves the speed.
+_CPU_BATCH, _DEVICE_BATCH = 128, 4096
 
 AnyArray = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.floating]
@@ -115,6 +119,11 @@ class FlatModel:
             for parameter, gradient in zip(parameters.values(), gradients, strict=True)
             if parameter.requires_grad
         ]
+        self._frozen = [
+            gradient
+            for parameter, gradient in zip(parameters.values(), gradients, strict=True)
+            if not parameter.requires_grad
+        ]
         self._bind_gradient()
 
         slots: dict[int, _Slot] = {}  # by the tensor's identity, for tensors with several names
@@ -178,8 +187,10 @@ class FlatModel:
         scores: torch.Tensor = self.module(features.to(self.device, self.dtype))
         return scores
 
-    def predict(self, features: torch.Tensor, batch_size: int = 4096) -> torch.Tensor:
+    def predict(self, features: torch.Tensor, batch_size: int | None = None) -> torch.Tensor:
         """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
+        if batch_size is None:
+            batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         if self.module.training:
             self.module.eval()
         # Made outside inference mode, so that the result may take part in a graph later.
@@ -190,14 +201,40 @@ class FlatModel:
                 predictions[start : start + batch_size] = self.module(batch)
         return predictions
 
-    def vjp(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def vjp(self, scores: torch.Tensor, weights: torch.Tensor, ridge: torch.Tensor | None = None) -> torch.Tensor:
         """Return `sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
 
-        This is `self.gradient` itself, overwritten by the next call. The graph of `scores` is freed.
+        With `ridge` factors `(d,)`, plus their products with the parameters. This is `self.gradient` itself,
+        overwritten by the next call. The graph of `scores` is freed.
         """
-        self.gradient.zero_()
+        self._start_gradient(ridge)
         self._bind_gradient()
         torch.autograd.backward(scores, weights)
+        return self.gradient
+
+    def pullback(
+        self,
+        features: torch.Tensor,
+        slope: Callable[[torch.Tensor], torch.Tensor],
+        ridge: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the gradient `(d,)` of a loss with derivative `slope` in its scores, both `(batch,)`.
+
+        As `vjp(scores, slope(scores), ridge)`, but a linear module needs no graph. Overwritten by the next call.
+        """
+        if type(self.module) not in (Linear, LinearNoIntercept) or len(self._trained) < len(self.parameter_names):
+            scores = self.scores(features)
+            return self.vjp(scores, slope(scores.detach()), ridge)
+        rows = features.to(self.device, self.dtype).flatten(1)
+        count = rows.shape[1]
+        scores = rows @ self.parameters[:count]
+        if self.dim > count:
+            scores += self.parameters[count]
+        weights = slope(scores)
+        self._start_gradient(ridge)
+        self.gradient[:count].addmv_(rows.T, weights)
+        if self.dim > count:
+            self.gradient[count] += weights.sum()
         return self.gradient
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
@@ -247,6 +284,14 @@ class FlatModel:
             for slot, piece in pieces.items():
                 vectors[slot.vector][slot.start : slot.stop] = piece.reshape(-1)
         self.load(vectors if self.num_buffers else vectors[:1])
+
+    def _start_gradient(self, ridge: torch.Tensor | None) -> None:
+        if ridge is None:
+            self.gradient.zero_()
+        else:
+            torch.mul(self.parameters, ridge, out=self.gradient)
+            for frozen in self._frozen:
+                frozen.zero_()
 
     def _bind_gradient(self) -> None:
         """Make every `.grad` a view of `gradient`, into which autograd then adds.

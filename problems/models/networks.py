@@ -1,4 +1,4 @@
-"""Small networks: the linear scorer, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
+"""Small networks: the linear scorers, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
 
 Every module maps `(batch, *input_shape)` to raw logits `(batch,)` and is initialised from torch's global
 generator; `problems.models.build_model` seeds it and checks the input shape.
@@ -22,6 +22,20 @@ class Linear(nn.Module):
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         super().__init__()
         self.output = nn.Linear(math.prod(input_shape), 1)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
+        scores: torch.Tensor = self.output(features.flatten(1))  # (batch, 1)
+        return scores.squeeze(1)
+
+
+class LinearNoIntercept(nn.Module):
+    """A linear score `w . x` of the flattened features, prod(input_shape) weights that start at zero."""
+
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.output = nn.Linear(math.prod(input_shape), 1, bias=False)
+        nn.init.zeros_(self.output.weight)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Map features `(batch, *input_shape)` to logits `(batch,)`."""

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
-from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, Table3CNN, TutorialCNN
+from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
 
@@ -194,6 +194,9 @@ def _pad_images(module: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
 
 MODELS: dict[str, ModelEntry] = {
     "linear": ModelEntry("Linear score of the flattened features, with one bias.", Linear),
+    "linear-no-intercept": ModelEntry(
+        "Linear score of the flattened features, without a bias; its weights start at zero.", LinearNoIntercept
+    ),
     "mlp": ModelEntry("One hidden ReLU layer of 64 units on the flattened features.", MLP),
     "table3-cnn": ModelEntry(
         "FashionMNIST network of LocalSCGDAM, Table 3: two convolutions, three fully connected layers.",

@@ -1,11 +1,12 @@
-"""Losses of single samples: the cross-entropy, and its weighting by the ratio of the classes.
+"""Losses of single samples: the cross-entropy, its weighting by the ratio of the classes, and the squared error.
 
 Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch.nn import functional
 
 CROSS_ENTROPY = "cross-entropy"
 RATIO_LOSS = "ratio-loss"
+SQUARED_ERROR = "squared-error"
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -20,9 +22,45 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels)
 
 
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """(n,) the binary cross-entropy of each sample."""
+    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+
 def cross_entropy_slope(logits: Tensor, labels: Tensor) -> Tensor:
     """(n,) its derivative in the logits: (sigmoid(logit) - label) / n."""
     return (torch.sigmoid(logits) - labels) / len(logits)
+
+
+def squared_errors(scores: Tensor, labels: Tensor) -> Tensor:
+    """(n,) half the squared differences of scores to -1 and +1, for (n,) labels 0 and 1."""
+    return (scores - (2 * labels - 1)).square() / 2
+
+
+def squared_error_slope(scores: Tensor, labels: Tensor) -> Tensor:
+    """(n,) the derivative of their mean in the scores."""
+    return (scores - (2 * labels - 1)) / len(scores)
+
+
+@dataclass(frozen=True)
+class SampleLoss:
+    """A loss of single samples, convex in their scores.
+
+    Attributes:
+        each: (n,) scores and labels -> (n,) losses.
+        slope: likewise -> (n,) the derivative of their mean.
+        curvature: the largest second derivative of one sample's loss.
+    """
+
+    each: Callable[[Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
+    curvature: float
+
+
+SAMPLE_LOSSES: dict[str, SampleLoss] = {
+    CROSS_ENTROPY: SampleLoss(cross_entropies, cross_entropy_slope, 0.25),
+    SQUARED_ERROR: SampleLoss(squared_errors, squared_error_slope, 1.0),
+}
 
 
 def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation import make_evaluator
+from apps.evaluators import make_evaluator
 from clients.base import Site
 from clients.fedprox import FedProxClient
 from payloads.fedprox import FedProxSettings

@@ -21,7 +21,8 @@ from torch import nn
 from apps import resources
 from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation import better, make_evaluator, shown
+from apps.evaluation import better, shown
+from apps.evaluators import make_evaluator
 from apps.server_app import app as server_app
 from clients.base import Site
 from clients.scgdam import LocalSCGDAMClient

@@ -16,7 +16,7 @@ from torch import nn
 
 from apps import resources
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation import make_evaluator
+from apps.evaluators import make_evaluator
 from clients.base import Site
 from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
 from payloads.record import Payload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from apps.config import (
     RunConfig,
     RunSettings,
     Scalar,
+    SyntheticSettings,
     known_keys,
     parse_run_config,
 )
@@ -27,6 +29,7 @@ from apps.registry import ALGORITHMS
 from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import DATASETS, PARTITIONS, DataSpec
 from problems.models import MODELS
+from problems.penalties import PENALTIES
 from simulations.flower import nested
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
@@ -42,6 +45,7 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
 def fields() -> dict[str, Any]:
     """Every run-config key with its pydantic field."""
     models: list[tuple[str, type[Settings]]] = [("", RunSettings), ("", TrainingSettings), ("", DataSettings)]
+    models.append(("synthetic.", SyntheticSettings))
     models += sorted({(f"{row.table}.", row.settings) for row in ALGORITHMS.values() if row.table}, key=str)
     return {p + kebab(name): field for p, model in models for name, field in model.model_fields.items()}
 
@@ -59,7 +63,7 @@ def test_pyproject_names_every_key_and_no_other() -> None:
 
 @pytest.mark.parametrize("key", sorted(FIELDS))
 def test_the_default_in_pyproject_is_the_models(key: str) -> None:
-    default = FIELDS[key].default
+    default = "auto" if key in ("model", "dtype") else FIELDS[key].default
     assert IN_PYPROJECT[key] == default
     assert type(IN_PYPROJECT[key]) is type(default)
 
@@ -75,6 +79,41 @@ def test_an_empty_config_is_pyprojects() -> None:
 
 def test_the_data_sets_own_defaults_agree() -> None:
     assert parse_run_config({}).data == DataSpec()
+
+
+@pytest.mark.parametrize("written", [{}, {"model": "auto", "dtype": "auto"}])
+@pytest.mark.parametrize("dataset", [*DATASETS, None])
+def test_auto_is_the_data_sets_own_model_and_number_type(dataset: str | None, written: dict[str, Scalar]) -> None:
+    values = {**written, "strategy": "fedsgda-mb", "data-dir": "somewhere"} | ({"dataset": dataset} if dataset else {})
+    config = parse_run_config(values)
+    got = (config.run.model, config.training.dtype)
+    assert got == (("linear-no-intercept", "float64") if dataset == "synthetic-sparse-logistic" else ("mlp", "float32"))
+
+
+@pytest.mark.parametrize("dataset", ["digits", "synthetic-sparse-logistic"])
+def test_a_model_or_number_type_of_ones_own_is_kept(dataset: str) -> None:
+    config = parse_run_config({"dataset": dataset, "model": "linear", "dtype": "float32"})
+    assert (config.run.model, config.training.dtype) == ("linear", "float32")
+    config = parse_run_config({"dataset": dataset, "model": "linear-no-intercept", "dtype": "float64"})
+    assert (config.run.model, config.training.dtype) == ("linear-no-intercept", "float64")
+
+
+def test_settings_made_by_hand_name_a_number_type() -> None:
+    assert TrainingSettings().dtype == "float32"
+
+
+def test_the_synthetic_table_belongs_to_its_data_set() -> None:
+    given = {"synthetic.alpha": 0, "synthetic.beta": 2.5, "synthetic.samples": 7}
+    config = parse_run_config({"dataset": "synthetic-sparse-logistic", "strategy": "local-sgd", "seed": 3, **given})
+    own = DataSpec("synthetic-sparse-logistic", synthetic_alpha=0, synthetic_beta=2.5, synthetic_samples=7, seed=3)
+    assert config.data == own
+    written = config.resolved()
+    assert written["synthetic"] == {"alpha": 0.0, "beta": 2.5, "samples": 7}
+    assert parse_run_config(flat(tomllib.loads(tomli_w.dumps(written)))) == config
+    # another data set reads it as little as another strategy reads the table fedx
+    config = parse_run_config(given)
+    assert config == parse_run_config({})
+    assert not [key for key in flat(config.resolved()) if "synthetic" in key]
 
 
 # What it accepts.
@@ -98,6 +137,13 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
+        # a box needs a bound, and these together leave something between them
+        "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),
+        "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
+        "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
+        "composite.radius": st.floats(0, 1e6, exclude_min=True),
+        "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
+        "composite.anchor-weight": st.one_of(st.just("auto"), st.floats(0, 1e6, exclude_min=True)),
     }
     if key in special:
         return special[key]
@@ -163,7 +209,10 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"dataset": "digit"}, ["dataset", "'digit'", "breast-cancer", "did you mean 'digits'?"]),
     ({"dataset": "csv"}, ["dataset", "'csv'", "data-dir"]),
     ({"partition": "idd"}, ["partition", "'idd'", ", ".join(PARTITIONS), "did you mean 'iid'?"]),
-    ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(MODELS), "package.module:factory", "did you mean 'mlp'?"]),
+    (
+        {"model": "mlpp"},
+        ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "did you mean 'mlp'?"],
+    ),
     ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
     ({"strategy": "fedx1", "loss": "kl-opauc"}, ["loss", "'kl-opauc'", "psm", "fedx1", "fedx2"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
@@ -188,7 +237,17 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"resume": 1}, ["resume", "got 1", "true", "false"]),
     ({"seed": -1}, ["seed", "-1", "integer >= 0"]),
     ({"device": "gpu"}, ["device", "'gpu'", "auto, cpu or cuda"]),
-    ({"dtype": "float16"}, ["dtype", "'float16'", "float32 or float64"]),
+    ({"dtype": "float16"}, ["dtype", "'float16'", "float32, float64, or in a run config auto"]),
+    ({"dtype": 64}, ["dtype", "64", "float32, float64"]),
+    ({"synthetic.alpha": -1.0}, ["synthetic.alpha", "-1.0", "number >= 0"]),
+    ({"synthetic.beta": "a"}, ["synthetic.beta", "'a'", "number >= 0"]),
+    ({"synthetic.samples": 0}, ["synthetic.samples", "got 0", "integer >= 1"]),
+    ({"synthetic.samples": 2.5}, ["synthetic.samples", "2.5", "integer >= 1"]),
+    ({"synthetic.sample": 5}, ["synthetic.sample", "unknown", "did you mean 'synthetic.samples'?"]),
+    (
+        {"dataset": "synthetic-sparse-logistic", "partition": "dirichlet"},
+        ["'synthetic-sparse-logistic'", "partition must be 'natural'", "got 'dirichlet'"],
+    ),
     ({"score": "raw"}, ["score", "'raw'", "logit", "sigmoid"]),
     ({"output-dir": ""}, ["output-dir", "''", "folder"]),
     ({"lr-decay-at": "half"}, ["lr-decay-at", "'half'", "(0, 1)"]),
@@ -206,6 +265,37 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"fedx.surrogate": "hinge"}, ["fedx.surrogate", "'hinge'", "squared-hinge, logistic or psm"]),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"loss": "auprc", "fedx.margin": 0.0}, ["margin", "> 0", "got 0"]),
+    ({"max-retries": -1}, ["max-retries", "-1", "integer >= 0"]),
+    ({"max-retries": 2.0}, ["max-retries", "2.0", "integer >= 0"]),
+    ({"composite.penalty": "l0"}, ["composite.penalty", "'l0'", *PENALTIES]),
+    ({"composite.weight": -0.1}, ["composite.weight", "-0.1", "number >= 0"]),
+    ({"composite.weight": float("inf")}, ["composite.weight", "inf", "number >= 0"]),
+    ({"composite.ridge": -1.0}, ["composite.ridge", "-1.0", "number >= 0"]),
+    ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),
+    ({"composite.ratio": 1.5}, ["composite.ratio", "1.5", "[0, 1]"]),
+    ({"composite.groups": "both"}, ["composite.groups", "'both'", "rows", "columns"]),
+    ({"composite.radius": 0.0}, ["composite.radius", "0.0", "number > 0"]),
+    ({"composite.lower": "low"}, ["composite.lower", "'low'", "a number, or none"]),
+    ({"composite.lower": True}, ["composite.lower", "True", "a number, or none"]),
+    ({"composite.upper": float("inf")}, ["composite.upper", "inf", "or none"]),
+    ({"composite.strong-convexity": -0.5}, ["composite.strong-convexity", "-0.5", "number >= 0", "auto"]),
+    ({"composite.strong-convexity": "none"}, ["composite.strong-convexity", "'none'", "number >= 0", "auto"]),
+    ({"composite.anchor-weight": 0.0}, ["composite.anchor-weight", "0.0", "number > 0", "auto"]),
+    ({"composite.weigt": 0.1}, ["composite.weigt", "unknown", "did you mean 'composite.weight'?"]),
+    (
+        {"strategy": "composite", "composite.penalty": "box"},
+        ["lower or upper must be finite", "[-inf, inf]"],
+    ),
+    (
+        {"strategy": "fedda", "composite.penalty": "box", "composite.lower": 1.0, "composite.upper": 0.5},
+        ["lower must be <= upper", "[1.0, 0.5]", "empty set"],
+    ),
+    ({"strategy": "composite", "loss": "psm"}, ["loss", "'psm'", "'composite' allows auto, cross-entropy, squared"]),
+    ({"strategy": "local-sgd", "loss": "squared-error"}, ["loss", "'squared-error'", "composite or fedmid or fedda"]),
+    (
+        {"strategy": "composite", "fraction-train": 0.5},
+        ["fraction-train: got 0.5", "must be 1.0", "'composite'", "corrections that add up to zero over all clients"],
+    ),
 ]
 
 
@@ -216,6 +306,18 @@ def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar]
     message = str(refused.value)
     assert [part for part in parts if part not in message] == []
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("strategy", ["fedmid", "fedda", "fast-fedda"])
+def test_composite_s_baselines_take_a_fraction_of_the_clients(strategy: str) -> None:
+    assert parse_run_config({"strategy": strategy, "fraction-train": 0.5}).training.fraction_train == 0.5
+
+
+@pytest.mark.parametrize("bounds", [{"lower": 0.5}, {"upper": -0.5}, {"lower": 2, "upper": 2.0}])
+def test_a_box_has_one_bound_or_two(bounds: dict[str, Scalar]) -> None:
+    values = {f"composite.{key}": value for key, value in bounds.items()}
+    options = parse_run_config({"strategy": "composite", "composite.penalty": "box", **values}).family.penalty_options
+    assert (options["lower"], options["upper"]) == (bounds.get("lower", -math.inf), bounds.get("upper", math.inf))
 
 
 def test_all_wrong_keys_are_named_at_once() -> None:

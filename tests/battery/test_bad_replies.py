@@ -1,7 +1,9 @@
-"""A reply that cannot be used is dropped and named, leaves no trace in the model, and training goes on."""
+"""A reply that cannot be used is dropped and named, leaves no trace in the model, and training goes on; a strategy
+that cannot go on without it asks the client again, and ends by name where that does not help."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from safetensors.numpy import load, save
 
 from apps.registry import ALGORITHMS
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
-from tests.battery.federation import Exchange, Run, federate
+from tests.battery.federation import Exchange, Run, Wiretap, federate
 
 BAD_ROUND, BAD_PARTITION = 2, 1
 
@@ -68,35 +70,70 @@ CASES = [
     for name, row in ALGORITHMS.items()
     for kind in (*TAMPER, *(TAMPER_PAYLOAD if row.strategy.up_type is not None else ()))
 ]
+RETRYING = [name for name, row in ALGORITHMS.items() if row.strategy.retries_failed]
 
 
-def run_with_a_bad_reply(strategy: str, path: Path, change: Callable[[Message, Exchange], Message]) -> Run:
+def run_with_a_bad_reply(
+    strategy: str, path: Path, change: Callable[[Message, Exchange], Message], times: int = 100
+) -> tuple[Run, Wiretap]:
+    """One client's reply is bad in one round, each of the first so many times that it is asked there."""
+    asked: list[int] = []
+
     def tamper(exchange: Exchange) -> Message:
-        bad = exchange.server_round == BAD_ROUND and exchange.partition == BAD_PARTITION and not exchange.phase
-        return change(exchange.reply, exchange) if bad else exchange.reply
+        if exchange.server_round != BAD_ROUND or exchange.partition != BAD_PARTITION or exchange.phase:
+            return exchange.reply
+        asked.append(exchange.partition)
+        return change(exchange.reply, exchange) if len(asked) <= times else exchange.reply
 
-    return federate(path, {"strategy": strategy, "num-server-rounds": 4}, clients=3, tamper=tamper)[0]
+    return federate(path, {"strategy": strategy, "num-server-rounds": 4}, clients=3, tamper=tamper)
 
 
 @pytest.fixture(scope="module")
 def expected_models() -> dict[str, bytes]:
-    """The final model of each strategy when the bad client sends nothing but an error."""
+    """The final model of each strategy when the bad client sends nothing but an error, or of one that asks again, when
+    nobody does."""
     return {}
 
 
-@pytest.mark.parametrize(("strategy", "kind"), CASES)
+@pytest.mark.parametrize(("strategy", "kind"), [case for case in CASES if case[0] not in RETRYING])
 def test_a_bad_reply_is_dropped_and_named(
     strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
 ) -> None:
     change, reason = (TAMPER | TAMPER_PAYLOAD)[kind]
-    run = run_with_a_bad_reply(strategy, tmp_path / "run", change)
+    run, _ = run_with_a_bad_reply(strategy, tmp_path / "run", change)
     assert [list(line["dropped"]) for line in run.lines] == [[], [], [str(BAD_PARTITION)], [], []]
     assert reason in run.lines[BAD_ROUND]["dropped"][str(BAD_PARTITION)]
     assert [line["clients_answered"] for line in run.lines[1:]] == [3, 2, 3, 3]
     assert np.isfinite(run.numbers()).all()
     if strategy not in expected_models:
-        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "error", with_error).model_bytes
+        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "error", with_error)[0].model_bytes
     assert run.model_bytes == expected_models[strategy]
+
+
+@pytest.mark.parametrize(("strategy", "kind"), [case for case in CASES if case[0] in RETRYING])
+def test_a_bad_reply_is_asked_for_again(
+    strategy: str, kind: str, tmp_path: Path, expected_models: dict[str, bytes]
+) -> None:
+    """Twice bad, then good: the run is that in which all went well."""
+    change, _ = (TAMPER | TAMPER_PAYLOAD)[kind]
+    run, tap = run_with_a_bad_reply(strategy, tmp_path / "run", change, times=2)
+    asked = [e.partition for e in tap.exchanges if e.server_round == BAD_ROUND and not e.phase]
+    assert asked == [0, 1, 2, BAD_PARTITION, BAD_PARTITION]
+    assert [line["dropped"] for line in run.lines] == [{}] * 5
+    assert [line["clients_answered"] for line in run.lines[1:]] == [3] * 4
+    if strategy not in expected_models:
+        expected_models[strategy] = run_with_a_bad_reply(strategy, tmp_path / "good", change, times=0)[0].model_bytes
+    assert run.model_bytes == expected_models[strategy]
+
+
+@pytest.mark.parametrize(("strategy", "kind"), [case for case in CASES if case[0] in RETRYING])
+def test_a_reply_that_stays_bad_ends_the_run_by_name(strategy: str, kind: str, tmp_path: Path) -> None:
+    change, reason = (TAMPER | TAMPER_PAYLOAD)[kind]
+    named = f"round {BAD_ROUND}: partition {BAD_PARTITION} gave no good reply, max-retries is 3: "
+    with pytest.raises(RuntimeError, match=f"{named}.*{re.escape(reason)}"):
+        run_with_a_bad_reply(strategy, tmp_path / "run", change)
+    assert reason in (tmp_path / "run" / "failure.json").read_text("utf-8")
+    assert len(Run(tmp_path / "run").lines) == BAD_ROUND
 
 
 def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_path: Path) -> None:
@@ -104,7 +141,10 @@ def test_one_good_reply_too_few_ends_the_run_with_the_reason(strategy: str, tmp_
         broken = exchange.server_round == 2 and not exchange.phase
         return with_error(exchange.reply, exchange) if broken else exchange.reply
 
-    with pytest.raises(RuntimeError, match=r"round 2: 0 good replies of 3.*partition 0: the client broke"):
+    told = "partition 0 gave no good reply, max-retries is 3: the client broke"
+    if strategy not in RETRYING:
+        told = "0 good replies of 3.*partition 0: the client broke"
+    with pytest.raises(RuntimeError, match=f"round 2: {told}"):
         federate(tmp_path / "run", {"strategy": strategy}, clients=3, tamper=fail)
     assert "the client broke" in (tmp_path / "run" / "failure.json").read_text("utf-8")
     assert len(Run(tmp_path / "run").lines) == 2

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
-from apps.evaluation import make_evaluator
+from apps.evaluators import make_evaluator
 from apps.registry import ALGORITHMS
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
 from simulations.engine import InProcessGrid
@@ -33,11 +33,12 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
         initial = evaluator.start()
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-            return MetricRecord({"auc": evaluator(model_arrays(arrays))["auc"]})
+            return MetricRecord({"auc": evaluator(half.output(server_round, model_arrays(arrays)))["auc"]})
 
         half = ALGORITHMS[strategy].strategy(config.training, config.family)
+        half.layout = evaluator.layout
         result = half.start(grid, initial_arrays=model_record(initial), num_rounds=3, evaluate_fn=evaluate)
-        results.append((result, evaluator.named(model_arrays(result.arrays))))
+        results.append((result, evaluator.named(half.output(3, model_arrays(result.arrays)))))
 
     serve(InProcessGrid(client_app, 3, flat), app, flat)
     ((result, named),) = results

@@ -15,7 +15,7 @@ from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from tests.docs.markdown import PROJECT, codes, rows, section
 
 PAGE = PROJECT / "docs" / "configuration.md"
-TABLES = ("fedx", "fedsgda", "coda", "sgdam", "scgdam", "sgdm", "fedprox")
+TABLES = ("fedx", "fedsgda", "coda", "sgdam", "scgdam", "sgdm", "fedprox", "composite", "synthetic")
 SECTIONS = ("The run", "Local training", "Results", "Data", *(f"Table {name}" for name in TABLES))
 DOCUMENTED = [row for title in SECTIONS for row in rows(section(PAGE, title))]
 
@@ -52,12 +52,14 @@ def test_the_defaults_are_those_of_pyproject(pyproject: dict[str, Any]) -> None:
 def test_the_defaults_are_those_of_the_settings(pyproject: dict[str, Any]) -> None:
     resolved = flat(parse_run_config({}).resolved())
     own = {key: value for key, value in pyproject.items() if "." not in key or key.startswith("fedx.")}
-    assert typed(resolved) == typed({**own, "loss": "kl-opauc"})  # what auto means for fedx2
+    assert typed(resolved) == typed(
+        {**own, "loss": "kl-opauc", "model": "mlp", "dtype": "float32"}  # what auto means for fedx2 and digits
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "allowed"),
-    [("strategy", list(ALGORITHMS)), ("model", [*MODELS, "package.module:factory"])],
+    [("strategy", list(ALGORITHMS)), ("model", ["auto", *MODELS, "package.module:factory"])],
 )
 def test_the_choices_are_all_there(key: str, allowed: list[str]) -> None:
     (row,) = [row for row in DOCUMENTED if row[0] == f"`{key}`"]

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from apps import resources
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation import ModelEvaluator, ProblemEvaluator, better, make_evaluator, shown
+from apps.evaluation import ModelEvaluator, ProblemEvaluator, better, shown
+from apps.evaluators import make_evaluator
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.bundled import synthetic_pl
 from problems.minimax import (

@@ -14,7 +14,9 @@ import torch
 from torch import nn
 
 from problems.models import MODELS, FlatModel, ModelError, build_model
+from problems.models.networks import Linear
 from problems.models.resnet import BasicBlock
+from problems.objectives.composite import linear_features
 
 FLAT_MODELS = [
     ("linear", (5,)),
@@ -102,6 +104,7 @@ def count(module: nn.Module) -> int:
     [
         ("linear", (30,), 30 + 1),
         ("linear", (1, 8, 8), 64 + 1),
+        ("linear-no-intercept", (1, 8, 8), 64),
         ("mlp", (30,), 30 * 64 + 64 + 64 + 1),
         # conv1 + bn1 + conv2 + bn2 + fc 2304-600-120-1
         (
@@ -169,7 +172,8 @@ def test_building_leaves_batch_norm_as_it_starts() -> None:
 
 
 def test_entries_describe_themselves_in_one_line() -> None:
-    assert set(MODELS) == {"linear", "mlp", "table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"}
+    images = {"table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"}
+    assert set(MODELS) == {"linear", "linear-no-intercept", "mlp"} | images
     for entry in MODELS.values():
         assert entry.description
         assert "\n" not in entry.description
@@ -430,6 +434,108 @@ def test_linear_gradient_is_the_features() -> None:
     features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
     gradient = model.vjp(model.scores(features), torch.tensor([1.0, -2.0], dtype=torch.float64))
     assert gradient.tolist() == [1 - 2 * 3, 2 - 2 * 5, 1 - 2]
+
+
+def test_linear_without_an_intercept_starts_at_zero_and_is_w_x() -> None:
+    model = FlatModel(build_model("linear-no-intercept", (2, 2), seed=3), dtype=torch.float64)
+    assert model.parameters.tolist() == [0.0, 0.0, 0.0, 0.0]
+    model.load([np.array([1.0, -2.0, 0.5, 4.0])])
+    features = torch.tensor([[[1.0, 1.0], [2.0, 0.25]], [[0.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
+    scores = model.scores(features)
+    assert scores.tolist() == [1 - 2 + 1 + 1, 0]
+    gradient = model.vjp(scores, torch.tensor([2.0, 5.0], dtype=torch.float64))
+    assert gradient.tolist() == [2, 2, 4, 0.5]
+
+
+LINEAR_MODELS = [("linear", (2, 3, 2)), ("linear-no-intercept", (5,)), ("linear-no-intercept", (2, 3))]
+
+
+@pytest.mark.parametrize(("name", "shape"), [*FLAT_MODELS, *LINEAR_MODELS])
+def test_pullback_is_vjp_of_the_slope(name: str, shape: tuple[int, ...]) -> None:
+    model, other = (FlatModel(build_model(name, shape, seed=0), dtype=torch.float64) for _ in range(2))
+    for step in range(3):
+        features = data(shape, 6, torch.float32, step)
+        seen: list[torch.Tensor] = []
+
+        def slope(scores: torch.Tensor, seen: list[torch.Tensor] = seen) -> torch.Tensor:
+            seen.append(scores)
+            return torch.cos(scores) / len(scores)
+
+        gradient = model.pullback(features, slope)
+        scores = other.scores(features)
+        torch.testing.assert_close(gradient, other.vjp(scores, torch.cos(scores.detach()) / 6), rtol=1e-10, atol=1e-13)
+        torch.testing.assert_close(seen[0], scores.detach(), rtol=1e-10, atol=1e-12)
+        assert gradient is model.gradient
+        assert gradient.abs().max() > 0
+        assert (len(seen), seen[0].shape, seen[0].requires_grad, gradient.requires_grad) == (1, (6,), False, False)
+        for each in (model, other):
+            each.parameters.sub_(each.gradient, alpha=0.1)
+
+
+@pytest.mark.parametrize(("name", "shape"), [*FLAT_MODELS, *LINEAR_MODELS])
+def test_pullback_and_vjp_add_a_ridge_term(name: str, shape: tuple[int, ...]) -> None:
+    model = FlatModel(build_model(name, shape, seed=0), dtype=torch.float64)
+    model.parameters.add_(0.1)
+    ridge = data((), model.dim, torch.float64, 5).abs() * (torch.arange(model.dim) % 3 > 0)  # a third without
+    features, before = data(shape, 6), model.parameters.clone()
+    plain = model.pullback(features, torch.cos).clone()
+    for _ in range(2):  # nothing is left from one call to the next
+        torch.testing.assert_close(model.pullback(features, torch.cos, ridge), plain + ridge * before)
+        scores = model.scores(features)
+        torch.testing.assert_close(model.vjp(scores, torch.cos(scores.detach()), ridge), plain + ridge * before)
+    torch.testing.assert_close(model.pullback(features, torch.cos), plain)
+    assert torch.equal(model.parameters, before)
+
+
+def test_pullback_of_a_linear_model_in_numbers() -> None:
+    model = FlatModel(build_model("linear", (2,), seed=0), dtype=torch.float64)
+    model.load([np.array([0.5, -1.0, 2.0])])
+    features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
+    # scores 0.5 - 2 + 2 and 1.5 - 5 + 2; the slope doubles them: 1 and -3
+    gradient = model.pullback(features, lambda scores: 2 * scores)
+    assert gradient.tolist() == [1 - 3 * 3, 2 - 3 * 5, 1 - 3]
+
+
+@pytest.mark.parametrize("frozen", ["weight", "bias"])
+def test_pullback_leaves_frozen_parameters_alone(frozen: str) -> None:
+    module = build_model("linear", (3,), seed=0)
+    getattr(module.output, frozen).requires_grad_(False)
+    gradient = FlatModel(module).pullback(data((3,), 4), torch.ones_like)
+    assert (gradient[:3].any().item(), gradient[3].item()) == ((False, 4.0) if frozen == "weight" else (True, 0.0))
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_a_ridge_term_leaves_frozen_parameters_alone(name: str) -> None:
+    module = build_model(name, (3,), seed=0)
+    module.output.weight.requires_grad_(False)
+    model, count = FlatModel(module), module.output.weight.numel()
+    gradient = model.pullback(data((3,), 4), torch.ones_like, torch.ones(model.dim))
+    assert gradient[-1 - count : -1].abs().max() == 0
+    assert gradient[-1] != 0
+
+
+class Squashed(Linear):
+    """A linear layer whose scores are not linear."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(super().forward(features))
+
+
+def test_pullback_goes_by_what_a_subclass_of_the_linear_model_does() -> None:
+    model = FlatModel(Squashed((3,)), dtype=torch.float64)
+    features = data((3,), 5)
+    gradient = model.pullback(features, torch.ones_like).clone()
+    torch.testing.assert_close(gradient, model.vjp(model.scores(features), torch.ones(5, dtype=torch.float64)))
+    assert linear_features(model.module, features) is None
+
+
+def test_pullback_moves_running_statistics_as_training_does() -> None:
+    model, other = (FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0)) for _ in range(2))
+    for each in (model, other):
+        each.predict(data((1, 8, 8), 2))  # leaves it in eval mode
+    model.pullback(data((1, 8, 8), 5), torch.ones_like)
+    other.scores(data((1, 8, 8), 5))
+    assert torch.equal(model.buffers, other.buffers)
 
 
 def test_train_mode_moves_the_buffers_and_predict_does_not() -> None:

@@ -14,6 +14,7 @@ import pytest
 import tomli_w
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.objective import COMPOSITE_METRICS
 from simulations.compare import Comparison, draw, mean_and_spread
 from simulations.flower import nested
 from simulations.records import BOOKKEEPING, METRICS, evaluation, read_run
@@ -21,7 +22,7 @@ from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
 
 PNG = b"\x89PNG\r\n"
-RANKING = [name for name in METRICS if name != "grad_phi_sq"]  # of a binary classifier
+RANKING = [name for name in METRICS if name not in ("grad_phi_sq", *COMPOSITE_METRICS)]  # of a binary classifier
 
 
 @pytest.fixture

@@ -1,0 +1,113 @@
+"""The server's view of a composite objective f + g over the sites' samples."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from logging import WARNING
+
+import numpy as np
+import torch
+from flwr.common.logger import log
+from torch import Tensor
+
+from apps.config import ConfigError, RunConfig
+from apps.evaluation import ModelEvaluator
+from payloads.composite import CompositeSettings
+from payloads.record import FloatArray
+from problems.data import FederatedData
+from problems.models import FlatModel
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.composite import LinearObjective, layout_of, linear_features
+from problems.optimum import Optimum, minimise
+from problems.penalties import make_penalty, selected
+
+COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
+
+
+class CompositeEvaluator(ModelEvaluator):
+    """`ModelEvaluator`'s metrics on the test set, and of the parameters x and the sites' samples:
+
+    - ``nonzeros``: parameters that are not zero;
+    - ``objective``: f + g, f being the plain mean over the sites of their mean losses, with the ridge term;
+
+    and for a linear model, whose f is convex:
+
+    - ``stationarity``: the distance of 0 to the subdifferential of f + g at x;
+    - ``optimality``: ||x - x*|| / ||x*||, x* being the minimiser that `problems.optimum` finds;
+    - ``support_f1``: F1 of x's nonzeros as a guess of those of x*.
+    """
+
+    def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
+        super().__init__(config, model, data.test)
+        assert isinstance(config.family, CompositeSettings)
+        self.layout = layout_of(model)
+        try:
+            self.penalty = make_penalty(config.family.penalty, self.layout, **config.family.penalty_options)
+            ridged = selected(self.layout, config.family.parameters)
+        except ValueError as error:
+            raise ConfigError(f"composite: model {config.run.model!r}: {error}") from None
+        self.ridge = ridged.double() * config.family.ridge  # (d,)
+        clients = [data.client(i) for i in range(data.num_clients)]
+        weights = [np.full(len(client), 1 / len(client) / len(clients)) for client in clients]
+        features = torch.tensor(np.concatenate([client.features for client in clients]))
+        self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
+        self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
+        self.sample_loss = SAMPLE_LOSSES[config.training.loss]
+        rows = linear_features(model.module, features)
+        if rows is None:
+            self.samples = features.to(model.device, model.dtype)
+            self.smooth = self.optimum = None
+            return
+        self.smooth = LinearObjective(rows, self.sample_labels, self.sample_weights, self.sample_loss, self.ridge)
+        self.optimum = self.find_optimum(data.num_clients)
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        metrics = super().__call__(arrays)
+        own = torch.tensor(arrays[0])  # in the run's number type, whose rounding the sets of penalties allow for
+        point, penalty = own.double(), self.penalty.value(own)
+        metrics["nonzeros"] = float(torch.count_nonzero(point))
+        if self.smooth is None:
+            metrics["objective"] = self.mean_loss() + float((self.ridge * point) @ point) / 2 + penalty
+            return metrics
+        value, gradient = self.smooth(point)
+        metrics["objective"] = value + penalty
+        metrics["stationarity"] = self.penalty.distance(own, gradient.to(own.dtype))
+        if self.optimum is not None:
+            metrics["optimality"] = float((point - self.optimum).norm() / self.optimum.norm())
+            metrics["support_f1"] = support_f1(point, self.optimum)
+        return metrics
+
+    def mean_loss(self) -> float:
+        """The plain mean over the sites of their mean losses, at the model's parameters."""
+        scores = self.model.predict(self.samples).cpu().double()
+        return float(self.sample_weights @ self.sample_loss.each(scores, self.sample_labels))
+
+    def find_optimum(self, num_clients: int) -> Tensor | None:
+        """(d,) x*, or None where it is 0 or the solver does not get there."""
+        config = self.config
+        key = (config.data, num_clients, config.training.loss, config.run.model, config.family)
+        if key not in _optima:
+            assert self.smooth is not None
+            start = torch.zeros_like(self.ridge)
+            _optima[key] = minimise(
+                self.smooth, self.penalty, start, lipschitz=self.smooth.lipschitz, convexity=self.smooth.convexity
+            )
+        found = _optima[key]
+        if not found.converged:
+            log(
+                WARNING,
+                "no reference optimum: after %d iterations the residual is %.1e",
+                found.iterations,
+                found.residual,
+            )
+        return found.point if found.converged and found.point.any() else None
+
+
+_optima: dict[Hashable, Optimum] = {}
+
+
+def support_f1(found: Tensor, true: Tensor) -> float:
+    """F1 of the nonzeros of one vector as a guess of those of another; 1 where neither has any."""
+    both = int(((found != 0) & (true != 0)).sum())
+    total = int(torch.count_nonzero(found) + torch.count_nonzero(true))
+    return 2 * both / total if total else 1.0

@@ -1,0 +1,168 @@
+"""The client halves of composite federated learning: f_i is the mean loss of the site's samples plus a ridge term, g a
+penalty of which only the prox is used. `payloads.composite` has the symbols."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+import torch
+from flwr.common import Scalar
+from torch import Tensor
+
+from clients.base import Site
+from clients.local_sgd import SampleLossClient
+from payloads.composite import SMOOTHNESS, CompositeSettings, CorrectionState, Smoothness, StepSizes
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import PHASE
+from problems.models import FlatModel
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.composite import Layout, layout_of, linear_smoothness
+from problems.penalties import Penalty, make_penalty, selected
+
+
+@lru_cache(maxsize=64)
+def _terms(
+    composite: CompositeSettings, layout: Layout, dtype: torch.dtype, device: torch.device
+) -> tuple[Penalty, Tensor | None]:
+    """The penalty, and (d,) the factors of the ridge term, if there is one."""
+    penalty = make_penalty(composite.penalty, layout, **composite.penalty_options)
+    if not composite.ridge:
+        return penalty, None
+    return penalty, selected(layout, composite.parameters).to(device, dtype) * composite.ridge
+
+
+class ProximalClient(SampleLossClient):
+    """Base of the composite clients: K local steps, and what the sites tell the server about their smoothness."""
+
+    phases: ClassVar[dict[str, type[Payload]]] = {SMOOTHNESS: Smoothness}
+
+    def __init__(
+        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        super().__init__(site, model, training, settings)
+        self.composite = settings if isinstance(settings, CompositeSettings) else CompositeSettings()
+        self.sizes = StepSizes(training, self.composite)
+        self.penalty, self.ridge = _terms(self.composite, layout_of(model), model.dtype, model.device)
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        server_round = self.begin(parameters, config)
+        if config.get(PHASE) == SMOOTHNESS:
+            self.outbox = Smoothness(estimate=self.smoothness())
+            return [], len(self.site), {}
+        arrived = self.update(server_round)
+        if arrived is not self.model.parameters:
+            self.model.parameters.copy_(arrived)
+        return self.model.arrays(), len(self.site), {}
+
+    @abstractmethod
+    def update(self, server_round: int) -> Tensor:
+        """K local steps from the model that came down; returns (d,) what goes back."""
+
+    def smoothness(self) -> FloatArray | None:
+        """(1,) the Lipschitz constant of grad f_i, where the model is linear."""
+        largest = linear_smoothness(self.model.module, self.site.features, SAMPLE_LOSSES[self.loss])
+        if largest is None:
+            return None
+        return np.array([largest + self.composite.ridge], dtype=np.dtype(self.training.dtype))
+
+
+class CompositeClient(ProximalClient):
+    """Algorithm 1: corrected gradients at the post-proximal point z move the pre-proximal z-hat, which is sent.
+
+    The correction for a round is made when its model comes down, from what the client kept of the round before. A model
+    of the round it has just trained in says that the server discarded that round: it trains again, with the correction
+    it had. So a round whose upload was lost leaves no trace.
+    """
+
+    memory = CorrectionState
+
+    def update(self, server_round: int) -> Tensor:
+        """z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
+        sizes, z = self.sizes, self.model.parameters
+        eta, correction = sizes.local(server_round), self.correction(server_round)
+        start = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()
+        total = torch.zeros_like(z)  # of corrected gradients
+        for t, (_, batch) in enumerate(self.steps(server_round), start=1):
+            total.add_(self.gradient(batch)).add_(correction)
+            torch.add(start, total, alpha=-eta, out=z)
+            if t < self.training.local_steps:  # nothing is computed at z_tau
+                self.penalty.prox(z, t * eta, out=z)
+        carried = (correction - total / self.training.local_steps).add_(start, alpha=1 / sizes.between(server_round))
+        self.state = CorrectionState(
+            server_round=np.array([server_round]),
+            correction=correction.cpu().numpy(),
+            carried=carried.cpu().numpy(),
+        )
+        return z
+
+    def correction(self, server_round: int) -> Tensor:
+        """(d,) c_i: the mean of all clients' gradients of the round before, told by the last two models, minus its own.
+
+        Raises:
+            ValueError: the client knows nothing of the round before.
+        """
+        point = self.model.parameters
+        if server_round == 1:
+            return torch.zeros_like(point)
+        kept = 0 if self.state is None else int(self.state.check({"d": len(point)}).server_round[0])
+        if kept == server_round:
+            return self.vector(self.state.correction)
+        if kept != server_round - 1:
+            raise ValueError(
+                f"round {server_round}: this site's newest record is of round {kept}, so that it has no correction; "
+                "without that of every site the method does not converge"
+            )
+        return self.vector(self.state.carried).sub_(point, alpha=1 / self.sizes.between(kept))
+
+
+class FedMidClient(ProximalClient):
+    """FedMid: proximal SGD (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021)."""
+
+    def update(self, server_round: int) -> Tensor:
+        """x <- P_{eta g}(x - eta grad f_i(x))."""
+        x, eta = self.model.parameters, self.sizes.local(server_round)
+        for _, batch in self.steps(server_round):
+            self.penalty.prox(x.sub_(self.gradient(batch), alpha=eta), eta, out=x)
+        return x
+
+
+class FedDAClient(ProximalClient):
+    """FedDA, there FedDualAvg: steps of a dual point z, gradients at its prox, whose parameter sums all steps."""
+
+    def update(self, server_round: int) -> Tensor:
+        """w = P_{(eta_g eta r K + eta k) g}(z), z <- z - eta grad f_i(w), in rounds r = 0, 1, ..."""
+        w, eta, before = self.model.parameters, self.sizes.local(server_round), self.sizes.until(server_round - 1)
+        z = w.clone()
+        for k, (_, batch) in enumerate(self.steps(server_round)):
+            self.penalty.prox(z, before + k * eta, out=w)
+            z.sub_(self.gradient(batch), alpha=eta)
+        return z
+
+
+class FastFedDAClient(ProximalClient):
+    """Fast-FedDA (Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated
+    Learning", ICML 2022) with equal weights: dual averaging for a strongly convex f, over all points and gradients.
+
+    With b_t = gamma + mu t / 2 after t local steps of the run,
+
+        w_t = P_{t/b_t g}(v_t),   v_{t+1} = v_t + (mu/2 (w_t - v_t) - grad f_i(w_t)) / b_{t+1},   v_0 = w_0.
+
+    The paper's clients send the sum of their gradients and that of their points; v is all the method uses of both.
+    """
+
+    def update(self, server_round: int) -> Tensor:
+        w, half = self.model.parameters, self.composite.mu / 2
+        v = w.clone()
+        iterations = self.local_iterations(server_round)
+        for t, (_, batch) in zip(iterations, self.steps(server_round), strict=True):
+            self.penalty.prox(v, self.sizes.averaged(t), out=w)
+            change = self.gradient(batch).neg_()
+            change.add_(w, alpha=half).sub_(v, alpha=half)
+            v.add_(change, alpha=1 / self.sizes.weight(t + 1))
+        return v

@@ -1,0 +1,65 @@
+"""The smooth part f of a composite objective f + g, over a model's flat parameters: the loss and a ridge term."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from problems.models import FlatModel
+from problems.models.networks import Linear, LinearNoIntercept
+from problems.objectives.classification import SampleLoss
+from problems.optimum import smoothness
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def layout_of(model: FlatModel) -> Layout:
+    """Names and shapes of the parts of the flat parameters, in their order; frozen ones as one-dimensional, like the
+    biases that penalties spare."""
+    parameters = zip(model.parameter_names, model.parameter_shapes, model.module.parameters(), strict=True)
+    return tuple((name, shape if value.requires_grad else (value.numel(),)) for name, shape, value in parameters)
+
+
+def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
+    """(n, d) the gradients of the scores of (n, *shape) features, where the model is linear in its parameters."""
+    if type(module) not in (Linear, LinearNoIntercept):
+        return None
+    rows = features.flatten(1)
+    return torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if isinstance(module, Linear) else rows
+
+
+def linear_smoothness(module: nn.Module, features: Tensor, loss: SampleLoss) -> float | None:
+    """A Lipschitz constant of the gradient of the mean loss: its curvature times the largest eigenvalue of the second
+    moment of the features. None for a model that is not linear."""
+    rows = linear_features(module, features)
+    return None if rows is None else loss.curvature * smoothness(rows) / len(rows)
+
+
+class LinearObjective:
+    """f(x) = sum_l weight_l loss(row_l . x; label_l) + 1/2 sum_j ridge_j x_j^2, in float64.
+
+    Args:
+        rows: (n, d) `linear_features`.
+        labels: (n,) 0 or 1.
+        weights: (n,) >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
+        loss: convex.
+        ridge: (d,) >= 0.
+
+    Attributes:
+        lipschitz: an upper bound of the curvature.
+        convexity: a lower bound of it, the least ridge factor.
+    """
+
+    def __init__(self, rows: Tensor, labels: Tensor, weights: Tensor, loss: SampleLoss, ridge: Tensor) -> None:
+        self.rows, self.labels, self.weights = rows.double(), labels.double(), weights.double()
+        self.loss, self.ridge = loss, ridge.double()
+        # a little more, since `smoothness` may fall short of the eigenvalue by a millionth
+        self.lipschitz = 1.01 * loss.curvature * smoothness(self.rows, self.weights) + float(self.ridge.max())
+        self.convexity = float(self.ridge.min())
+
+    def __call__(self, x: Tensor) -> tuple[float, Tensor]:
+        """The value and the gradient (d,) at x (d,)."""
+        scores = self.rows @ x
+        slopes = self.loss.slope(scores, self.labels) * (len(scores) * self.weights)
+        value = self.weights @ self.loss.each(scores, self.labels) + (self.ridge * x) @ x / 2
+        return float(value), slopes @ self.rows + self.ridge * x

@@ -1,0 +1,27 @@
+"""Convex, nonsmooth regularisers g of composite problems min f(x) + g(x)."""
+
+from problems.penalties.base import NoPenalty, Penalty
+from problems.penalties.factory import PENALTIES, make_penalty
+from problems.penalties.norms import L1, ElasticNet, SquaredL2
+from problems.penalties.parameters import Layout, OnParameters, selected
+from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
+from problems.penalties.structured import GroupLasso, NuclearNorm
+
+__all__ = [
+    "L1",
+    "PENALTIES",
+    "Box",
+    "ElasticNet",
+    "GroupLasso",
+    "L2Ball",
+    "Layout",
+    "NoPenalty",
+    "NonNegative",
+    "NuclearNorm",
+    "OnParameters",
+    "Penalty",
+    "Simplex",
+    "SquaredL2",
+    "make_penalty",
+    "selected",
+]

@@ -1,0 +1,161 @@
+"""Penalties on some of the named parameters of a flat vector, and their choice by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+import torch
+from torch import Tensor
+
+from problems.penalties.base import Penalty, norm
+
+Layout = Sequence[tuple[str, tuple[int, ...]]]
+Indices = slice | Tensor
+
+
+class OnParameters(Penalty):
+    """The sum of penalties on disjoint parts of a vector; coordinates in no part are not penalised.
+
+    Args:
+        dim: d, the vector's length.
+        parts: (coordinates, penalty) each: a `slice` with step 1 inside [0, d) or a (k,) LongTensor, k > 0.
+
+    Raises:
+        ValueError: a part that is empty, out of range or overlaps another; at use, an x of another length.
+    """
+
+    def __init__(self, dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> None:
+        self.dim = dim
+        self._parts = [(_checked(indices, dim), penalty) for indices, penalty in parts]
+        counts = torch.zeros(dim, dtype=torch.int64)
+        for number, (indices, _) in enumerate(self._parts):
+            where = torch.arange(indices.start, indices.stop) if isinstance(indices, slice) else indices.cpu()
+            counts.index_add_(0, where, torch.ones_like(where))
+            if int(counts.max()) > 1:
+                twice = int(counts.argmax())
+                raise ValueError(f"parts must be disjoint, got coordinate {twice} once more in part {number}")
+        self._free = runs(counts == 0)
+        self._device = torch.device("cpu")
+
+    def __repr__(self) -> str:
+        return f"OnParameters({self.dim}, {[penalty for _, penalty in self._parts]})"
+
+    def value(self, x: Tensor) -> float:
+        self._to(x)
+        return sum((penalty.value(x[indices]) for indices, penalty in self._parts), 0.0)
+
+    def _prox(self, x: Tensor, step: float) -> Tensor:
+        return self._prox_into(torch.empty_like(x), x, step)
+
+    def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
+        self._to(x)
+        for indices, penalty in self._parts:
+            if isinstance(indices, slice):
+                penalty.prox(x[indices], step, out=out[indices])
+            else:
+                out[indices] = penalty.prox(x[indices], step)
+        if out is not x:
+            for free in self._free:
+                out[free] = x[free]
+        return out
+
+    def distance(self, x: Tensor, slope: Tensor) -> float:
+        self._to(x)
+        parts = [penalty.distance(x[indices], slope[indices]) for indices, penalty in self._parts]
+        return math.hypot(*(norm(slope[free]) for free in self._free), *parts)
+
+    def _to(self, x: Tensor) -> None:
+        """Check the length of x, and bring the indices to its device."""
+        if x.shape != (self.dim,):
+            raise ValueError(f"expected x of shape ({self.dim},), got {tuple(x.shape)}")
+        if x.device != self._device:
+            self._device = x.device
+            self._parts = [(_moved(indices, x.device), penalty) for indices, penalty in self._parts]
+
+
+def as_indices(mask: Tensor) -> Indices:
+    """The coordinates of a (d,) bool mask: a slice if they are consecutive, else a (k,) LongTensor."""
+    where = torch.nonzero(mask).flatten()
+    start, stop = (int(where[0]), int(where[-1]) + 1) if len(where) else (0, 0)
+    return slice(start, stop) if stop - start == len(where) else where
+
+
+def runs(mask: Tensor) -> list[slice]:
+    """The consecutive stretches of a (d,) bool mask."""
+    edges = torch.diff(mask.int(), prepend=torch.zeros(1), append=torch.zeros(1))
+    starts, stops = (torch.nonzero(edges == step).flatten().tolist() for step in (1, -1))
+    return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
+
+
+def chosen(layout: Layout, parameters: str) -> list[bool]:
+    """Whether each parameter of the layout is selected: see `selected`."""
+    known = [name for name, _ in layout]
+    if parameters == "all":
+        return [True] * len(known)
+    if parameters == "auto":
+        found = [len(shape) >= 2 for _, shape in layout]
+        if not any(found):
+            raise ValueError(
+                "parameters='auto' leaves out parameters of fewer than two dimensions, which are all there are: "
+                f"{', '.join(known)}; allowed are 'all' and names"
+            )
+        return found
+    found = [False] * len(known)
+    for wanted in (part.strip() for part in parameters.split(",")):
+        hits = [name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for name in known]
+        if not any(hits):
+            raise ValueError(
+                f"parameters: got {wanted!r}, allowed are 'auto', 'all' and names, or a prefix of names ending in "
+                f"'.', separated by commas, of: {', '.join(known)}"
+            )
+        found = [before or hit for before, hit in zip(found, hits, strict=True)]
+    return found
+
+
+def selected(layout: Layout, parameters: str) -> Tensor:
+    """(d,) bool: the coordinates of a flat vector that ``parameters`` selects.
+
+    Args:
+        layout: names and shapes of the consecutive parts of the vector.
+        parameters: "auto", those of two dimensions or more: neither biases nor batch-norm weights; "all"; or names
+            separated by commas, where one that ends in "." is a prefix and selects a whole submodule.
+
+    Raises:
+        ValueError: an unknown name, or "auto" selects nothing.
+    """
+    sizes = [math.prod(shape) for _, shape in layout]
+    return torch.tensor(chosen(layout, parameters), dtype=torch.bool).repeat_interleave(torch.tensor(sizes))
+
+
+def spans(layout: Layout) -> list[slice]:
+    """The coordinates of each parameter of the layout."""
+    stops = list(accumulate((math.prod(shape) for _, shape in layout), initial=0))
+    return [slice(start, stop) for start, stop in pairwise(stops)]
+
+
+def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty:
+    """`OnParameters`, or the penalty itself if its only part is the whole vector."""
+    if len(parts) == 1 and parts[0][0] == slice(0, dim):
+        return parts[0][1]
+    return OnParameters(dim, parts)
+
+
+def _checked(indices: Indices, dim: int) -> Indices:
+    if isinstance(indices, slice):
+        start, stop = indices.start or 0, dim if indices.stop is None else indices.stop
+        if indices.step not in (None, 1) or not 0 <= start < stop <= dim:
+            raise ValueError(f"parts: got {indices}, allowed are slices that are not empty, step 1, in [0, {dim})")
+        return slice(start, stop)
+    if indices.dtype != torch.int64 or indices.ndim != 1 or len(indices) == 0:
+        raise ValueError(f"parts: got {indices.dtype} of shape {tuple(indices.shape)}, allowed is int64, (k,), k > 0")
+    if int(indices.min()) < 0 or int(indices.max()) >= dim:
+        raise ValueError(
+            f"parts: got coordinates {int(indices.min())} to {int(indices.max())}, allowed are those in [0, {dim})"
+        )
+    return indices
+
+
+def _moved(indices: Indices, device: torch.device) -> Indices:
+    return indices if isinstance(indices, slice) else indices.to(device)

@@ -1,0 +1,118 @@
+"""The server halves of composite federated learning; `payloads.composite` has titles and symbols."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import ClassVar
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from payloads.composite import SMOOTHNESS, CompositeSettings, Smoothness, StepSizes
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from problems.penalties import Penalty, make_penalty
+from strategies.base import Reply, exact_mean, mean
+from strategies.local_sgd import LocalSGD
+
+
+class ProximalStrategy(LocalSGD):
+    """Base of the composite strategies: what travels is a point before its prox, averaged plainly."""
+
+    phases: ClassVar[dict[str, type[Payload]]] = {SMOOTHNESS: Smoothness}
+    # steps that may be too long for f are worth a warning
+    warns: ClassVar[bool] = True
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings or CompositeSettings())
+        assert isinstance(self.settings, CompositeSettings)
+        self.composite: CompositeSettings = self.settings
+        self.sizes = StepSizes(self.training, self.composite)
+        self._penalty: Penalty | None = None
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Ask every site how smooth its f_i is, and warn of steps too long for the mean of them."""
+        if not self.warns:
+            return
+        assert self.roster is not None
+        replies = self.ask(0, range(len(self.roster)), arrays, None, SMOOTHNESS)
+        known = [float(reply.payload.estimate[0]) for reply in replies if reply.payload.estimate is not None]
+        if not known:
+            return
+        smoothness, step = sum(known) / len(known), self.sizes.between(1)
+        if step * smoothness > 2:
+            log(
+                WARNING,
+                "learning-rate * server-learning-rate * local-steps = %g is above 2 / L = %.4g, with the Lipschitz "
+                "estimate L = %.4g, the mean of the sites': the run may diverge",
+                step,
+                2 / smoothness,
+                smoothness,
+            )
+
+    def prox(self, point: FloatArray, step: float) -> FloatArray:
+        """P_{step g} of (d,), in the point's number type."""
+        if self._penalty is None:
+            layout = self.layout or [("parameters", (len(point), 1))]
+            self._penalty = make_penalty(self.composite.penalty, layout, **self.composite.penalty_options)
+        result: FloatArray = self._penalty.prox(torch.from_numpy(np.array(point)), step).numpy()
+        return result
+
+    def move(self, replies: list[Reply], start: FloatArray) -> FloatArray:
+        """(d,) start + eta_g (mean of the replies - start), in float64 until rounded."""
+        begun = start.astype(np.float64)
+        moved = exact_mean([reply.model[0] for reply in replies]) - begun
+        result: FloatArray = (begun + self.training.server_learning_rate * moved).astype(start.dtype)
+        return result
+
+    def buffers(self, replies: list[Reply]) -> list[FloatArray]:
+        """The plain means of what else the models have: batch-norm statistics."""
+        return [mean([reply.model[i] for reply in replies]) for i in range(1, len(self._model))]
+
+
+class Composite(ProximalStrategy):
+    """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times."""
+
+    needs_all_clients = "keeps corrections that add up to zero over all clients only"
+    retries_failed = True
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
+        start = self.prox(self._model[0], self.sizes.between(server_round - 1))
+        return [self.move(replies, start), *self.buffers(replies)], {}
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        return [self.prox(arrays[0], self.sizes.between(server_round)), *arrays[1:]]
+
+
+class FedMid(ProximalStrategy):
+    """FedMid: the mean of the clients' points, and a prox."""
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
+        moved = self.move(replies, self._model[0])
+        return [self.prox(moved, self.sizes.between(server_round)), *self.buffers(replies)], {}
+
+
+class FedDA(ProximalStrategy):
+    """FedDA: the mean of the clients' dual points."""
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """z <- z + eta_g (mean - z)."""
+        return [self.move(replies, self._model[0]), *self.buffers(replies)], {}
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        return [self.prox(arrays[0], self.sizes.until(server_round)), *arrays[1:]]
+
+
+class FastFedDA(ProximalStrategy):
+    """Fast-FedDA: the mean of the clients' v; ``server-learning-rate`` has no effect."""
+
+    warns = False
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        iterations = server_round * self.training.local_steps
+        return [self.prox(arrays[0], self.sizes.averaged(iterations)), *arrays[1:]]

@@ -1,0 +1,339 @@
+"""What a composite run is evaluated by: objective, stationarity, distance to the optimum, its support; its refusals."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from apps import objective, resources
+from apps.config import ConfigError, Scalar, parse_run_config
+from apps.evaluation import better
+from apps.evaluators import make_evaluator
+from apps.objective import COMPOSITE_METRICS, CompositeEvaluator, support_f1
+from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
+from problems.optimum import Optimum, minimise
+from problems.penalties import PENALTIES
+from tests.battery.federation import federate, save_npz
+from tests.reference import composite
+from tests.reference.composite import Prox, Smooth
+
+SITES, ROWS, DIM = 3, 11, 4
+WEIGHT, RIDGE = 0.1, 0.2
+KEYS: dict[str, Scalar] = {"strategy": "composite", "model": "linear", "dtype": "float64"}
+KEYS |= {"composite.weight": WEIGHT, "composite.ridge": RIDGE}
+X = np.array([0.7, 0.0, -0.4, 0.0, 0.3])  # four weights and a bias
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+    monkeypatch.setattr(objective, "_optima", {})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Scalar]:
+    """Eleven rows, the sites' in their order: four, four and three."""
+    rng = np.random.default_rng(13)
+    features = rng.normal(size=(ROWS, DIM))
+    return save_npz(tmp_path / "data.npz", features, (features @ [1.5, 0.2, -1.0, 0.0] > 0.2).astype(int))
+
+
+class Evaluated:
+    """An evaluator, and NumPy's f for the same sites."""
+
+    def __init__(self, flat: dict[str, Scalar]) -> None:
+        self.config = parse_run_config({**KEYS, **flat})
+        self.data = resources.federated_data(self.config.data, SITES)
+        self.evaluator: Any = make_evaluator(self.config, self.data)
+        shares = [self.data.client(i) for i in range(SITES)]
+        self.features = [share.features.astype(np.float64) for share in shares]
+        self.labels = [2.0 * share.labels - 1.0 for share in shares]
+
+    def __call__(self, x: np.ndarray) -> dict[str, float]:
+        return self.evaluator([x.astype(self.config.training.dtype)])
+
+    def problem(self) -> Smooth:
+        """Of the linear model."""
+        rows = [np.column_stack([A, np.ones(len(A))]) for A in self.features]
+        loss = "squared" if self.config.training.loss == "squared-error" else "logistic"
+        return Spared(rows, self.labels, self.config.family.ridge, loss)
+
+
+class Spared(Smooth):
+    """f whose ridge term spares the last coordinate, the bias."""
+
+    def gradient(self, i: int, x: np.ndarray, rows: Any = None) -> np.ndarray:
+        gradient = super().gradient(i, x, rows)
+        gradient[-1] -= self.ridge * x[-1]
+        return gradient
+
+
+def on_weights(prox: Prox) -> Prox:
+    return lambda x, step: np.append(prox(x[:-1], step), x[-1])
+
+
+def written_out(one: Evaluated, x: np.ndarray) -> float:
+    """f of the linear model, without its ridge: the plain mean over the sites, not over the samples."""
+    means = []
+    for A, b in zip(one.features, one.labels, strict=True):
+        scores = A @ x[:-1] + x[-1]
+        squared = one.config.training.loss == "squared-error"
+        means.append(np.mean((scores - b) ** 2 / 2 if squared else np.log1p(np.exp(-b * scores))))
+    return sum(means) / SITES
+
+
+# The numbers.
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
+def test_the_objective_is_the_plain_mean_over_the_sites_and_g(loss: str, data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "loss": loss})
+    assert [len(A) for A in one.features] == [4, 4, 3]
+    # l1 and ridge act on the weights 0.7, 0, -0.4, 0, not on the bias
+    expected = written_out(one, X) + RIDGE / 2 * (0.49 + 0.16) + WEIGHT * 1.1
+    assert one(X)["objective"] == pytest.approx(expected, rel=1e-14)
+
+
+def test_the_mean_is_not_over_samples(data: dict[str, Scalar]) -> None:
+    one = Evaluated(data)
+    scores = np.concatenate(one.features) @ X[:-1] + X[-1]
+    pooled = np.mean(np.log1p(np.exp(-np.concatenate(one.labels) * scores)))
+    assert abs(one(X)["objective"] - (pooled + RIDGE / 2 * 0.65 + WEIGHT * 1.1)) > 1e-4
+
+
+PENALTY_VALUES: dict[str, tuple[dict[str, Scalar], float]] = {
+    "none": ({}, 0.0),
+    "l1": ({}, WEIGHT * 1.1),
+    "l2": ({}, WEIGHT / 2 * 0.65),
+    "elastic-net": ({"composite.ratio": 0.3}, WEIGHT * (0.3 * 1.1 + 0.7 / 2 * 0.65)),
+    # one group of four: sqrt(4) ||x||
+    "group-lasso": ({}, WEIGHT * 2 * math.sqrt(0.65)),
+    # a row's only singular value is its length
+    "nuclear-norm": ({}, WEIGHT * math.sqrt(0.65)),
+    "box": ({"composite.lower": -0.4, "composite.upper": 0.7}, 0.0),
+    "l2-ball": ({"composite.radius": 0.81}, 0.0),
+    "simplex": ({}, math.inf),
+    "nonnegative": ({}, math.inf),
+}
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_g_of_every_penalty(name: str, data: dict[str, Scalar]) -> None:
+    options, g = PENALTY_VALUES[name]
+    one = Evaluated({**data, "composite.penalty": name, **options})
+    expected = written_out(one, X) + RIDGE / 2 * 0.65 + g
+    assert one(X)["objective"] == pytest.approx(expected, rel=1e-14)
+    assert math.isinf(one(X)["stationarity"]) == math.isinf(g)
+
+
+def test_biases_are_spared_unless_asked_for(data: dict[str, Scalar]) -> None:
+    spared, whole, bias = (
+        Evaluated({**data, "loss": "squared-error", "composite.parameters": name})
+        for name in ("auto", "all", "output.bias")
+    )
+    f = written_out(spared, X)
+    assert spared(X)["objective"] == pytest.approx(f + WEIGHT * 1.1 + RIDGE / 2 * 0.65, rel=1e-14)
+    assert whole(X)["objective"] == pytest.approx(f + WEIGHT * 1.4 + RIDGE / 2 * 0.74, rel=1e-14)
+    assert bias(X)["objective"] == pytest.approx(f + WEIGHT * 0.3 + RIDGE / 2 * 0.09, rel=1e-14)
+
+
+def test_the_sites_shift_is_seen(data: dict[str, Scalar]) -> None:
+    """The objective is over what the sites hold, not over the data set as it was."""
+    one, plain = Evaluated({**data, "client-shift": 2.0}), Evaluated(data)
+    assert one(X)["objective"] == pytest.approx(written_out(one, X) + RIDGE / 2 * 0.65 + WEIGHT * 1.1, rel=1e-13)
+    assert abs(one(X)["objective"] - plain(X)["objective"]) > 0.01
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
+def test_stationarity_is_the_distance_of_zero_to_the_subdifferential(loss: str, data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "loss": loss})
+    slope = one.problem().mean_gradient(X)
+    at_zero = np.maximum(np.abs(slope[[1, 3]]) - WEIGHT, 0)
+    parts = [slope[0] + WEIGHT, slope[2] - WEIGHT, *at_zero, slope[4]]
+    assert one(X)["stationarity"] == pytest.approx(math.sqrt(sum(part**2 for part in parts)), rel=1e-12)
+    best = composite.optimum(one.problem(), on_weights(composite.l1(WEIGHT)))
+    assert one(best)["stationarity"] < 1e-13
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
+def test_optimality_is_the_relative_distance_to_the_optimum(loss: str, data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "loss": loss})
+    best = composite.optimum(one.problem(), on_weights(composite.l1(WEIGHT)))
+    assert 2 < np.count_nonzero(best) < DIM + 1
+    assert one(X)["optimality"] == pytest.approx(np.linalg.norm(X - best) / np.linalg.norm(best), rel=1e-9)
+    assert one(best)["optimality"] < 1e-11
+    assert one(2 * best)["optimality"] == pytest.approx(1.0, rel=1e-9)
+
+
+def test_nonzeros_and_the_support(data: dict[str, Scalar]) -> None:
+    one = Evaluated(data)
+    best = composite.optimum(one.problem(), on_weights(composite.l1(WEIGHT)))
+    assert (best != 0).tolist() == [True, False, True, False, True]
+    for x, nonzeros, f1 in [
+        (X, 3, 1.0),
+        (np.array([1.0, -0.0, 0.0, 0.0, 0.0]), 1, 2 * 1 / (1 + 3)),
+        (np.array([0.0, 1.0, 0.0, 1.0, 0.0]), 2, 0.0),
+        (np.ones(5), 5, 2 * 3 / (5 + 3)),
+        (np.array([1.0, 1e-300, -1.0, 0.0, 0.0]), 3, 2 * 2 / (3 + 3)),
+        (np.zeros(5), 0, 0.0),
+    ]:
+        found = one(x)
+        assert (found["nonzeros"], found["support_f1"]) == (nonzeros, f1)
+
+
+def test_two_empty_supports_agree() -> None:
+    assert support_f1(torch.zeros(3), torch.zeros(3)) == 1.0
+    assert support_f1(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([-1.0, 1.0, 0.0])) == 0.5
+
+
+def test_the_test_set_s_metrics_are_there_as_ever(data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "loss": "squared-error"})
+    found, test = one(X), one.data.test
+    scores = test.features.astype(float) @ X[:-1] + X[-1]
+    assert found["loss"] == pytest.approx(np.mean((scores - (2.0 * test.labels - 1)) ** 2 / 2), rel=1e-12)
+    assert found["accuracy"] == np.mean((scores > 0) == (test.labels == 1))
+    assert {"auc", "pauc_fpr30", *COMPOSITE_METRICS} <= {*found}
+
+
+def test_which_way_is_better() -> None:
+    ways = {name: better(name) for name in COMPOSITE_METRICS}
+    assert ways == {"nonzeros": min, "objective": min, "stationarity": min, "optimality": min, "support_f1": max}
+
+
+def test_a_network_has_an_objective_and_nonzeros_only(data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "model": "mlp"})
+    (start,) = one.evaluator.start()
+    x = start.copy()
+    x[:7] = 0
+    found = one(x)
+    assert {*found} & {*COMPOSITE_METRICS} == {"objective", "nonzeros"}
+    assert found["nonzeros"] == len(x) - 7
+    hidden, bias, output, constant = np.split(x, np.cumsum([64 * DIM, 64, 64]))
+    means = []
+    for A, b in zip(one.features, one.labels, strict=True):
+        scores = np.maximum(A @ hidden.reshape(64, DIM).T + bias, 0) @ output + constant
+        means.append(np.mean(np.log1p(np.exp(-b * scores))))
+    penalised = np.concatenate([hidden, output])
+    g = WEIGHT * np.abs(penalised).sum() + RIDGE / 2 * (penalised**2).sum()
+    assert found["objective"] == pytest.approx(sum(means) / SITES + g, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_float32_point_of_a_set_has_a_finite_objective(name: str, data: dict[str, Scalar]) -> None:
+    """What prox returns in float32 is in the set, up to float32's rounding, not float64's."""
+    options: dict[str, Scalar] = {"composite.lower": -0.1, "composite.upper": 0.7, "composite.radius": 0.3}
+    one = Evaluated({**data, "dtype": "float32", "composite.penalty": name, **options})
+    half = ALGORITHMS["composite"].strategy(one.config.training, one.config.family)
+    half.layout = one.evaluator.layout
+    for seed in range(20):
+        x = np.random.default_rng(seed).normal(size=DIM + 1).astype(np.float32)
+        found = one(half.output(1, [x])[0])
+        assert math.isfinite(found["objective"])
+        assert math.isfinite(found["stationarity"])
+
+
+# The optimum.
+
+
+def test_the_optimum_is_found_once(data: dict[str, Scalar], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def counted(*args: Any, **options: Any) -> Optimum:
+        calls.append(args)
+        return minimise(*args, **options)
+
+    monkeypatch.setattr(objective, "minimise", counted)
+    first = Evaluated(data)(X)
+    assert Evaluated({**data, "learning-rate": 0.7, "strategy": "fedda"})(X) == first
+    assert len(calls) == 1
+    others: list[dict[str, Scalar]] = [
+        {"composite.weight": 0.06},
+        {"composite.ridge": 0.3},
+        {"loss": "squared-error"},
+        {"model": "linear-no-intercept"},
+        {"client-shift": 0.1},
+    ]
+    for number, more in enumerate(others, start=2):
+        Evaluated({**data, **more})
+        assert len(calls) == number
+    # another split of the same rows
+    config = parse_run_config({**KEYS, **data})
+    make_evaluator(config, resources.federated_data(config.data, SITES + 1))
+    assert len(calls) == len(others) + 2
+
+
+def test_an_optimum_at_zero_has_no_relative_distance(data: dict[str, Scalar]) -> None:
+    one = Evaluated({**data, "composite.weight": 100.0, "model": "linear-no-intercept"})
+    found = one(np.zeros(DIM))
+    assert {*found} & {*COMPOSITE_METRICS} == {"nonzeros", "objective", "stationarity"}
+    assert found["stationarity"] == 0.0
+
+
+def test_an_optimum_that_was_not_reached_is_not_reported(
+    data: dict[str, Scalar], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(objective, "minimise", lambda *args, **options: minimise(*args, **options, max_iterations=2))
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        one = Evaluated(data)
+    assert caplog.messages[-1].startswith("no reference optimum: after 2 iterations the residual is ")
+    assert {*one(X)} & {*COMPOSITE_METRICS} == {"nonzeros", "objective", "stationarity"}
+
+
+# What is refused.
+
+
+REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
+    (
+        {"composite.parameters": "hidden.weight"},
+        ["composite: model 'linear'", "got 'hidden.weight'", "output.weight, output.bias"],
+    ),
+    (
+        {"composite.penalty": "nuclear-norm", "composite.parameters": "all"},
+        ["composite: model 'linear'", "'nuclear-norm'", "'output.bias' of shape (1,) is not a matrix"],
+    ),
+    (
+        {"composite.penalty": "group-lasso", "composite.groups": "columns", "composite.parameters": "all"},
+        ["composite: model 'linear'", "'columns'", "'output.bias' of shape (1,) has no axis 1"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "parts"), REFUSED)
+def test_a_penalty_that_does_not_fit_the_model_is_refused(
+    values: dict[str, Scalar], parts: list[str], data: dict[str, Scalar], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Evaluated({**data, **values})
+    assert [part for part in parts if part not in str(refused.value)] == []
+    with pytest.raises(RunFailedError) as failed:
+        federate(tmp_path / "run", {**KEYS, **data, **values}, SITES)
+    assert str(failed.value) == str(refused.value)
+    assert json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"] == str(refused.value)
+
+
+def test_a_ridge_on_unknown_parameters_names_the_known_ones(data: dict[str, Scalar]) -> None:
+    with pytest.raises(ValueError, match=r"got 'weight', .* of: output\.weight, output\.bias"):
+        Evaluated({**data, "composite.penalty": "none", "composite.parameters": "weight"})
+
+
+@pytest.mark.parametrize("strategy", ["composite", "fedmid", "fedda", "fast-fedda"])
+def test_all_four_are_evaluated_so(strategy: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+    run, _ = federate(tmp_path / "run", {**KEYS, **data, "strategy": strategy, "num-server-rounds": 2}, SITES)
+    assert all({*COMPOSITE_METRICS} <= {*line} for line in run.lines)
+    one = Evaluated(data)
+    assert isinstance(one.evaluator, CompositeEvaluator)
+    x = np.concatenate([run.model["output.weight"].ravel(), run.model["output.bias"]])
+    assert {name: run.lines[-1][name] for name in COMPOSITE_METRICS} == {
+        name: value for name, value in one(x).items() if name in COMPOSITE_METRICS
+    }
+    assert run.result["metrics"]["objective"] == run.lines[-1]["objective"]
+    assert run.result["best"]["objective"] == min(line["objective"] for line in run.lines)

@@ -1,0 +1,528 @@
+"""Penalties: proximal maps against their definition, distances against proximal maps with a vanishing step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from torch import Tensor
+
+from problems.penalties import (
+    L1,
+    PENALTIES,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    L2Ball,
+    NonNegative,
+    NoPenalty,
+    NuclearNorm,
+    OnParameters,
+    Penalty,
+    Simplex,
+    SquaredL2,
+    make_penalty,
+    selected,
+)
+
+DIM = 12
+GROUPS = [7, 0, 0, 7, -3, 7, 0, 5, 5, 7, -3, 5]
+SETS: dict[str, Penalty] = {
+    "box": Box(-0.5, 0.8),
+    "half-line": Box(-math.inf, 0.3),
+    "one-point-box": Box(0.2, 0.2),
+    "nonnegative": NonNegative(),
+    "l2-ball": L2Ball(1.3),
+    "origin": L2Ball(0),
+    "simplex": Simplex(1.5),
+}
+PENALTIES_BY_NAME: dict[str, Penalty] = SETS | {
+    "none": NoPenalty(),
+    "l1": L1(0.7),
+    "l2": SquaredL2(0.7),
+    "elastic-net": ElasticNet(0.7, 0.4),
+    "group-lasso": GroupLasso(0.5, GROUPS),
+    "nuclear-norm": NuclearNorm(0.5, (3, 4)),
+    "nuclear-norm-tall": NuclearNorm(0.5, (6, 1, 2)),
+    "parts": OnParameters(
+        DIM,
+        [
+            (slice(6, 9), Simplex(0.5)),
+            (torch.tensor([1, 4, 0]), L1(0.4)),
+            (slice(9, 12), GroupLasso(0.3, [0, 1, 1])),
+        ],
+    ),
+}
+each_penalty = pytest.mark.parametrize("name", PENALTIES_BY_NAME)
+each_set = pytest.mark.parametrize("name", SETS)
+each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+seeds = st.integers(0, 2**32 - 1)
+scales = st.sampled_from([1e-3, 0.3, 1.0, 30.0, 1e4])
+steps = st.floats(0, 5)
+positive_steps = st.floats(1e-3, 5)
+
+
+def vector(seed: int, scale: float = 1.0, dtype: torch.dtype = torch.float64, dim: int = DIM) -> Tensor:
+    """A random vector with zeros and ties."""
+    rng = np.random.default_rng(seed)
+    values = scale * rng.normal(size=dim)
+    values[rng.random(dim) < 0.2] = 0
+    values[rng.random(dim) < 0.2] = values[0]
+    return torch.tensor(values, dtype=dtype)
+
+
+def objective(penalty: Penalty, step: float, x: Tensor, u: Tensor) -> float:
+    """step g(u) + 1/2 ||u - x||^2, of which P is the minimiser."""
+    value = penalty.value(u)
+    return (value if value == math.inf else step * value) + float((u - x) @ (u - x)) / 2
+
+
+# The proximal map.
+
+
+@each_penalty
+@settings(max_examples=40)
+@given(seed=seeds, scale=scales, step=steps)
+def test_prox_minimises_its_definition(name: str, seed: int, scale: float, step: float) -> None:
+    penalty, x = PENALTIES_BY_NAME[name], vector(seed, scale)
+    u = penalty.prox(x, step)
+    least = objective(penalty, step, x, u)
+    rounding = 1e-12 * (1 + float(x @ x))
+    for other in (seed + 1, seed + 2, seed + 3):
+        v = penalty.prox(vector(other, scale), 0.01)  # in the domain, with the kinks of g
+        v = u + (0.01 if other % 2 else 1) * (v - u)
+        # the objective is 1-strongly convex
+        assert objective(penalty, step, x, v) + rounding >= least + float((v - u) @ (v - u)) / 2
+
+
+@each_penalty
+@each_dtype
+@settings(max_examples=40)
+@given(seed=seeds, scale=scales, step=positive_steps)
+def test_prox_is_where_the_distance_vanishes(
+    name: str, dtype: torch.dtype, seed: int, scale: float, step: float
+) -> None:
+    penalty, x = PENALTIES_BY_NAME[name], vector(seed, scale, dtype)
+    u = penalty.prox(x, step)
+    assert u.dtype is dtype
+    eps = torch.finfo(dtype).eps
+    if isinstance(penalty, NuclearNorm):  # the singular vectors of a small singular value are known that much less
+        singular = (torch.linalg.svdvals(x.view(penalty.shape)) - step * penalty.weight).clamp(min=0)
+        assume(bool(((singular == 0) | (singular > 1e-2 * singular.max())).all()))
+        eps *= 100
+    assert penalty.distance(u, (u - x) / step) <= 200 * eps * (1 + float(x.norm())) / step
+
+
+@each_penalty
+@settings(max_examples=40)
+@given(seed=seeds, scale=scales, step=steps, near=st.booleans())
+def test_prox_is_firmly_nonexpansive(name: str, seed: int, scale: float, step: float, near: bool) -> None:
+    penalty, x, y = PENALTIES_BY_NAME[name], vector(seed, scale), vector(seed + 1, scale)
+    y = x + 0.01 * y if near else y
+    moved = penalty.prox(x, step) - penalty.prox(y, step)
+    assert float(moved @ moved) <= float(moved @ (x - y)) + 1e-13 * (1 + float(x @ x + y @ y))
+
+
+@each_penalty
+@each_dtype
+def test_prox_returns_a_new_tensor(name: str, dtype: torch.dtype) -> None:
+    penalty = PENALTIES_BY_NAME[name]
+    for step in (0.0, 0.4):
+        x = penalty.prox(vector(1, dtype=dtype), 1.0)
+        before = x.clone()
+        penalty.prox(x, step).add_(1.0)
+        assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("name", [name for name in PENALTIES_BY_NAME if name not in (*SETS, "parts")])
+def test_step_0_is_the_identity(name: str) -> None:
+    for scale in (0.0, 1e-200, 1.0, 1e8):
+        x = vector(5, scale)
+        assert torch.equal(PENALTIES_BY_NAME[name].prox(x, 0.0), x)
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "elastic-net", "group-lasso", "nuclear-norm"])
+@given(seed=seeds, step=positive_steps)
+def test_a_step_is_a_factor_of_the_weight(name: str, seed: int, step: float) -> None:
+    """P of step times weight g is P of (step weight) g."""
+    weighted: dict[str, Callable[[float], Penalty]] = {
+        "l1": L1,
+        "l2": SquaredL2,
+        "elastic-net": lambda weight: ElasticNet(weight, 0.3),
+        "group-lasso": lambda weight: GroupLasso(weight, GROUPS),
+        "nuclear-norm": lambda weight: NuclearNorm(weight, (4, 3)),
+    }
+    x = vector(seed)
+    left, right = weighted[name](0.6).prox(x, step), weighted[name](0.6 * step).prox(x, 1.0)
+    torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-13)
+
+
+@given(seed=seeds, scale=scales, step=positive_steps)
+def test_moreau_decomposition(seed: int, scale: float, step: float) -> None:
+    """x = P_{s g}(x) + s P_{g* / s}(x / s); g* of a norm is the indicator of the dual norm's unit ball."""
+    x = vector(seed, scale)
+    pairs: list[tuple[Penalty, Callable[[Tensor], Tensor]]] = [
+        (L1(0.7), lambda z: Box(-0.7, 0.7).prox(z, 1.0)),
+        (GroupLasso(0.7, [0] * DIM), lambda z: L2Ball(0.7 * math.sqrt(DIM)).prox(z, 1.0)),
+        (NuclearNorm(0.7, (3, 4)), lambda z: spectral_projection(z.view(3, 4), 0.7).flatten()),
+        (NonNegative(), lambda z: z.clamp(max=0)),
+    ]
+    for penalty, conjugate in pairs:
+        whole = penalty.prox(x, step) + step * conjugate(x / step)
+        torch.testing.assert_close(whole, x, rtol=1e-11, atol=1e-12 * scale)
+
+
+def spectral_projection(matrix: Tensor, radius: float) -> Tensor:
+    left, singular, right = np.linalg.svd(matrix.numpy(), full_matrices=False)
+    return torch.from_numpy(left @ np.diag(np.minimum(singular, radius)) @ right)
+
+
+@pytest.mark.parametrize("penalty", [L1(0.7), SquaredL2(0.7), ElasticNet(0.7, 0.4), ElasticNet(2.0, 0.9)], ids=str)
+@pytest.mark.parametrize("at", [-3.0, -0.2, 0.0, 0.5, 1.7])
+def test_prox_of_one_number_is_scipy_s(penalty: Penalty, at: float) -> None:
+    x = torch.tensor([at], dtype=torch.float64)
+    found = minimize_scalar(
+        lambda u: objective(penalty, 0.8, x, torch.tensor([u], dtype=torch.float64)), bounds=(-4, 4), method="bounded"
+    )
+    assert float(penalty.prox(x, 0.8)) == pytest.approx(float(found.x), abs=1e-5)
+
+
+@given(seed=seeds, scale=scales, total=st.floats(0.01, 100), dim=st.integers(1, 40))
+def test_projection_on_the_simplex_is_the_root_of_its_threshold(
+    seed: int, scale: float, total: float, dim: int
+) -> None:
+    x = vector(seed, scale, dim=dim).numpy()
+    excess: Callable[[float], float] = lambda theta: float(np.maximum(x - theta, 0).sum() - total)  # noqa: E731
+    theta = brentq(excess, x.min() - total - 1, x.max(), xtol=1e-15 * (1 + scale), rtol=1e-15)
+    expected = np.maximum(x - theta, 0)
+    np.testing.assert_allclose(
+        Simplex(total).prox(torch.from_numpy(x), 1.0), expected, rtol=0, atol=1e-12 * (scale + total)
+    )
+
+
+def test_worked_examples() -> None:
+    x = [3.0, -4.0, 0.5, 0.0]
+    length = math.sqrt(25.25)
+    cases: list[tuple[Penalty, list[float], list[float]]] = [
+        (L1(2), x, [2, -3, 0, 0]),  # |x_i| less 0.5 * 2
+        (SquaredL2(2), x, [1.5, -2, 0.25, 0]),  # x / (1 + 0.5 * 2)
+        (ElasticNet(4, 0.5), x, [1, -1.5, 0, 0]),  # (|x_i| less 0.5 * 4 * 0.5) / (1 + 0.5 * 4 * 0.5)
+        (GroupLasso(math.sqrt(2), [1, 1, 2, 2]), x, [2.4, -3.2, 0, 0]),  # 1 - 0.5 sqrt(2) sqrt(2) / 5; 0.5 < 1
+        (NuclearNorm(2, (2, 2)), [0, 3, -0.5, 0], [0, 2, 0, 0]),  # singular values 3 and 0.5, less 0.5 * 2
+        (Box(-1, 0.25), x, [0.25, -1, 0.25, 0]),
+        (L2Ball(1), x, [3 / length, -4 / length, 0.5 / length, 0]),
+        (Simplex(1), x, [1, 0, 0, 0]),
+        (Simplex(4), x, [3 + 1 / 6, 0, 0.5 + 1 / 6, 1 / 6]),  # less (3 + 0.5 + 0 - 4) / 3
+        (NonNegative(), x, [3, 0, 0.5, 0]),
+    ]
+    for penalty, at, expected in cases:
+        found = penalty.prox(torch.tensor(at, dtype=torch.float64), 0.5)
+        np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-15, err_msg=str(penalty))
+
+
+def test_the_simplex_far_away() -> None:
+    x = torch.tensor([16000001.0, 16000000.0, 16000000.0])  # next to each other in float32
+    torch.testing.assert_close(Simplex(2).prox(x, 1.0), torch.tensor([4.0, 1.0, 1.0]) / 3)
+
+
+def test_what_is_thresholded_is_zero() -> None:
+    x = torch.tensor([0.3, -0.3, 0.299, 0.301], dtype=torch.float32)
+    for penalty in (L1(0.6), ElasticNet(1.2, 0.5), GroupLasso(0.6, [0, 1, 2, 3])):
+        assert (penalty.prox(x, 0.5) != 0).tolist() == [False, False, False, True]
+
+
+@pytest.mark.parametrize("name", ["none", "l1", "l2", "elastic-net", *SETS])
+def test_prox_waits_for_no_device(name: str) -> None:
+    """A tensor of no data refuses every read of its values (`segment_reduce` takes none)."""
+    assert PENALTIES_BY_NAME[name].prox(torch.empty(DIM, device="meta"), 0.5).shape == (DIM,)
+
+
+@each_penalty
+def test_nan_stays_nan(name: str) -> None:
+    x = vector(3)
+    x[7] = math.nan
+    assert PENALTIES_BY_NAME[name].prox(x, 0.5)[7].isnan()
+    assert not math.isfinite(PENALTIES_BY_NAME[name].value(x)) or name == "none"
+
+
+# The value.
+
+
+def test_values() -> None:
+    x = torch.tensor([3.0, -4.0, 0.5, 0.0], dtype=torch.float64)
+    cases: list[tuple[Penalty, float]] = [
+        (NoPenalty(), 0),
+        (L1(2), 15),  # 2 (3 + 4 + 0.5)
+        (SquaredL2(2), 25.25),  # 9 + 16 + 0.25
+        (ElasticNet(2, 0.25), 2 * (0.25 * 7.5 + 0.75 / 2 * 25.25)),
+        (GroupLasso(2, [8, 8, 8, 1]), 2 * math.sqrt(3) * math.sqrt(25.25)),
+        (NuclearNorm(2, (2, 2)), 2 * np.linalg.norm([[3, -4], [0.5, 0]], "nuc")),
+        (OnParameters(4, [(slice(1, 3), L1(2)), (torch.tensor([0]), SquaredL2(4))]), 27),  # 2 * 4.5 + 4 / 2 * 9
+        (Box(-4, 3), 0),
+        (Box(-4, 2.999), math.inf),
+        (Box(-3.999, 3), math.inf),
+        (L2Ball(5.025), 0),  # sqrt(25.25) = 5.02494
+        (L2Ball(5.024), math.inf),
+        (Simplex(1), math.inf),
+        (NonNegative(), math.inf),
+    ]
+    for penalty, expected in cases:
+        assert penalty.value(x) == pytest.approx(float(expected), rel=1e-14), penalty
+    assert Simplex(3).value(torch.tensor([1.0, 2, 0])) == 0
+    assert Simplex(3).value(torch.tensor([1.0, 2, 0.001])) == math.inf
+    assert Simplex(3).value(torch.tensor([1.0, 3, -1])) == math.inf
+    assert L2Ball(0).value(torch.tensor([0.0, 1e-30])) == math.inf
+
+
+@each_set
+@each_dtype
+@settings(max_examples=40)
+@given(seed=seeds, scale=scales)
+def test_projections_are_idempotent_and_inside_with_their_mean(
+    name: str, dtype: torch.dtype, seed: int, scale: float
+) -> None:
+    penalty = SETS[name]
+    u, v = (penalty.prox(vector(seed + i, scale, dtype), 0.3) for i in range(2))
+    eps = torch.finfo(dtype).eps
+    assert penalty.value(u) == penalty.value(v) == penalty.value(0.3 * u + 0.7 * v) == 0
+    torch.testing.assert_close(penalty.prox(u, 0.3), u, rtol=4 * eps, atol=4 * eps)
+
+
+@each_set
+def test_the_step_of_a_projection_plays_no_part(name: str) -> None:
+    x = vector(2)
+    assert torch.equal(SETS[name].prox(x, 0.0), SETS[name].prox(x, 3.0))
+
+
+@each_dtype
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_projections_of_long_vectors_are_inside(dtype: torch.dtype, scale: float) -> None:
+    x = vector(8, scale, dtype, dim=200_000)
+    for penalty in (Simplex(1.0), L2Ball(0.1), Box(0.3, 0.7)):
+        u = penalty.prox(x, 1.0)
+        assert penalty.value(u) == 0
+        torch.testing.assert_close(penalty.prox(u, 1.0), u, rtol=1e-5, atol=1e-9)
+
+
+# The distance.
+
+
+@each_penalty
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kinks", [True, False])
+def test_distance_is_the_limit_of_the_gradient_mapping(name: str, seed: int, kinks: bool) -> None:
+    """||x - P_{s g}(x - s v)|| / s grows to dist(0, v + dg(x)) as s falls to 0 (Brezis 1973, proposition 2.6)."""
+    penalty, slope = PENALTIES_BY_NAME[name], 2 * vector(seed + 50)
+    x = penalty.prox(vector(seed, 0.5 if kinks else 2.0), 1.0 if kinks else 1e-3)
+    expected = penalty.distance(x, slope)
+    mapping = [float((x - penalty.prox(x - s * slope, s)).norm()) / s for s in (1.0, 1e-2, 1e-6)]
+    assert mapping[0] <= mapping[1] + 1e-9 <= mapping[2] + 2e-9 <= expected + 3e-9
+    assert mapping[2] == pytest.approx(expected, rel=1e-4, abs=1e-8)
+
+
+def test_distances_by_hand() -> None:
+    x, slope = torch.tensor([2.0, 0.0, -1.0]), torch.tensor([1.0, -3.0, 1.0])
+    cases: list[tuple[Penalty, float]] = [
+        (NoPenalty(), math.sqrt(11)),
+        (L1(2), math.hypot(3, 1, 1)),  # 1 + 2, 3 - 2, 1 - 2
+        (SquaredL2(2), math.hypot(5, 3, 1)),  # 1 + 4, -3, 1 - 2
+        (ElasticNet(2, 0.5), math.hypot(4, 2, 1)),  # 1 + 1 + 2, 3 - 1, 1 - 1 - 1
+        (GroupLasso(2, [0, 1, 2]), math.hypot(3, 1, 1)),  # l1
+        (GroupLasso(1, [0, 0, 1]), math.hypot(1 + math.sqrt(2), 3, 0)),  # 1 + sqrt(2) 2 / 2, -3, 1 - 1
+        (Box(0, 2), math.inf),
+        (Box(-1, 2), math.hypot(1, 3)),  # the upper bound holds -1 not, the lower bound holds 1
+        (NonNegative(), math.inf),
+        (L2Ball(3), math.sqrt(11)),
+        (L2Ball(math.sqrt(5)), math.sqrt(11)),  # -slope @ x = -1: it points inwards
+        (OnParameters(3, [(slice(1, 2), L1(2))]), math.hypot(1, 1, 1)),  # 1, 3 - 2, 1
+        (OnParameters(3, [(slice(2, 3), NonNegative())]), math.inf),
+    ]
+    for penalty, expected in cases:
+        assert penalty.distance(x, slope) == pytest.approx(expected, rel=1e-6), penalty
+    assert L2Ball(math.sqrt(5)).distance(x, -x) == pytest.approx(0, abs=1e-6)
+    # (2, 1) of the simplex: -slope = (-1, 3) less its mean 1
+    assert Simplex(3).distance(torch.tensor([2.0, 1.0]), torch.tensor([1.0, -3.0])) == pytest.approx(math.hypot(2, 2))
+    # (3, 0): mu = -1 leaves 0 and (3 + 1)_+, mu = 1 leaves -2 and 2
+    assert Simplex(3).distance(torch.tensor([3.0, 0.0]), torch.tensor([1.0, -3.0])) == pytest.approx(math.hypot(2, 2))
+    # -slope = (3, -1): the entry at 0 is pushed down
+    assert Simplex(3).distance(torch.tensor([3.0, 0.0]), torch.tensor([-3.0, 1.0])) == 0
+
+
+@each_set
+def test_outside_of_a_set_the_distance_is_infinite(name: str) -> None:
+    outside = torch.tensor([0.9, -0.6, *[0.4] * (DIM - 2)])
+    assert SETS[name].value(outside) == math.inf
+    assert SETS[name].distance(outside, torch.zeros(DIM)) == math.inf
+
+
+# Some of the parameters.
+
+LAYOUT = [
+    ("stem.conv.weight", (2, 3, 2, 2)),
+    ("stem.norm.weight", (2,)),
+    ("stem.norm.bias", (2,)),
+    ("head.weight", (4, 2)),
+    ("head.bias", (4,)),
+    ("head_scale", ()),
+]
+SIZE = 24 + 2 + 2 + 8 + 4 + 1
+
+
+def spans(*bounds: tuple[int, int]) -> list[int]:
+    return [i for start, stop in bounds for i in range(start, stop)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("all", spans((0, SIZE))),
+        ("auto", spans((0, 24), (28, 36))),
+        ("head.weight", spans((28, 36))),
+        (" head.bias ,stem.norm.weight", spans((24, 26), (36, 40))),
+        ("stem.", spans((0, 28))),
+        ("stem.norm.,head_scale", spans((24, 28), (40, 41))),
+        ("head.,head.bias", spans((28, 40))),
+    ],
+)
+def test_selected(parameters: str, expected: list[int]) -> None:
+    mask = selected(LAYOUT, parameters)
+    assert mask.dtype is torch.bool
+    assert mask.shape == (SIZE,)
+    assert torch.nonzero(mask).flatten().tolist() == expected
+    x = torch.full((SIZE,), 0.25)
+    changed = make_penalty("l2", LAYOUT, weight=1.0, parameters=parameters).prox(x, 1.0) != x
+    assert torch.equal(changed, mask)
+
+
+OPTIONS: dict[str, Any] = {"weight": 0.3, "ratio": 0.2, "lower": -0.1, "upper": 0.4, "radius": 0.9}
+
+
+def test_penalties_by_name() -> None:
+    layout = [("weight", (3, 4))]
+    expected: dict[str, Penalty] = {
+        "none": NoPenalty(),
+        "l1": L1(0.3),
+        "l2": SquaredL2(0.3),
+        "elastic-net": ElasticNet(0.3, 0.2),
+        "box": Box(-0.1, 0.4),
+        "l2-ball": L2Ball(0.9),
+        "simplex": Simplex(0.9),
+        "nonnegative": NonNegative(),
+    }
+    for name, penalty in expected.items():
+        assert make_penalty(name, layout, **OPTIONS) == penalty
+    rows = make_penalty("group-lasso", layout, **OPTIONS)
+    matrix = make_penalty("nuclear-norm", layout, **OPTIONS)
+    assert isinstance(rows, GroupLasso)
+    assert isinstance(matrix, NuclearNorm)
+    assert PENALTIES.keys() == {*expected, "group-lasso", "nuclear-norm"}
+    x = vector(3)
+    twins = [(rows, GroupLasso(0.3, [0] * 4 + [1] * 4 + [2] * 4)), (matrix, NuclearNorm(0.3, (3, 4)))]
+    for found, twin in twins:
+        assert torch.equal(found.prox(x, 0.7), twin.prox(x, 0.7))
+
+
+@pytest.mark.parametrize("parameters", ["auto", "all", "stem.", "head.weight", "head.,head_scale"])
+@pytest.mark.parametrize("name", ["l1", "l2", "elastic-net", "box", "l2-ball", "simplex", "nonnegative"])
+def test_one_penalty_acts_on_all_selected_parameters_together(name: str, parameters: str) -> None:
+    found = make_penalty(name, LAYOUT, **OPTIONS, parameters=parameters)
+    plain = make_penalty(name, [("all", (SIZE,))], **OPTIONS, parameters="all")
+    mask, x, slope = selected(LAYOUT, parameters), vector(4, dim=SIZE), vector(6, dim=SIZE)
+    assert isinstance(found, OnParameters) is (parameters != "all")
+    u = found.prox(x, 0.7)
+    assert torch.equal(u[mask], plain.prox(x[mask], 0.7))
+    assert torch.equal(u[~mask], x[~mask])
+    assert found.value(u) == pytest.approx(plain.value(u[mask]), rel=1e-14)
+    expected = math.hypot(plain.distance(u[mask], slope[mask]), float(slope[~mask].norm()))
+    assert found.distance(u, slope) == pytest.approx(expected, rel=1e-14)
+
+
+def test_groups_are_rows_or_columns_of_each_parameter() -> None:
+    x = torch.arange(1.0, SIZE + 1, dtype=torch.float64)
+    kernel, head = x[:24].view(2, 3, 4), x[28:36].view(4, 2)
+    rows = sum(math.sqrt(12) * kernel[i].norm() for i in range(2)) + sum(math.sqrt(2) * r.norm() for r in head)
+    columns = sum(math.sqrt(8) * kernel[:, i].norm() for i in range(3)) + sum(math.sqrt(4) * c.norm() for c in head.T)
+    for groups, expected in (("rows", rows), ("columns", columns)):
+        penalty = make_penalty("group-lasso", LAYOUT, weight=0.3, groups=groups)
+        assert penalty.value(x) == pytest.approx(0.3 * float(expected), rel=1e-14)
+    every = make_penalty("group-lasso", LAYOUT, weight=0.3, groups="rows", parameters="all")
+    alone = x[24:28].sum() + x[36:].sum()  # a row of a vector is one number
+    assert every.value(x) == pytest.approx(0.3 * float(rows + alone), rel=1e-14)
+    linear = [("weight", (1, 5)), ("bias", (1,))]
+    by_input = make_penalty("group-lasso", linear, weight=0.3, groups="columns")
+    assert by_input.value(x[:6]) == pytest.approx(0.3 * 15)  # l1 of 1, ..., 5
+
+
+def test_the_nuclear_norm_acts_on_each_matrix() -> None:
+    penalty, x = make_penalty("nuclear-norm", LAYOUT, weight=0.3), vector(9, dim=SIZE)
+    norms = [np.linalg.norm(part, "nuc") for part in (x[:24].view(2, 12), x[28:36].view(4, 2))]
+    assert penalty.value(x) == pytest.approx(0.3 * float(sum(norms)), rel=1e-13)
+    assert torch.equal(penalty.prox(x, 1.0)[28:36], NuclearNorm(0.3, (4, 2)).prox(x[28:36], 1.0))
+
+
+def test_none_needs_no_matrix() -> None:
+    assert make_penalty("none", [("bias", (3,))]) == NoPenalty()
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: L1(-1), "weight must be >= 0 and finite, got -1"),
+        (lambda: SquaredL2(math.nan), "weight .* got nan"),
+        (lambda: ElasticNet(-0.1, 0.5), "weight .* got -0.1"),
+        (lambda: ElasticNet(1, 1.1), r"ratio must be in \[0, 1\], got 1.1"),
+        (lambda: ElasticNet(1, math.nan), "ratio .* got nan"),
+        (lambda: GroupLasso(math.inf, [0]), "weight .* got inf"),
+        (lambda: GroupLasso(1, []), "groups must be"),
+        (lambda: GroupLasso(1, [0.5, 1]), "groups must be .* got torch.float32"),  # type: ignore[list-item]
+        (lambda: GroupLasso(1, torch.zeros(2, 2, dtype=torch.int64)), r"groups must be .* shape \(2, 2\)"),
+        (lambda: GroupLasso(1, [0, 1]).value(torch.zeros(3)), r"2 coordinates, got x of shape \(3,\)"),
+        (lambda: NuclearNorm(-1, (2, 2)), "weight .* got -1"),
+        (lambda: NuclearNorm(1, (4,)), r"shape must have two axes .* got \(4,\)"),
+        (lambda: NuclearNorm(1, (0, 4)), r"shape .* got \(0, 4\)"),
+        (lambda: NuclearNorm(1, (2, 2)).prox(torch.zeros(5), 1.0), r"4 entries, got x of \(5,\)"),
+        (lambda: Box(1, 0), r"lower must be <= upper, got \[1, 0\], an empty set"),
+        (lambda: Box(math.inf, math.inf), "an empty set"),
+        (lambda: Box(-math.inf, -math.inf), "an empty set"),
+        (lambda: Box(math.nan, 1), r"numbers, got \[nan, 1\]"),
+        (lambda: Box(0, math.nan), r"numbers, got \[0, nan\]"),
+        (lambda: Box(-math.inf, math.inf), "must be finite"),
+        (lambda: L2Ball(-1), "radius must be >= 0 .* got -1"),
+        (lambda: L2Ball(math.nan), "radius .* got nan"),
+        (lambda: Simplex(0), "total must be > 0 and finite, got 0"),
+        (lambda: Simplex(math.nan), "total .* got nan"),
+        (lambda: L1(1).prox(torch.zeros(2), -0.1), "step must be >= 0 and finite, got -0.1"),
+        (lambda: NoPenalty().prox(torch.zeros(2), math.nan), "step .* got nan"),
+        (lambda: OnParameters(4, [(slice(0, 5), L1(1))]), r"got slice\(0, 5, None\)"),
+        (lambda: OnParameters(4, [(slice(-1, 4), L1(1))]), r"got slice\(-1, 4, None\)"),
+        (lambda: OnParameters(4, [(slice(2, 2), L1(1))]), "not empty"),
+        (lambda: OnParameters(4, [(slice(0, 4, 2), L1(1))]), "step 1"),
+        (lambda: OnParameters(4, [(torch.tensor([1, 4]), L1(1))]), r"coordinates 1 to 4, allowed are those in \[0, 4"),
+        (lambda: OnParameters(4, [(torch.tensor([-1]), L1(1))]), "coordinates -1 to -1"),
+        (lambda: OnParameters(4, [(torch.tensor([0.0]), L1(1))]), "got torch.float32"),
+        (lambda: OnParameters(4, [(torch.tensor([2, 2]), L1(1))]), "coordinate 2 once more in part 0"),
+        (lambda: OnParameters(4, [(slice(0, 2), L1(1)), (torch.tensor([1]), L1(1))]), "coordinate 1 .* in part 1"),
+        (lambda: OnParameters(4, []).value(torch.zeros(3)), r"shape \(4,\), got \(3,\)"),
+        (lambda: make_penalty("l0", LAYOUT), "penalty 'l0': allowed are none, l1,"),
+        (lambda: make_penalty("l1", LAYOUT, parameters="head"), "got 'head', allowed .* of: stem.conv.weight,"),
+        (lambda: make_penalty("l1", LAYOUT, parameters="head.,"), "got ''"),
+        (lambda: selected([("bias", (3,))], "auto"), "parameters='auto' leaves out .* bias"),
+        (lambda: make_penalty("simplex", LAYOUT, radius=0.0), "radius, the sum of .* got 0.0"),
+        (lambda: make_penalty("group-lasso", LAYOUT, groups="blocks"), "'rows' or 'columns', got 'blocks'"),
+        (lambda: make_penalty("group-lasso", LAYOUT, groups="columns", parameters="head."), "'head.bias' of shape"),
+        (lambda: make_penalty("nuclear-norm", LAYOUT, parameters="all"), "'stem.norm.weight' .* is not a matrix"),
+    ],
+)
+def test_bad_arguments(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,116 @@
+"""Losses of single samples, and the smooth part of a composite objective, against NumPy and finite differences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from problems.models import build_model
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.composite import LinearObjective, linear_features, linear_smoothness
+
+each_loss = pytest.mark.parametrize("name", SAMPLE_LOSSES)
+
+
+def losses(name: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Of labels 0 and 1, which the squared error takes for -1 and +1."""
+    if name == "cross-entropy":
+        return np.logaddexp(0, scores) - labels * scores
+    return (scores - np.where(labels == 1, 1.0, -1.0)) ** 2 / 2
+
+
+def test_their_names() -> None:
+    assert list(SAMPLE_LOSSES) == ["cross-entropy", "squared-error"]
+
+
+@each_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_values_slopes_and_curvatures(name: str, dtype: torch.dtype) -> None:
+    loss, rng = SAMPLE_LOSSES[name], np.random.default_rng(3)
+    numbers, labels = rng.normal(0, 3, 12), (np.arange(12) % 3 == 0).astype(float)
+    scores, targets = torch.tensor(numbers, dtype=dtype, requires_grad=True), torch.tensor(labels, dtype=dtype)
+    tolerance = 1e-6 if dtype is torch.float32 else 1e-14
+    each = loss.each(scores, targets)
+    assert each.dtype is dtype
+    np.testing.assert_allclose(each.detach(), losses(name, numbers, labels), rtol=10 * tolerance, atol=tolerance)
+    each.mean().backward()
+    slope = loss.slope(scores.detach(), targets)
+    torch.testing.assert_close(slope, scores.grad, rtol=10 * tolerance, atol=tolerance)
+    assert slope.dtype is dtype
+
+
+@each_loss
+def test_the_curvature_is_the_largest_second_derivative(name: str) -> None:
+    grid = torch.linspace(-6, 6, 2401, dtype=torch.float64)
+    for label in (0.0, 1.0):
+        slopes = SAMPLE_LOSSES[name].slope(grid, torch.full_like(grid, label)) * len(grid)
+        largest = float((slopes.diff() / grid.diff()).max())
+        # the logistic one is attained at 0
+        assert largest == pytest.approx(SAMPLE_LOSSES[name].curvature, rel=1e-5)
+
+
+def test_squared_errors_in_numbers() -> None:
+    scores, labels = torch.tensor([0.0, 3.0, -1.0]), torch.tensor([1.0, 0.0, 0.0])
+    assert SAMPLE_LOSSES["squared-error"].each(scores, labels).tolist() == [0.5, 8.0, 0.0]
+    torch.testing.assert_close(SAMPLE_LOSSES["squared-error"].slope(scores, labels) * 3, torch.tensor([-1.0, 4.0, 0.0]))
+
+
+# The smooth part of a composite objective.
+
+
+@pytest.mark.parametrize(("name", "width"), [("linear", 7), ("linear-no-intercept", 6), ("mlp", None)])
+def test_the_features_of_a_linear_model_are_the_gradients_of_its_scores(name: str, width: int | None) -> None:
+    features = torch.randn(4, 2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    module = build_model(name, (2, 3), 0).double()
+    rows = linear_features(module, features)
+    if width is None:
+        assert rows is None
+        assert linear_smoothness(module, features, SAMPLE_LOSSES["cross-entropy"]) is None
+        return
+    assert rows.shape == (4, width)
+    for i in range(4):
+        gradients = torch.autograd.grad(module(features[i : i + 1])[0], list(module.parameters()))
+        assert torch.equal(rows[i], torch.cat([part.flatten() for part in gradients]))
+    second = float(np.linalg.eigvalsh((rows.T @ rows / 4).numpy())[-1])
+    for loss in SAMPLE_LOSSES.values():
+        assert linear_smoothness(module, features, loss) == pytest.approx(loss.curvature * second, rel=1e-6)
+
+
+@each_loss
+def test_the_objective_is_a_weighted_sum_with_a_ridge(name: str) -> None:
+    rng, h = np.random.default_rng(2), 1e-6
+    rows, labels, weights, ridge = (
+        rng.normal(size=(9, 4)),
+        np.arange(9) % 2,
+        rng.random(9),
+        np.array([0.3, 0.0, 0.1, 0.5]),
+    )
+    tensors = [torch.tensor(array) for array in (rows, labels, weights)]
+    objective = LinearObjective(*tensors, SAMPLE_LOSSES[name], torch.tensor(ridge))
+
+    def value(x: np.ndarray) -> float:
+        return float(weights @ losses(name, rows @ x, labels) + (ridge * x**2).sum() / 2)
+
+    x = rng.normal(size=4)
+    found, gradient = objective(torch.tensor(x))
+    assert found == pytest.approx(value(x), rel=1e-14)
+    expected = [(value(x + h * e) - value(x - h * e)) / (2 * h) for e in np.eye(4)]
+    np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+    second = SAMPLE_LOSSES[name].curvature * rows.T @ np.diag(weights) @ rows
+    curvature = float(np.linalg.eigvalsh(second + np.diag(ridge))[-1])
+    assert curvature <= objective.lipschitz < 1.02 * (np.linalg.eigvalsh(second)[-1] + 0.5)
+    assert objective.convexity == 0.0
+
+
+def test_the_objective_is_computed_in_float64() -> None:
+    rows, labels = torch.tensor([[0.1, 0.7]]), torch.tensor([1.0])
+    objective = LinearObjective(rows, labels, torch.ones(1), SAMPLE_LOSSES["cross-entropy"], torch.full((2,), 0.25))
+    value, gradient = objective(torch.tensor([1.0, 1.0], dtype=torch.float64))
+    score = float(np.float32(0.1)) + float(np.float32(0.7))
+    assert value == pytest.approx(math.log1p(math.exp(-score)) + 0.25, rel=1e-15)
+    assert gradient.dtype is torch.float64
+    assert objective.convexity == 0.25

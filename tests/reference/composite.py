@@ -1,0 +1,417 @@
+"""Plain NumPy reference of composite federated learning and of three baselines, in float64, one function a round.
+
+Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Algorithm 1, problem (6). Baselines:
+FedMid and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA
+(Bao, Crawshaw, Luo, Liu, ICML 2022). The data: Synthetic(alpha, beta) of Li et al. (MLSys 2020), made binary.
+
+min_x f(x) + g(x), f = the plain mean over the clients of f_i, g convex, known by its prox: a `prox(x, step)` returns
+P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
+
+    symbol in the paper                        name here
+    n, m, d; theta_1, theta_2                  `num_clients`, samples a client, `dim`; weight of `l1`, `ridge`
+    tau, eta, eta_g, eta~ = eta eta_g tau      `tau`, `eta`, `eta_g`, `Composite.step`
+    x_bar^r; P_{eta~ g}(x_bar^r)               `Composite.x_bar`; `composite_point`
+    z_hat_{i,t}, z_{i,t}                       `z_hat`, `z`
+    c_i^r; mean over t of grad f_i(z_{i,t})    `Composite.corrections`; `Composite.gradients`
+    B_{i,t}                                    `rows(i, t)`
+
+Where this is not the text of the paper: the ridge of (6) is part of every f_i, so that g is the l1 norm alone; eta
+may change from round to round; a round that lost a client is discarded (see `composite_round`).
+
+Nothing is random in the algorithms: the caller supplies rows(client, t), the samples of the batch of that client at
+local step t of the round, None for all of them; t counts from 0 in every round. `synthetic` takes its generator.
+Averages over clients are plain. No argument is changed in place.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from .minimax import Array, Index, Rows
+
+Prox = Callable[[Array, float], Array]  # x (d,), step -> (d,)
+LocalParameter = Callable[[int, float], float]  # t, eta -> the prox parameter after local step t
+
+
+# Problem.
+
+
+class Smooth:
+    """f of (6): features[i] (n_i, d), labels[i] (n_i,); f_i = mean over the samples of the loss + ridge/2 ||x||^2.
+
+    loss "logistic": ln(1 + exp(-b a.x)), b in {-1, +1}; "squared": (a.x - b)^2 / 2.
+    """
+
+    def __init__(
+        self, features: Sequence[Array], labels: Sequence[Array], ridge: float = 0.0, loss: str = "logistic"
+    ) -> None:
+        if loss not in ("logistic", "squared"):
+            raise ValueError(f"unknown loss {loss!r}")
+        self.features = [np.asarray(A, dtype=np.float64) for A in features]
+        self.labels = [np.asarray(b, dtype=np.float64) for b in labels]
+        self.ridge, self.loss = ridge, loss
+        self.num_clients, self.dim = len(self.features), self.features[0].shape[1]
+
+    def samples(self, i: int, rows: Index | None = None) -> tuple[Array, Array]:
+        """The chosen samples: features (rows, d), labels (rows,)."""
+        chosen = slice(None) if rows is None else np.asarray(rows, dtype=int)
+        return self.features[i][chosen], self.labels[i][chosen]
+
+    def value(self, i: int, x: Array, rows: Index | None = None) -> float:
+        """f_i(x), the mean over the samples `rows`."""
+        A, b = self.samples(i, rows)
+        s = A @ x
+        losses = np.logaddexp(0.0, -b * s) if self.loss == "logistic" else (s - b) ** 2 / 2.0
+        return float(losses.mean() + self.ridge / 2.0 * (x @ x))
+
+    def gradient(self, i: int, x: Array, rows: Index | None = None) -> Array:
+        """grad f_i(x), (d,)."""
+        A, b = self.samples(i, rows)
+        s = A @ x
+        slopes = -b * (1.0 - np.tanh(b * s / 2.0)) / 2.0 if self.loss == "logistic" else s - b
+        return slopes @ A / len(b) + self.ridge * x
+
+    def mean_value(self, x: Array) -> float:
+        """f(x)."""
+        return float(np.mean([self.value(i, x) for i in range(self.num_clients)]))
+
+    def mean_gradient(self, x: Array) -> Array:
+        """grad f(x), (d,)."""
+        return np.mean([self.gradient(i, x) for i in range(self.num_clients)], axis=0)
+
+    def smoothness(self, clients: Sequence[int] | None = None) -> float:
+        """L of the mean of f_i over `clients` (None: all): largest eigenvalue of the mean of a a^T, / 4 if logistic."""
+        chosen = range(self.num_clients) if clients is None else clients
+        second = np.mean([self.features[i].T @ self.features[i] / len(self.features[i]) for i in chosen], axis=0)
+        curvature = 0.25 if self.loss == "logistic" else 1.0
+        return float(curvature * np.linalg.eigvalsh(second)[-1] + self.ridge)
+
+
+def synthetic(
+    rng: np.random.Generator, clients: int, samples: int, alpha: float, beta: float, dim: int = 60
+) -> tuple[list[Array], list[Array]]:
+    """Synthetic(alpha, beta) with labels in {-1, +1}: features[i] (samples, dim) of unit norm, labels[i] (samples,).
+
+    Client i draws, in this order: u ~ N(0, alpha) and B ~ N(0, beta), alpha and beta variances; the label vector
+    w ~ N(u, 1) (dim,), the intercept c ~ N(u, 1), the centre v ~ N(B, 1) (dim,); a ~ N(v, diag(j^-1.2)). The label is
+    the sign of w.a + c before a is scaled to norm 1.
+    """
+    spread = np.arange(1, dim + 1) ** -0.6
+    features, labels = [], []
+    for _ in range(clients):
+        u, B = rng.normal(0.0, np.sqrt(alpha)), rng.normal(0.0, np.sqrt(beta))
+        w, c, v = rng.normal(u, 1.0, dim), rng.normal(u, 1.0), rng.normal(B, 1.0, dim)
+        A = v + spread * rng.normal(size=(samples, dim))
+        labels.append(np.where(A @ w + c >= 0.0, 1.0, -1.0))
+        features.append(A / np.linalg.norm(A, axis=1, keepdims=True))
+    return features, labels
+
+
+# Penalties: each returns its prox. `weight` multiplies g; of a set it is the projection, whatever the step.
+
+
+def none() -> Prox:
+    """g = 0."""
+    return lambda x, step: x.copy()
+
+
+def l1(weight: float) -> Prox:
+    """g = weight sum |x_j|."""
+    return lambda x, step: np.sign(x) * np.maximum(np.abs(x) - step * weight, 0.0)
+
+
+def squared_l2(weight: float) -> Prox:
+    """g = weight/2 ||x||^2."""
+    return lambda x, step: x / (1.0 + step * weight)
+
+
+def elastic_net(weight: float, ratio: float) -> Prox:
+    """g = weight (ratio sum |x_j| + (1 - ratio)/2 ||x||^2)."""
+    shrink, scale = l1(weight * ratio), squared_l2(weight * (1.0 - ratio))
+    return lambda x, step: scale(shrink(x, step), step)
+
+
+def group_lasso(weight: float, groups: Sequence[Index]) -> Prox:
+    """g = weight sum over the groups of sqrt(size) ||x_group||; the groups are disjoint, other entries are free."""
+
+    def prox(x: Array, step: float) -> Array:
+        result = x.copy()
+        for group in groups:
+            part = x[np.asarray(group, dtype=int)]
+            norm, threshold = np.linalg.norm(part), step * weight * np.sqrt(len(part))
+            result[np.asarray(group, dtype=int)] = 0.0 if norm <= threshold else (1.0 - threshold / norm) * part
+        return result
+
+    return prox
+
+
+def box(low: float, high: float) -> Prox:
+    """g = 0 where low <= x_j <= high for all j."""
+    return lambda x, step: np.minimum(np.maximum(x, low), high)
+
+
+def nonnegative() -> Prox:
+    """g = 0 where all x_j >= 0."""
+    return lambda x, step: np.maximum(x, 0.0)
+
+
+def l2_ball(radius: float) -> Prox:
+    """g = 0 where ||x|| <= radius."""
+    return lambda x, step: x * min(1.0, radius / max(np.linalg.norm(x), radius))
+
+
+def simplex(total: float = 1.0) -> Prox:
+    """g = 0 where all x_j >= 0 and sum x_j = total: max(x - shift, 0), the shift by sorting."""
+
+    def prox(x: Array, step: float) -> Array:
+        down = np.sort(x)[::-1]
+        shifts = (np.cumsum(down) - total) / np.arange(1, len(x) + 1)
+        return np.maximum(x - shifts[np.flatnonzero(down > shifts)[-1]], 0.0)
+
+    return prox
+
+
+def nuclear_norm(weight: float, shape: tuple[int, int]) -> Prox:
+    """g = weight sum of the singular values of x as a matrix of this shape, row by row."""
+
+    def prox(x: Array, step: float) -> Array:
+        U, values, V = np.linalg.svd(x.reshape(shape), full_matrices=False)
+        return ((U * np.maximum(values - step * weight, 0.0)) @ V).ravel()
+
+    return prox
+
+
+# Optimum.
+
+
+def optimum(problem: Smooth, prox: Prox, tolerance: float = 1e-15, limit: int = 100_000) -> Array:
+    """x*, (d,): accelerated proximal gradient with step 1 / L; the momentum restarts where it points uphill.
+
+    Ends where ||x - P_{g/L}(x - grad f(x)/L)|| <= tolerance max(1, ||x||).
+    """
+    step = 1.0 / problem.smoothness()
+    x = y = np.zeros(problem.dim)
+    momentum = 1.0
+    for _ in range(limit):
+        new = prox(y - step * problem.mean_gradient(y), step)
+        if np.linalg.norm(new - y) <= tolerance * max(1.0, float(np.linalg.norm(new))):
+            return new
+        if (y - new) @ (new - x) > 0.0:
+            y, momentum = new, 1.0
+        else:
+            grown = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
+            y, momentum = new + (momentum - 1.0) / grown * (new - x), grown
+        x = new
+    raise RuntimeError("the optimum was not reached")
+
+
+def optimality(x: Array, best: Array) -> float:
+    """||x - x*|| / ||x*||, the metric of the experiments."""
+    return float(np.linalg.norm(x - best) / np.linalg.norm(best))
+
+
+# Algorithm 1.
+
+
+class Composite(NamedTuple):
+    """The state between two rounds, see `composite_start`. The server keeps x_bar, client i its rows of the rest."""
+
+    x_bar: Array  # (d,) pre-proximal
+    corrections: Array  # (n, d) c_i
+    gradients: Array  # (n, d) mean over t of the gradients of the round that made x_bar
+    step: float | None  # eta~ of the round that made x_bar; None before the first round: that of the first round
+
+
+def composite_start(problem: Smooth, x_bar: Array) -> Composite:
+    """The state before the first round, x_bar (d,)."""
+    zeros = np.zeros((problem.num_clients, len(x_bar)))
+    return Composite(x_bar, zeros, zeros, None)
+
+
+def composite_point(state: Composite, prox: Prox) -> Array:
+    """P_{eta~ g}(x_bar), (d,): the output after a round."""
+    if state.step is None:
+        raise ValueError("no round was played")
+    return prox(state.x_bar, state.step)
+
+
+def growing(t: int, eta: float) -> float:
+    """(t + 1) eta: line 11 of Algorithm 1."""
+    return (t + 1) * eta
+
+
+def composite_round(
+    problem: Smooth,
+    state: Composite,
+    prox: Prox,
+    rows: Rows,
+    tau: int,
+    eta: float,
+    eta_g: float = 1.0,
+    local: LocalParameter = growing,
+    delivered: Collection[int] | None = None,
+    partial: str = "discard",
+) -> Composite:
+    """One round of Algorithm 1.
+
+    The round starts at the prox of x_bar with the eta~ of the round that made it; all else uses this round's eta.
+    With one client and tau = 1 that is proximal gradient descent with steps eta eta_g that may change.
+
+    `delivered` are the clients whose z_hat_tau reached the server, None: all. If one is missing the round is
+    discarded: the state is returned as it was. Two other rules, to show why: `partial` "keep" lets the server average
+    those that delivered, the others keep their correction; with "update" the others change theirs as well.
+    """
+    if partial not in ("discard", "keep", "update"):
+        raise ValueError(f"unknown rule {partial!r}")
+    clients = range(problem.num_clients)
+    arrived = clients if delivered is None else sorted(set(delivered))
+    step = eta * eta_g * tau
+    start = prox(state.x_bar, step if state.step is None else state.step)
+    ends, gradients = [], []
+    for i in clients:
+        z_hat, z, seen = start, start, []
+        for t in range(tau):
+            seen.append(problem.gradient(i, z, rows(i, t)))
+            z_hat = z_hat - eta * (seen[-1] + state.corrections[i])
+            z = prox(z_hat, local(t, eta))
+        ends.append(z_hat)
+        gradients.append(np.mean(seen, axis=0))
+    if not arrived or (len(arrived) < problem.num_clients and partial == "discard"):
+        return state
+    x_bar = start + eta_g * (np.mean([ends[i] for i in arrived], axis=0) - start)
+    corrections, kept = state.corrections.copy(), state.gradients.copy()
+    for i in clients if partial == "update" else arrived:
+        corrections[i] = (start - x_bar) / step - gradients[i]
+        kept[i] = gradients[i]
+    return Composite(x_bar, corrections, kept, step)
+
+
+# FedMid.
+
+
+def fedmid_round(
+    problem: Smooth,
+    x: Array,
+    prox: Prox,
+    rows: Rows,
+    tau: int,
+    eta: float,
+    eta_g: float = 1.0,
+    server: str = "round",
+) -> Array:
+    """One round of FedMid with the Euclidean distance, x (d,) -> (d,).
+
+    Local step: z <- P_{eta g}(z - eta grad f_i(z)). The server: the prox of x + eta_g (mean z_tau - x), its parameter
+    by `server`: "round" eta_g eta tau, "step" eta_g eta, "none" no prox.
+    """
+    parameters = {"round": eta_g * eta * tau, "step": eta_g * eta, "none": None}
+    if server not in parameters:
+        raise ValueError(f"unknown rule {server!r}")
+    ends = []
+    for i in range(problem.num_clients):
+        z = x
+        for t in range(tau):
+            z = prox(z - eta * problem.gradient(i, z, rows(i, t)), eta)
+        ends.append(z)
+    mean, parameter = x + eta_g * (np.mean(ends, axis=0) - x), parameters[server]
+    return mean if parameter is None else prox(mean, parameter)
+
+
+# FedDA.
+
+
+class FedDA(NamedTuple):
+    """The state between two rounds; it starts at the first point, with step 0."""
+
+    z: Array  # (d,) the dual average: the first point minus all steps
+    step: float = 0.0  # sum over the rounds so far of eta_g eta tau
+
+
+def fedda_point(state: FedDA, prox: Prox) -> Array:
+    """P_{step g}(z), (d,): the output after a round."""
+    return prox(state.z, state.step)
+
+
+def fedda_round(
+    problem: Smooth, state: FedDA, prox: Prox, rows: Rows, tau: int, eta: float, eta_g: float = 1.0
+) -> FedDA:
+    """One round of FedDA (FedDualAvg) with the Euclidean distance.
+
+    Local step: the gradient is taken at P_{(step + eta t) g}(z_i), then z_i <- z_i - eta gradient. The server:
+    z + eta_g (mean z_i - z), and step + eta_g eta tau.
+    """
+    ends = []
+    for i in range(problem.num_clients):
+        z = state.z
+        for t in range(tau):
+            z = z - eta * problem.gradient(i, prox(z, state.step + eta * t), rows(i, t))
+        ends.append(z)
+    return FedDA(state.z + eta_g * (np.mean(ends, axis=0) - state.z), state.step + eta_g * eta * tau)
+
+
+# Fast-FedDA.
+
+
+class FastFedDA(NamedTuple):
+    """The state between two rounds, both sums averaged over the clients, see `fast_fedda_start`."""
+
+    first: Array  # (d,) x_0
+    gradients: Array  # (d,) G: the sum of all gradients
+    points: Array  # (d,) X: the sum of the points where they were taken
+    count: int = 0  # t: how many
+
+
+def fast_fedda_start(x: Array) -> FastFedDA:
+    """The state before the first round, x (d,)."""
+    return FastFedDA(x, np.zeros_like(x), np.zeros_like(x))
+
+
+def fast_fedda_point(state: FastFedDA, prox: Prox, gamma: float, mu: float) -> Array:
+    """w_t = argmin_w <G, w> + t g(w) - mu/2 <X, w> + (mu t/2 + gamma)/2 ||w||^2 - gamma <x_0, w>, (d,)."""
+    dual = gamma * state.first + mu / 2.0 * state.points - state.gradients
+    return fast_fedda_prox(dual, state.count, prox, gamma, mu)
+
+
+def fast_fedda_prox(dual: Array, count: int, prox: Prox, gamma: float, mu: float) -> Array:
+    """w_t from D = gamma x_0 + mu/2 X - G: P_{t/s g}(D/s) with s = mu t/2 + gamma; 1/s is the falling step size."""
+    s = mu * count / 2.0 + gamma
+    return prox(dual / s, count / s)
+
+
+def fast_fedda_round(
+    problem: Smooth, state: FastFedDA, prox: Prox, rows: Rows, tau: int, gamma: float, mu: float
+) -> FastFedDA:
+    """One round of Fast-FedDA with all weights 1, for mu-strongly convex f: two vectors each way.
+
+    Local step: the gradient is taken at w_t; both are added to the client's sums, which begin at the server's. The
+    server averages the sums. The usual gamma is 1/eta, the usual mu is the ridge.
+    """
+    ends = []
+    for i in range(problem.num_clients):
+        own = state
+        for t in range(tau):
+            w = fast_fedda_point(own, prox, gamma, mu)
+            g = problem.gradient(i, w, rows(i, t))
+            own = FastFedDA(own.first, own.gradients + g, own.points + w, own.count + 1)
+        ends.append(own)
+    return FastFedDA(
+        state.first,
+        np.mean([end.gradients for end in ends], axis=0),
+        np.mean([end.points for end in ends], axis=0),
+        state.count + tau,
+    )
+
+
+def fast_fedda_dual_round(
+    problem: Smooth, dual: Array, count: int, prox: Prox, rows: Rows, tau: int, gamma: float, mu: float
+) -> tuple[Array, int]:
+    """The same with one vector each way: D (d,) and t -> both after the round. D starts at gamma x_0, t at 0."""
+    ends = []
+    for i in range(problem.num_clients):
+        own = dual
+        for t in range(tau):
+            w = fast_fedda_prox(own, count + t, prox, gamma, mu)
+            own = own + mu / 2.0 * w - problem.gradient(i, w, rows(i, t))
+        ends.append(own)
+    return np.mean(ends, axis=0), count + tau

@@ -1,0 +1,394 @@
+"""``max-retries``: a strategy that needs every client asks one without a good reply again; a lost round leaves no
+trace, and a client that stays away ends the run by name with its last good round saved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MessageType
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.files import read_tensors
+from apps.registry import ALGORITHMS
+from apps.resources import federated_data, new_model
+from apps.server_app import RunFailedError
+from apps.server_app import app as server_app
+from payloads.composite import SMOOTHNESS, Smoothness
+from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
+from simulations.engine import FIRST_NODE_ID, task_identity
+from strategies.roster import StrategyError
+from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
+from tests.battery.federation import Exchange, Run, flat_config, model_of, serve
+from tests.reference.minimax import Array
+
+SITES, ROUNDS, VECTOR = 4, 6, (DIM + 1) * 8
+NEVER_RAN, REPLY_LOST, SILENCE = "the client never ran", "its reply was lost", "no answer"
+# (round, partition, phase, attempt from 1) -> one of these, or "" for a good reply
+Fate = Callable[[int, int, str, int], str]
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> dict[str, Scalar]:
+    return {**save_sites(tmp_path / "data.npz"), "batch-size": 4, "num-server-rounds": ROUNDS}
+
+
+class Lossy(Recorder):
+    """A grid on which messages fail on their way to a client or back."""
+
+    def __init__(self, *args: Any, fate: Fate, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fate = fate
+        self.attempts: list[tuple[int, str, int]] = []  # round, phase and partition of each train message
+        self.fates: list[str] = []
+        self.silent: list[str] = []
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return super().pull_messages([i for i in message_ids if i not in self.silent])
+
+    def _answer(self, message: Message) -> Message:
+        if message.metadata.message_type != MessageType.TRAIN:
+            return super()._answer(message)
+        config = message.content.config_records[CONFIG]
+        key = int(config[ROUND]), str(config.get(PHASE, "")), message.metadata.dst_node_id - FIRST_NODE_ID
+        self.attempts.append(key)
+        fate = self.fate(key[0], key[2], key[1], self.attempts.count(key))
+        self.fates.append(fate)
+        if fate == NEVER_RAN:
+            return self._stamped(Message(Error(2, fate), reply_to=message))
+        if fate == SILENCE:
+            self.silent.append(message.metadata.message_id)
+        reply = super()._answer(message)
+        return self._stamped(Message(Error(3, fate), reply_to=message)) if fate == REPLY_LOST else reply
+
+
+def play(folder: Path, flat: dict[str, Scalar], fate: Fate = lambda *where: "", **options: Any) -> Played:
+    return Played(folder, {**flat}, SITES, grid=Lossy, fate=fate, **options)
+
+
+def only(server_round: int, partition: int, how: str, times: int = 10**6, phase: str = "") -> Fate:
+    """One client fails in one exchange, the first so many times."""
+    where = (server_round, partition, phase)
+    return lambda r, i, name, attempt: how if (r, i, name) == where and attempt <= times else ""
+
+
+def twenty_percent(seed: int) -> Fate:
+    rng = np.random.default_rng(seed)
+    return lambda *where: str(rng.choice([NEVER_RAN, REPLY_LOST])) if rng.random() < 0.2 else ""
+
+
+def x_bars(one: Played) -> list[bytes]:
+    """What each round's clients got, retries included."""
+    assert all(len({model.tobytes() for model in models_of(one, r)}) == 1 for r in range(1, one.rounds + 1))
+    return [model.tobytes() for model in one.sent]
+
+
+def models_of(one: Played, server_round: int) -> list[Array]:
+    return [model_of(exchange.message)[0] for exchange in one.exchanges(server_round)]
+
+
+def states(one: Played) -> dict[tuple[int, int], tuple[bytes, ...]]:
+    """What every client kept of every round in the end."""
+    return {
+        where: tuple(array.tobytes() for array in state.arrays().values()) for where, state in one.grid.states.items()
+    }
+
+
+# A fault leaves no trace.
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_random_faults_change_nothing(dtype: str, seed: int, data: dict[str, Scalar], tmp_path: Path) -> None:
+    flat: dict[str, Scalar] = {**data, "dtype": dtype, "num-server-rounds": 12, "max-retries": 20}
+    whole, lossy = play(tmp_path, flat), play(tmp_path, flat, twenty_percent(seed))
+    assert min(lossy.grid.fates.count(how) for how in (NEVER_RAN, REPLY_LOST)) >= 3
+    assert len(lossy.grid.attempts) > len(whole.grid.attempts) == SITES * 13
+    assert x_bars(lossy) == x_bars(whole)
+    assert states(lossy) == states(whole)
+    assert len(states(whole)) == SITES * 12
+    assert lossy.run.model_bytes == whole.run.model_bytes
+    for line, other in zip(lossy.run.lines, whole.run.lines, strict=True):
+        assert line["dropped"] == {}
+        assert {k: line[k] for k in ("objective", "optimality")} == {k: other[k] for k in ("objective", "optimality")}
+
+
+@pytest.mark.parametrize("how", [NEVER_RAN, REPLY_LOST, SILENCE])
+@pytest.mark.parametrize("server_round", [1, 2, ROUNDS])
+def test_a_fault_of_either_kind_in_any_round(
+    how: str, server_round: int, data: dict[str, Scalar], tmp_path: Path
+) -> None:
+    """Three retries are the default."""
+    whole, lossy = play(tmp_path, data), play(tmp_path, data, only(server_round, 2, how, times=3))
+    assert [lossy.grid.attempts.count((server_round, "", i)) for i in range(SITES)] == [1, 1, 4, 1]
+    assert x_bars(lossy) == x_bars(whole)
+    assert states(lossy) == states(whole)
+    assert lossy.run.model_bytes == whole.run.model_bytes
+
+
+def test_the_replies_of_a_retried_round_are_in_order(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """All fail at first, each another number of times."""
+    fate: Fate = lambda r, i, phase, attempt: REPLY_LOST if r == 3 and attempt <= 3 - i else ""  # noqa: E731
+    whole, lossy = play(tmp_path, data), play(tmp_path, data, fate)
+    asked = [i for r, phase, i in lossy.grid.attempts if r == 3]
+    assert asked == [0, 1, 2, 3, 0, 1, 2, 0, 1, 0]  # never one that has answered
+    assert lossy.run.model_bytes == whole.run.model_bytes
+
+
+def stale(exchange: Exchange) -> Message:
+    """A reply with content, of another round."""
+    exchange.reply.content.metric_records[METRICS][ROUND] = 99
+    return exchange.reply
+
+
+def test_the_bytes_of_a_retried_round(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """Every message and every reply with content counts, and nobody was dropped."""
+    seen: list[Exchange] = []
+
+    def tamper(exchange: Exchange) -> Message:
+        seen.append(exchange)
+        first = [(e.server_round, e.partition) for e in seen].count((2, 1)) == 1
+        return stale(exchange) if (exchange.server_round, exchange.partition) == (2, 1) and first else exchange.reply
+
+    one = play(tmp_path, data, only(4, 3, REPLY_LOST, times=2), tamper=tamper)
+    down, up = ([line[key] // VECTOR for line in one.run.lines[1:]] for key in ("bytes_down", "bytes_up"))
+    assert down == [4, 4 + 1, 4, 4 + 2, 4, 4]
+    assert up == [4, 4 + 1, 4, 4, 4, 4]  # an error has no content
+    assert [line["clients_asked"] for line in one.run.lines[1:]] == [SITES] * ROUNDS
+    assert [line["clients_answered"] for line in one.run.lines[1:]] == [SITES] * ROUNDS
+    assert [line["dropped"] for line in one.run.lines] == [{}] * (ROUNDS + 1)
+    assert one.run.result["bytes_down"] == sum(line["bytes_down"] for line in one.run.lines)
+    for r in (2, 4):
+        messages = [exchange.message.content for exchange in one.exchanges(r)]
+        assert one.run.lines[r]["bytes_down"] == sum(map(count_bytes, messages))
+
+
+# A client that stays away.
+
+
+def refusal(how: str, server_round: int, partition: int, retries: int = 3, where: str = "") -> str:
+    return (
+        f"round {server_round}: partition {partition} gave no good reply, max-retries is {retries}: {where}{how}; "
+        "Composite keeps corrections that add up to zero over all clients only"
+    )
+
+
+@pytest.mark.parametrize("how", [NEVER_RAN, REPLY_LOST])
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_after_max_retries_the_run_ends_by_name(
+    retries: int, how: str, data: dict[str, Scalar], tmp_path: Path
+) -> None:
+    flat = {**data, "max-retries": retries}
+    with pytest.raises(RunFailedError) as failed:
+        play(tmp_path, flat, only(3, 2, how))
+    assert str(failed.value) == refusal(how, 3, 2, retries)
+    path = tmp_path / "run-0"
+    assert json.loads((path / "failure.json").read_text("utf-8"))["reason"] == str(failed.value)
+    assert [line["round"] for line in Run(path).lines] == [0, 1, 2]
+    assert not (path / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("last", [NEVER_RAN, SILENCE])
+def test_the_reason_is_the_last_attempt_s(last: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+    def fate(r: int, i: int, phase: str, attempt: int) -> str:
+        return [REPLY_LOST, REPLY_LOST, last][attempt - 1] if (r, i) == (2, 1) else ""
+
+    with pytest.raises(RunFailedError) as failed:
+        play(tmp_path, {**data, "max-retries": 2}, fate)
+    assert str(failed.value) == refusal(last, 2, 1, 2)
+
+
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_client_is_asked_once_and_max_retries_times_more(
+    retries: int, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grids: list[Lossy] = []
+
+    class Kept(Lossy):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            grids.append(self)
+
+    with pytest.raises(RunFailedError):
+        Played(tmp_path, {**data, "max-retries": retries}, SITES, grid=Kept, fate=only(2, 0, NEVER_RAN))
+    assert grids[0].attempts.count((2, "", 0)) == 1 + retries
+    play(tmp_path, {**data, "max-retries": 2}, only(2, 0, NEVER_RAN, times=2))  # the last attempt counts
+    with pytest.raises(RunFailedError):
+        play(tmp_path, {**data, "max-retries": 2}, only(2, 0, NEVER_RAN, times=3))
+
+
+def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """The checkpoint of round 3 is made when round 4 fails: the usual ones come every 10 rounds."""
+    flat: dict[str, Scalar] = {**data, "checkpoint-every": 10}
+    whole = play(tmp_path, flat)
+    with pytest.raises(RunFailedError, match="round 4: partition 1"):
+        play(tmp_path, flat, only(4, 1, REPLY_LOST))
+    path = tmp_path / "run-1"
+    saved = list((path / "checkpoints").iterdir())
+    assert [file.name for file in saved] == ["round-000003.safetensors"]
+    # x-bar, as round 4's clients got it
+    np.testing.assert_array_equal(read_tensors(saved[0])[0]["model.parameters"], whole.sent[3])
+
+    again = {**flat, "resume": True, "run-name": "run-1"}
+    with pytest.raises(RunFailedError, match="round 4: partition 1"):  # once more, in the first round it makes
+        Resumed(path, again, only(4, 1, NEVER_RAN))
+    assert [file.name for file in (path / "checkpoints").iterdir()] == ["round-000003.safetensors"]
+    Resumed(path, again, only(5, 0, REPLY_LOST, times=2))
+    assert Run(path).model_bytes == whole.run.model_bytes
+    untold = ("bytes_down", "seconds", "server_seconds")
+    left, right = (
+        [{k: v for k, v in line.items() if k not in untold} for line in run.lines] for run in (Run(path), whole.run)
+    )
+    assert left == right
+    assert not (path / "failure.json").exists()
+
+
+class Resumed(Played):
+    """A run that is continued where it is."""
+
+    def __init__(self, path: Path, flat: dict[str, Scalar], fate: Fate) -> None:
+        config = flat_config(path, {**KEYS, **flat})
+        serve(Lossy(client_app, SITES, config, fate=fate), server_app, config)
+
+
+def test_without_checkpoints_none_is_made(data: dict[str, Scalar], tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match="round 4: partition 1"):
+        play(tmp_path, {**data, "checkpoint-every": 0}, only(4, 1, REPLY_LOST))
+    assert not (tmp_path / "run-0" / "checkpoints").exists()
+
+
+def test_a_first_round_that_fails_leaves_nothing_to_go_on_from(data: dict[str, Scalar], tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match="round 1: partition 1"):
+        play(tmp_path, {**data, "checkpoint-every": 2}, only(1, 1, REPLY_LOST))
+    assert not (tmp_path / "run-0" / "checkpoints").exists()
+
+
+def test_every_strategy_s_last_good_round_is_saved(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """Not only of those that ask again: too few replies end any run."""
+    with pytest.raises(RunFailedError, match="round 3: 3 good replies of 4, min-train-nodes is 4"):
+        play(
+            tmp_path, {**data, "strategy": "fedda", "min-train-nodes": 4, "checkpoint-every": 10}, only(3, 0, NEVER_RAN)
+        )
+    assert [file.stem for file in (tmp_path / "run-0" / "checkpoints").iterdir()] == ["round-000002"]
+
+
+# A client that lost its state.
+
+
+class Forgetful(Recorder):
+    """One client's context is emptied after a round."""
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            server_round = message.content.config_records[CONFIG][ROUND]
+            if server_round == 2 and message.metadata.dst_node_id == FIRST_NODE_ID + 3:
+                self._contexts[FIRST_NODE_ID + 3].state.clear()
+        return reply
+
+
+def test_a_client_without_its_state_says_so(data: dict[str, Scalar], tmp_path: Path) -> None:
+    reason = (
+        r"round 3: partition 3 gave no good reply, max-retries is 3: .*round 3: this site's newest record is of "
+        r"round 0, so that it has no correction; without that of every site the method does not converge"
+    )
+    with pytest.raises(RunFailedError, match=reason):
+        Played(tmp_path, data, SITES, grid=Forgetful)
+
+
+@pytest.mark.parametrize(("kept", "asked"), [(0, 2), (1, 3), (2, 4), (4, 2), (4, 3)])
+def test_a_record_of_another_round_is_none(kept: int, asked: int) -> None:
+    """Not of the round before, nor of the round itself."""
+    client = hand(make((12,)), {"penalty": "l1", "weight": 0.05}).clients[0]
+    point = np.zeros(DIM)
+    for server_round in range(1, kept + 1):
+        client.fit([point], {"server-round": server_round})
+    with pytest.raises(ValueError, match=f"round {asked}: this site's newest record is of round {kept}, so that it"):
+        client.fit([point], {"server-round": asked})
+
+
+def test_with_checkpoints_it_reads_its_state_from_the_disk(data: dict[str, Scalar], tmp_path: Path) -> None:
+    flat: dict[str, Scalar] = {**data, "checkpoint-every": 10}
+    forgetful, whole = Played(tmp_path, flat, SITES, grid=Forgetful), play(tmp_path, flat)
+    assert forgetful.run.model_bytes == whole.run.model_bytes
+
+
+# The exchange before round 1.
+
+
+def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_path: Path) -> None:
+    whole = play(tmp_path, data)
+    lossy = play(tmp_path, data, only(0, 2, REPLY_LOST, times=3, phase=SMOOTHNESS))
+    assert lossy.grid.attempts[: SITES + 3] == [(0, SMOOTHNESS, i) for i in (0, 1, 2, 3, 2, 2, 2)]
+    assert lossy.run.lines[0]["bytes_down"] - whole.run.lines[0]["bytes_down"] == 3 * VECTOR
+    assert lossy.run.lines[0]["bytes_up"] == whole.run.lines[0]["bytes_up"]
+    assert lossy.run.lines[0]["dropped"] == {}
+    assert lossy.run.model_bytes == whole.run.model_bytes
+
+
+def test_the_smoothness_exchange_ends_the_run_by_name(data: dict[str, Scalar], tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError) as failed:
+        play(tmp_path, {**data, "max-retries": 2}, only(0, 2, NEVER_RAN, phase=SMOOTHNESS))
+    assert str(failed.value) == refusal(NEVER_RAN, 0, 2, 2, f"{SMOOTHNESS} phase: ")
+
+
+def test_an_impossible_estimate_is_asked_for_again(data: dict[str, Scalar], tmp_path: Path) -> None:
+    bad = []
+
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.phase and exchange.partition == 0 and not bad:
+            bad.append(exchange)
+            exchange.reply.content[PAYLOAD] = Smoothness(estimate=np.array([np.nan])).to_record()
+        return exchange.reply
+
+    one = play(tmp_path, data, tamper=tamper)
+    assert one.grid.attempts.count((0, SMOOTHNESS, 0)) == 2
+
+
+# Who asks again.
+
+
+def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
+    assert [name for name, row in ALGORITHMS.items() if row.strategy.retries_failed] == ["composite"]
+    one = play(tmp_path, {**data, "strategy": "fedmid"}, only(2, 1, NEVER_RAN))
+    assert one.grid.attempts.count((2, "", 1)) == 1
+    assert one.run.lines[2]["dropped"] == {"1": NEVER_RAN}
+    assert one.run.lines[2]["clients_answered"] == SITES - 1
+
+
+def test_who_asks_again_needs_all_clients() -> None:
+    """There is nobody to replace one, and a round without it is none."""
+    for row in ALGORITHMS.values():
+        assert row.strategy.needs_all_clients or not row.strategy.retries_failed
+    assert parse_run_config({"strategy": "composite"}).training.max_retries == 3
+
+
+def test_replacing_does_not_come_in_between(data: dict[str, Scalar], tmp_path: Path) -> None:
+    flat: dict[str, Scalar] = {**data, "replace-dropped": True}
+    whole, lossy = play(tmp_path, data), play(tmp_path, flat, only(3, 2, REPLY_LOST, times=3))
+    assert lossy.run.model_bytes == whole.run.model_bytes
+
+
+def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], tmp_path: Path) -> None:
+    """A strategy that someone else drives, before it could ask again."""
+    flat = flat_config(tmp_path / "run", {**KEYS, **data})
+    config = parse_run_config(flat)
+    with task_identity():
+        grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
+        strategy = config.algorithm.strategy(config.training, config.family)
+        model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
+        messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
+        replies = list(grid.send_and_receive(messages))
+        strategy._grid = None
+        with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
+            strategy.receive(1, replies[:3])
