@@ -511,11 +511,9 @@ class Composite(Averaging):
     def gradients(self, site: int, rows: Tensor) -> list[Tensor]:
         features, labels = self.sites[site]
         loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
-        gradients = list(torch.autograd.grad(loss, self.parameters))
-        for gradient, parameter in zip(gradients, self.parameters, strict=True):
-            if parameter.ndim > 1:
-                gradient.add_(parameter.detach(), alpha=self.RIDGE)
-        return gradients
+        weights = [parameter for parameter in self.parameters if parameter.ndim > 1]
+        loss = loss + self.RIDGE / 2 * sum((weight**2).sum() for weight in weights)
+        return list(torch.autograd.grad(loss, self.parameters))
 
     def shrink(self, values: Sequence[Tensor], step: float) -> list[Tensor]:
         """The prox of the penalty."""

@@ -58,7 +58,7 @@ def local_pair_slopes(
 
 def momentum_step(model: FlatModel, momentum: Tensor | None, gradient: Tensor, beta: float, step: float) -> Tensor:
     """G <- (1 - beta) * G + beta * gradient (the first G is the first gradient), w <- w - step * G; returns G."""
-    momentum = gradient.clone() if momentum is None else momentum.mul_(1 - beta).add_(gradient, alpha=beta)
+    momentum = gradient.clone() if momentum is None else momentum.lerp_(gradient, beta)
     model.parameters.add_(momentum, alpha=-step)
     return momentum
 

@@ -13,16 +13,13 @@ import math
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
@@ -43,68 +40,8 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
+from strategies.replies import Exchange, Reply, RoundReport, mean_model
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
-
-
-@dataclass(frozen=True)
-class Reply:
-    """One valid answer: the client's place in the roster, its model, its payload, its number of examples."""
-
-    place: int
-    model: list[FloatArray]
-    payload: Any
-    num_examples: int
-
-
-@dataclass
-class RoundReport:
-    """What a round cost and who took part; places are partition ids."""
-
-    asked: list[int] = field(default_factory=list)
-    answered: list[int] = field(default_factory=list)
-    dropped: dict[int, str] = field(default_factory=dict)
-    bytes_down: int = 0
-    bytes_up: int = 0
-    # spent in exchanges that the strategy makes itself
-    exchange_seconds: float = 0.0
-
-
-@dataclass
-class Exchange:
-    """What one exchange sends to whom, and what it wants back.
-
-    Attributes:
-        wanted: how many replies it was opened for.
-        content: what its messages carry, one object for all.
-        sent: place -> message, of everyone asked so far.
-        phase: "" for a round's own exchange, else the name of the one before it.
-        up: the type of the replies' payload, or None.
-    """
-
-    wanted: int
-    content: RecordDict
-    sent: dict[int, Message]
-    phase: str
-    up: type[Payload] | None
-
-
-def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
-    """The plain mean of the replies' models, array by array, in the order of the partition ids."""
-    return [mean([reply.model[i] for reply in replies]) for i in range(len(replies[0].model))]
-
-
-def mean(values: Sequence[FloatArray]) -> FloatArray:
-    """The plain mean of equal-shaped arrays, accumulated in float64 and rounded once."""
-    averaged: FloatArray = exact_mean(values).astype(values[0].dtype)
-    return averaged
-
-
-def exact_mean(values: Sequence[FloatArray]) -> NDArray[np.float64]:
-    """The plain mean of equal-shaped arrays in float64."""
-    total = np.zeros(values[0].shape, dtype=np.float64)
-    for value in values:
-        total += value
-    return total / len(values)
 
 
 class PayloadStrategy(Strategy):

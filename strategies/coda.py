@@ -30,8 +30,8 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
-from strategies.base import Reply, mean_model
 from strategies.minimax import MinimaxStrategy
+from strategies.replies import Reply, mean_model
 from strategies.scaffold import ControlledStrategy, Vector, exact
 
 

@@ -15,8 +15,8 @@ from payloads.composite import SMOOTHNESS, CompositeSettings, Smoothness, StepSi
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.penalties import Penalty, make_penalty
-from strategies.base import Reply, exact_mean, mean
 from strategies.local_sgd import LocalSGD
+from strategies.replies import Reply, exact_mean, mean
 
 
 class ProximalStrategy(LocalSGD):

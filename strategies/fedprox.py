@@ -13,8 +13,8 @@ from payloads.fedprox import PROXIMAL_MU, FedProxSettings
 from payloads.record import FloatArray
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, content, model_arrays, model_record
-from strategies.base import Reply
 from strategies.local_sgd import LocalSGD
+from strategies.replies import Reply
 from strategies.roster import StrategyError
 
 

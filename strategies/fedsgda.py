@@ -16,9 +16,9 @@ from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays
 from problems.randomness import Purpose
-from strategies.base import exact_mean
 from strategies.estimators import GradientEstimator, Minibatch, Spider, Storm, Svrg
 from strategies.minimax import MinimaxStrategy
+from strategies.replies import exact_mean
 from strategies.roster import Roster, StrategyError
 
 

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from payloads.fedx import SCORING, SCORING_ROUND, FedXPool, FedXPredictions
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings, TrainingSettings
-from strategies.base import Reply
 from strategies.pairwise import PairwiseStrategy
+from strategies.replies import Reply
 from strategies.roster import StrategyError
 
 

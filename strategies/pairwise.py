@@ -11,7 +11,8 @@ from payloads.fedx import FedXSettings, Momentum
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.objectives.pairwise import make_objective
-from strategies.base import PayloadStrategy, Reply, mean, mean_model
+from strategies.base import PayloadStrategy
+from strategies.replies import Reply, mean, mean_model
 from strategies.roster import Roster
 
 

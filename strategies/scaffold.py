@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from payloads.coda import ControlChange, ControlVariate
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
-from strategies.base import PayloadStrategy, Reply, exact_mean, mean
+from strategies.base import PayloadStrategy
 from strategies.local_sgd import LocalSGD
+from strategies.replies import Reply, exact_mean, mean
 
 Vector = NDArray[np.float64]
 

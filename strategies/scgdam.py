@@ -11,8 +11,8 @@ from payloads.record import FloatArray, Payload, PayloadError
 from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
 from payloads.settings import Settings, TrainingSettings
 from problems.minimax import AUC_MINIMAX
-from strategies.base import Reply, mean, mean_model
 from strategies.minimax import MinimaxStrategy
+from strategies.replies import Reply, mean, mean_model
 
 INNER = "inner"
 

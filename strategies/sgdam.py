@@ -6,8 +6,8 @@ from __future__ import annotations
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
-from strategies.base import Reply, mean, mean_model
 from strategies.minimax import MinimaxStrategy
+from strategies.replies import Reply, mean, mean_model
 
 
 class LocalSGDAM(MinimaxStrategy):

@@ -8,8 +8,8 @@ from payloads.record import FloatArray, IntArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, ratio_weights
-from strategies.base import Reply, mean, mean_model
 from strategies.local_sgd import LocalSGD
+from strategies.replies import Reply, mean, mean_model
 from strategies.roster import Roster, StrategyError
 
 

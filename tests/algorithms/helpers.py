@@ -21,7 +21,8 @@ from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, PoolQueue
-from strategies.base import PayloadStrategy, Reply
+from strategies.base import PayloadStrategy
+from strategies.replies import Reply
 from strategies.roster import Roster
 from tests.reference import fedx
 from tests.reference.fedx import Array, Indices

@@ -37,7 +37,7 @@ from problems.penalties import PENALTIES, Penalty, make_penalty
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler
 from simulations.engine import FIRST_NODE_ID
-from strategies.base import Reply
+from strategies.replies import Reply
 from tests.algorithms.test_sgdm import BATCH_NORM
 from tests.battery.federation import Exchange, Run, Wiretap, flat_config, model_of, save_npz, serve
 from tests.reference import composite

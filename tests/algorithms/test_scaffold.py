@@ -16,7 +16,7 @@ from payloads.coda import ControlChange, ControlVariate
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
-from strategies.base import Reply
+from strategies.replies import Reply
 from strategies.scaffold import Scaffold
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.test_sgdm import (

@@ -16,9 +16,10 @@ from apps.resources import federated_data, new_model
 from payloads.fedx import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
 from simulations.engine import InProcessGrid, task_identity
-from strategies.base import PayloadStrategy, mean
+from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
+from strategies.replies import mean
 from strategies.roster import StrategyError
 
 KEYS = {"local-steps": 2, "learning-rate": 0.01, "model": "linear", "dataset": "breast-cancer"}
