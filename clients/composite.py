@@ -110,7 +110,7 @@ class CompositeClient(ProximalClient):
         point = self.model.parameters
         if server_round == 1:
             return torch.zeros_like(point)
-        kept = 0 if self.state is None else int(self.state.check({"d": len(point)}).server_round[0])
+        kept = 0 if self.state is None else int(self.state.check({"d": len(point)}, finite=False).server_round[0])
         if kept == server_round:
             return self.vector(self.state.correction)
         if kept != server_round - 1:

@@ -22,10 +22,9 @@ class SampleLossClient(ScoringClient):
 
     def steps(self, server_round: int) -> Iterator[tuple[float, Indices | None]]:
         """The step size and the batch of each of the round's iterations; a batch of None is all samples."""
-        everything = not 0 < self.training.batch_size < len(self.site)
-        sampler = self.sampler()
+        sampler = self.sampler() if 0 < self.training.batch_size < len(self.site) else None
         for iteration in self.local_iterations(server_round):
-            yield self.training.learning_rate_at(iteration), None if everything else sampler.batch(iteration)
+            yield self.training.learning_rate_at(iteration), None if sampler is None else sampler.batch(iteration)
 
     def gradient(self, batch: Indices | None) -> Tensor:
         """(d,) the gradient at the current point; valid until the next call."""

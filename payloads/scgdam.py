@@ -23,27 +23,12 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings
+from payloads.sgdam import SGDAMSettings, as_weight
 
 
-class SCGDAMSettings(Settings):
+class SCGDAMSettings(SGDAMSettings):
     """Hyper-parameters of LocalSCGDAM (table ``scgdam``); the defaults are the paper's Table 2, which has no rho."""
 
-    eta: float = Field(0.3, gt=0, description="scale of steps and of the weights of new values, a number > 0")
-    gamma_x: float = Field(0.33, gt=0, description="step in x, in units of eta, a number > 0")
-    gamma_y: float = Field(0.33, gt=0, description="step in y, in units of eta, a number > 0")
-    beta_x: float = Field(
-        3.3,
-        gt=0,
-        validate_default=True,
-        description="weight of a new gradient in x's momentum, in units of eta, a number > 0 with eta * beta-x <= 1",
-    )
-    beta_y: float = Field(
-        3.3,
-        gt=0,
-        validate_default=True,
-        description="weight of a new gradient in y's momentum, in units of eta, a number > 0 with eta * beta-y <= 1",
-    )
     alpha: float = Field(
         3.0,
         gt=0,
@@ -61,12 +46,10 @@ class SCGDAMSettings(Settings):
         "outer", description="whose metrics the log and the curves show: outer (the model w) or inner (the estimate h)"
     )
 
-    @field_validator("beta_x", "beta_y", "alpha")
+    @field_validator("alpha")
     @classmethod
-    def _weight(cls, factor: float, info: ValidationInfo) -> float:
-        if "eta" in info.data and not 0 < factor * info.data["eta"] <= 1:
-            raise ValueError("its product with eta lies outside (0, 1]")
-        return factor
+    def _estimate(cls, factor: float, info: ValidationInfo) -> float:
+        return as_weight(factor, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -21,10 +21,17 @@ from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
 
 
+def as_weight(factor: float, info: ValidationInfo) -> float:
+    """A factor whose product with eta is a weight of new values."""
+    if "eta" in info.data and not 0 < factor * info.data["eta"] <= 1:
+        raise ValueError("its product with eta lies outside (0, 1]")
+    return factor
+
+
 class SGDAMSettings(Settings):
     """Hyper-parameters of LocalSGDAM (table ``sgdam``)."""
 
-    eta: float = Field(0.3, gt=0, description="scale of steps and of the momenta's weights, a number > 0")
+    eta: float = Field(0.3, gt=0, description="scale of steps and of the weights of new values, a number > 0")
     gamma_x: float = Field(0.33, gt=0, description="step in x, in units of eta, a number > 0")
     gamma_y: float = Field(0.33, gt=0, description="step in y, in units of eta, a number > 0")
     beta_x: float = Field(
@@ -42,10 +49,8 @@ class SGDAMSettings(Settings):
 
     @field_validator("beta_x", "beta_y")
     @classmethod
-    def _weight(cls, beta: float, info: ValidationInfo) -> float:
-        if "eta" in info.data and not 0 < beta * info.data["eta"] <= 1:
-            raise ValueError("eta * beta outside (0, 1]")
-        return beta
+    def _momenta(cls, factor: float, info: ValidationInfo) -> float:
+        return as_weight(factor, info)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
