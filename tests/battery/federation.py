@@ -137,11 +137,13 @@ def federate(
     config: Mapping[str, Scalar],
     clients: int = 3,
     tamper: Callable[[Exchange], Message] | None = None,
+    threads: int = 1,
 ) -> tuple[Run, Wiretap]:
     """Run a small federation in this process."""
     flat = flat_config(path, config)
-    grid = Wiretap(client_app, clients, flat, tamper=tamper)
+    grid = Wiretap(client_app, clients, flat, tamper=tamper, threads=threads)
     serve(grid, server_app, flat)
+    grid.close()
     return Run(path), grid
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from simulations.__main__ import main
 from tests.battery.engines import Engine
-from tests.battery.federation import SAMPLING, federate, log_to_stderr
+from tests.battery.federation import SAMPLING, federate, log_to_stderr, save_npz
 
 MOVING = ("engine", "wall_seconds", "config")
 
@@ -27,6 +28,25 @@ def test_the_same_config_gives_the_same_bytes(strategy: str, engine: Engine, tmp
     assert run.model_bytes == expected.model_bytes
     left, right = run.result, expected.result
     assert {k: v for k, v in left.items() if k not in MOVING} == {k: v for k, v in right.items() if k not in MOVING}
+
+
+def test_a_network_with_batch_norm_gives_the_same_bytes(engine: Engine, tmp_path: Path) -> None:
+    """Two networks with statistics of their own, those at w and those at h, and a Hessian through both passes."""
+    labels = np.arange(48) % 4 == 0
+    images = np.random.default_rng(0).normal(size=(48, 1, 8, 8)) + labels[:, None, None, None]
+    config = {
+        "strategy": "local-scgdam",
+        "model": "table3-cnn",
+        "score": "sigmoid",
+        "local-steps": 3,
+        **save_npz(tmp_path / "data.npz", images, labels.astype(int)),
+    }
+    expected, _ = federate(tmp_path / "first" / "run", config, clients=2, threads=2)
+    run = engine.run(tmp_path / "second" / "run", config, 2)
+    assert run.untimed == expected.untimed
+    assert run.model_bytes == expected.model_bytes
+    assert any("running_mean" in name for name in run.model)
+    assert run.lines[-1]["loss"] != run.lines[0]["loss"]
 
 
 def test_a_run_that_cannot_start_says_why_in_its_last_line(
