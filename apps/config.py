@@ -232,10 +232,13 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
     try:
         if loss in PAIRWISE_LOSSES:
             make_objective(loss, **getattr(family, "objective_options", {}))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    try:
         if isinstance(family, CompositeSettings):
             make_penalty(family.penalty, [("x", (1, 1))], **{**family.penalty_options, "parameters": "all"})
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(f"composite.{error}") from None
     return training.model_copy(update={"loss": loss})
 
 
