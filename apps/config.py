@@ -229,16 +229,16 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
             f"loss: got {loss!r}, but strategy {strategy!r} allows {', '.join(('auto', *algorithm.losses))}; "
             f"{loss!r} goes with strategy {' or '.join(fitting)}"
         )
-    try:
-        if loss in PAIRWISE_LOSSES:
+    if loss in PAIRWISE_LOSSES:
+        try:
             make_objective(loss, **getattr(family, "objective_options", {}))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    try:
-        if isinstance(family, CompositeSettings):
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    if isinstance(family, CompositeSettings):
+        try:
             make_penalty(family.penalty, [("x", (1, 1))], **{**family.penalty_options, "parameters": "all"})
-    except ValueError as error:
-        raise ConfigError(f"composite.{error}") from None
+        except ValueError as error:
+            raise ConfigError(f"composite.{error}") from None
     return training.model_copy(update={"loss": loss})
 
 

@@ -147,6 +147,10 @@ class PayloadClient(NumPyClient, Generic[M]):
         """(d,) likewise; zeros where nothing was received."""
         return torch.zeros_like(self.model.parameters) if array is None else self.vector(array)
 
+    def vector_or_none(self, array: FloatArray | None) -> Tensor | None:
+        """(d,) likewise; None where nothing was received."""
+        return None if array is None else self.vector(array)
+
     def sampler(self) -> EpochSampler:
         """Mini-batches of ``batch-size`` of all local samples, addressed by the number of the local iteration."""
         training, site = self.training, self.site

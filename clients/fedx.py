@@ -285,7 +285,7 @@ class FedX2Client(FedX1Client):
     default_loss: ClassVar[str] = "kl-opauc"
 
     def start_estimates(self) -> Estimates:
-        self.momentum = self.flat(self.inbox.momentum)
+        self.momentum = self.vector_or_none(self.inbox.momentum)
         return self.recall()
 
     def keep_estimates(self, estimates: Estimates | None) -> None:

@@ -125,10 +125,6 @@ class PairwiseClient(ScoringClient):
         """(n,) the places of some positives in the u table."""
         return on_device(self.place[positives], self.site.features.device)
 
-    def flat(self, values: FloatArray | None) -> Tensor | None:
-        """A received (d,) vector as a tensor of its own, or None."""
-        return None if values is None else torch.tensor(values).to(self.model.parameters)
-
 
 class LocalPairClient(PairwiseClient):
     """The same loss on local pairs only: mini-batch pairwise SGD for linear f; u and momentum for non-linear f."""
@@ -143,7 +139,7 @@ class LocalPairClient(PairwiseClient):
         server_round = self.begin(parameters, config)
         tracks = not self.objective.linear
         estimates = self.recall() if tracks else None
-        momentum = self.flat(self.inbox.momentum) if tracks and self.inbox is not None else None
+        momentum = self.vector_or_none(self.inbox.momentum) if tracks and self.inbox is not None else None
         positives, partners = self.samplers(Purpose.POSITIVES, Purpose.PARTNERS)
         for iteration in self.local_iterations(server_round):
             first, second = positives.batch(iteration), partners.batch(iteration)

@@ -38,7 +38,7 @@ class LocalSGDMClient(SampleLossClient):
         server_round = self.begin(parameters, config)
         inbox = self.inbox or SGDMDown()
         self.inform(inbox.class_counts)
-        momentum = None if inbox.momentum is None else self.vector(inbox.momentum)
+        momentum = self.vector_or_none(inbox.momentum)
         for step, batch in self.steps(server_round):
             momentum = momentum_step(self.model, momentum, self.gradient(batch), self.sgdm.momentum, step)
         assert momentum is not None

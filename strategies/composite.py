@@ -16,7 +16,7 @@ from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.penalties import Penalty, make_penalty
 from strategies.local_sgd import LocalSGD
-from strategies.replies import Reply, exact_mean, mean
+from strategies.replies import Reply, mean_buffers, step_towards
 
 
 class ProximalStrategy(LocalSGD):
@@ -62,15 +62,8 @@ class ProximalStrategy(LocalSGD):
         return result
 
     def move(self, replies: list[Reply], start: FloatArray) -> FloatArray:
-        """(d,) start + eta_g (mean of the replies - start), in float64 until rounded."""
-        begun = start.astype(np.float64)
-        moved = exact_mean([reply.model[0] for reply in replies]) - begun
-        result: FloatArray = (begun + self.training.server_learning_rate * moved).astype(start.dtype)
-        return result
-
-    def buffers(self, replies: list[Reply]) -> list[FloatArray]:
-        """The plain means of what else the models have: batch-norm statistics."""
-        return [mean([reply.model[i] for reply in replies]) for i in range(1, len(self._model))]
+        """(d,) start + eta_g (mean of the replies - start)."""
+        return step_towards(replies, start, self.training.server_learning_rate)
 
 
 class Composite(ProximalStrategy):
@@ -82,7 +75,7 @@ class Composite(ProximalStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
         start = self.prox(self._model[0], self.sizes.between(server_round - 1))
-        return [self.move(replies, start), *self.buffers(replies)], {}
+        return [self.move(replies, start), *mean_buffers(replies)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.prox(arrays[0], self.sizes.between(server_round)), *arrays[1:]]
@@ -94,7 +87,7 @@ class FedMid(ProximalStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
         moved = self.move(replies, self._model[0])
-        return [self.prox(moved, self.sizes.between(server_round)), *self.buffers(replies)], {}
+        return [self.prox(moved, self.sizes.between(server_round)), *mean_buffers(replies)], {}
 
 
 class FedDA(ProximalStrategy):
@@ -102,7 +95,7 @@ class FedDA(ProximalStrategy):
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """z <- z + eta_g (mean - z)."""
-        return [self.move(replies, self._model[0]), *self.buffers(replies)], {}
+        return [self.move(replies, self._model[0]), *mean_buffers(replies)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.prox(arrays[0], self.sizes.until(server_round)), *arrays[1:]]

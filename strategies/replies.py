@@ -57,7 +57,20 @@ class Exchange:
 
 def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
     """The plain mean of the replies' models, array by array, in the order of the partition ids."""
-    return [mean([reply.model[i] for reply in replies]) for i in range(len(replies[0].model))]
+    return [mean([reply.model[0] for reply in replies]), *mean_buffers(replies)]
+
+
+def mean_buffers(replies: Sequence[Reply]) -> list[FloatArray]:
+    """The plain means of what the replies' models hold beside their parameters: batch-norm statistics."""
+    return [mean([reply.model[i] for reply in replies]) for i in range(1, len(replies[0].model))]
+
+
+def step_towards(replies: Sequence[Reply], start: FloatArray, rate: float) -> FloatArray:
+    """(d,) start + rate (mean of the replies' parameters - start), in float64 until rounded."""
+    begun = start.astype(np.float64)
+    moved = exact_mean([reply.model[0] for reply in replies]) - begun
+    result: FloatArray = (begun + rate * moved).astype(start.dtype)
+    return result
 
 
 def mean(values: Sequence[FloatArray]) -> FloatArray:

@@ -11,7 +11,7 @@ from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from strategies.base import PayloadStrategy
 from strategies.local_sgd import LocalSGD
-from strategies.replies import Reply, exact_mean, mean
+from strategies.replies import Reply, exact_mean, mean_buffers, step_towards
 
 Vector = NDArray[np.float64]
 
@@ -42,13 +42,10 @@ class ControlledStrategy(PayloadStrategy):
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         assert self.roster is not None
-        sent = self._model[0].astype(np.float64)
-        moved = exact_mean([reply.model[0] for reply in replies]) - sent
-        point = (sent + self.training.server_learning_rate * moved).astype(self._model[0].dtype)
-        buffers = [mean([reply.model[i] for reply in replies]) for i in range(1, len(self._model))]
+        point = step_towards(replies, self._model[0], self.training.server_learning_rate)
         change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies])
         self.control = change if self.control is None else self.control + change
-        return [point, *buffers], {}
+        return [point, *mean_buffers(replies)], {}
 
 
 class Scaffold(ControlledStrategy, LocalSGD):

@@ -506,10 +506,10 @@ class Constant(Penalty):
         self.inner, self.parameter, self.kept = inner, parameter, kept
 
     def value(self, x: Tensor) -> float:
-        raise NotImplementedError
+        return self.inner.value(x)
 
     def distance(self, x: Tensor, slope: Tensor) -> float:
-        raise NotImplementedError
+        return self.inner.distance(x, slope)
 
     def _prox(self, x: Tensor, step: float) -> Tensor:
         return self.inner.prox(x, step if step == self.kept else self.parameter)
