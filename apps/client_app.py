@@ -11,10 +11,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import resources
+from apps import resources, vertical
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
+from clients.parties import NoModel, Party
+from clients.vfb2 import VFB2Client
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import Payload, PayloadError
 from payloads.wire import (
@@ -66,9 +68,11 @@ def node_place(context: Context) -> tuple[int, int]:
     return place
 
 
-def _site(context: Context, config: RunConfig) -> Site:
-    torch.set_num_threads(config.training.torch_threads)
+def _site(context: Context, config: RunConfig) -> Site | Party:
     partition_id, num_partitions = node_place(context)
+    if config.algorithm.strategy.vertical:
+        return vertical.make_party(config, context, partition_id, num_partitions)
+    torch.set_num_threads(config.training.torch_threads)
     return resources.site(config, num_partitions, partition_id)
 
 
@@ -76,7 +80,8 @@ def make_client(context: Context) -> PayloadClient[Any]:
     """The registered client of this node, on resident data and a resident model skeleton."""
     config = run_config(context)
     site = _site(context, config)
-    return config.algorithm.client(site, resources.trained(config, site), config.training, config.family)
+    model = NoModel() if isinstance(site, Party) else resources.trained(config, site)
+    return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
 
 
 @app.query()
@@ -88,10 +93,8 @@ def query(message: Message, context: Context) -> Message:
         partition_id, num_partitions = node_place(context)
     except (ValueError, OSError) as error:
         return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
-    report = SiteReport(
-        identity=np.array([partition_id, num_partitions]),
-        class_counts=np.array([len(site.negatives), len(site.positives)]),
-    )
+    counts = site.class_counts if isinstance(site, Party) else (len(site.negatives), len(site.positives))
+    report = SiteReport(identity=np.array([partition_id, num_partitions]), class_counts=np.array(counts))
     facts = ConfigRecord(
         {
             "device": resources.device_of(config.training).type,
@@ -132,6 +135,8 @@ def train(message: Message, context: Context) -> Message:
         context.state[STATE + "-round"] = MetricRecord({ROUND: server_round})
         if store is not None:
             store.save(server_round, client.state)
+    if isinstance(client, VFB2Client):
+        vertical.keep(client, context, config)
     return Message(
         content(
             arrays=model_record(arrays) if arrays else None,

@@ -17,13 +17,16 @@ from pydantic import Field, ValidationError
 from apps.registry import ALGORITHMS, Algorithm
 from payloads.composite import CompositeSettings
 from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.vfb2 import VERTICAL, VFB2Settings
 from problems.data import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import DRAWN
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.models import MODELS
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 from problems.penalties import make_penalty
+from problems.vertical.objectives import make_objective as make_vertical_objective
 
 Scalar = bool | int | float | str
 
@@ -116,6 +119,8 @@ _AUTO: dict[str, Scalar] = {
     "dtype": TrainingSettings.model_fields["dtype"].default,
 }
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
+# What `partition` means where columns are spread instead of rows.
+COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 
 
 def known_keys() -> dict[str, str]:
@@ -166,10 +171,18 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     if run.model not in MODELS and ":" not in run.model:
         raise ConfigError(_choice("model", run.model, ["auto", *MODELS, "package.module:factory"]))
     try:
-        validate(spec)
+        # where parties have files of their own, the server needs none
+        validate(spec, from_site=algorithm.strategy.vertical and not spec.data_dir)
     except DataError as error:
         raise ConfigError(str(error)) from None
     _check_participation(run.strategy, algorithm, training)
+    if training.dtype not in algorithm.strategy.number_types:
+        raise ConfigError(
+            f"dtype: got {training.dtype!r}, but strategy {run.strategy!r} computes in "
+            f"{' or '.join(algorithm.strategy.number_types)}: leave it out"
+        )
+    if algorithm.strategy.vertical:
+        _check_vertical(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
@@ -180,6 +193,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """The model and the number type, absent or "auto", that the data set stands for."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
+    row = ALGORITHMS.get(str(flat.get("strategy", "")))
+    if row is not None and own["dtype"] not in row.strategy.number_types:
+        own["dtype"] = row.strategy.number_types[0]
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
 
 
@@ -188,6 +204,24 @@ def _check_participation(strategy: str, algorithm: Algorithm, training: Training
         raise ConfigError(
             f"fraction-train: got {training.fraction_train!r}, but it must be 1.0, since strategy {strategy!r} "
             f"{algorithm.strategy.needs_all_clients}"
+        )
+
+
+def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
+    """Refuse what has no meaning where all clients hold the same rows."""
+    assert isinstance(vfb2, VFB2Settings)
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    if spec.dataset in DRAWN:
+        raise ConfigError(f"dataset: got {spec.dataset!r}, whose clients have rows of their own, {clients_columns}")
+    if spec.partition not in COLUMN_PARTITIONS:
+        raise ConfigError(
+            f"partition: got {spec.partition!r}, allowed: {' or '.join(COLUMN_PARTITIONS)}, {clients_columns}"
+        )
+    if spec.client_shift:
+        raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
+    if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:
+        raise ConfigError(
+            f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no classes"
         )
 
 
@@ -214,7 +248,7 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         except ProblemError as error:
             raise ConfigError(str(error)) from None
         return training
-    everything = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
+    everything = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC, VERTICAL]
     if ":" in loss:
         fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(

@@ -23,11 +23,22 @@ from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_
 from problems.objectives.pairwise import make_objective
 
 # What the log of a round shows, in this order.
-SHOWN = ("auc", "pauc_fpr30", "pauc_fpr50", "grad_phi_sq", "optimality", "objective", "nonzeros", "loss")
+SHOWN = (
+    "auc",
+    "pauc_fpr30",
+    "pauc_fpr50",
+    "rmse",
+    "grad_phi_sq",
+    "optimality",
+    "suboptimality",
+    "objective",
+    "nonzeros",
+    "loss",
+)
 # Metrics of which less is better.
-LOWER = ("loss", "grad_phi_sq", "optimality", "objective", "stationarity", "nonzeros")
+LOWER = ("loss", "grad_phi_sq", "optimality", "suboptimality", "objective", "stationarity", "nonzeros", "rmse")
 # How a log writes those that are not of order one.
-FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "nonzeros": ".0f"}
+FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "nonzeros": ".0f"}
 
 
 def better(metric: str) -> Any:
@@ -72,6 +83,14 @@ class Evaluator(ABC):
         Raises:
             ValueError: the run has diverged.
         """
+
+    def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """What the clients measured, and what the server makes of it.
+
+        Raises:
+            ValueError: the run has diverged.
+        """
+        return dict(measured)
 
     @abstractmethod
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from clients.scaffold import ScaffoldClient
 from clients.scgdam import LocalSCGDAMClient
 from clients.sgdam import LocalSGDAMClient
 from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
+from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from payloads.coda import CodaSettings
 from payloads.composite import CompositeSettings
 from payloads.fedprox import FedProxSettings
@@ -29,6 +30,7 @@ from payloads.scgdam import SCGDAMSettings
 from payloads.settings import Settings
 from payloads.sgdam import SGDAMSettings
 from payloads.sgdm import SGDMSettings
+from payloads.vfb2 import VERTICAL, VFB2Settings
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
@@ -44,6 +46,7 @@ from strategies.scaffold import Scaffold
 from strategies.scgdam import LocalSCGDAM
 from strategies.sgdam import LocalSGDAM
 from strategies.sgdm import LocalSGDM, LocalSGDMRatio
+from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 
 @dataclass(frozen=True)
@@ -248,5 +251,32 @@ ALGORITHMS: dict[str, Algorithm] = {
         tuple(SAMPLE_LOSSES),
         "dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
         "nothing; the model is the dual point",
+    ),
+    "vfb2-sgd": Algorithm(
+        VFB2SGD,
+        VFB2SGDClient,
+        "vfb2",
+        VFB2Settings,
+        (VERTICAL,),
+        "vertical: parties with columns of the same rows, asynchronous SGD under masks (VFB2, Zhang et al. 2021)",
+        "between parties, masked partial sums and slopes; to the server what the reporter measured",
+    ),
+    "vfb2-svrg": Algorithm(
+        VFB2SVRG,
+        VFB2SVRGClient,
+        "vfb2",
+        VFB2Settings,
+        (VERTICAL,),
+        "the same with SVRG: a snapshot of all slopes before each epoch",
+        "the same; all slopes once an epoch",
+    ),
+    "vfb2-saga": Algorithm(
+        VFB2SAGA,
+        VFB2SAGAClient,
+        "vfb2",
+        VFB2Settings,
+        (VERTICAL,),
+        "the same with SAGA: a slope kept for every row",
+        "the same; all slopes once a run",
     ),
 }

@@ -59,7 +59,7 @@ class StateStore:
     def save(self, server_round: int, state: Payload) -> None:
         """Write a round's state, and remove what no resume can need any more."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self.folder / f"round-{server_round:06d}.safetensors", state.arrays(), {})
+        write_tensors(self.folder / f"round-{server_round:06d}.safetensors", state.durable(), {})
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
             (self.folder / f"round-{number:06d}.safetensors").unlink(missing_ok=True)

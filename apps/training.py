@@ -15,18 +15,18 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, better, shown, suffixed
-from apps.evaluators import make_evaluator
+from apps.evaluators import evaluator_for
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.roster import StrategyError
 
-ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": "deployment"}
+DEPLOYMENT = "deployment"
+ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": DEPLOYMENT}
 # called with each line of metrics.jsonl once it is written; what it raises ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
@@ -66,8 +66,7 @@ class Training:
             len(roster),
             self.engine,
         )
-        data = resources.federated_data(config.data, len(roster))
-        evaluator = make_evaluator(config, data)
+        evaluator = evaluator_for(config, len(roster), pooled=self.engine != DEPLOYMENT)
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         self.strategy.layout = evaluator.layout
         arrays = evaluator.start()
@@ -103,7 +102,7 @@ class Training:
         begun = time.perf_counter()
         messages = list(self.strategy.configure_train(server_round, record, ConfigRecord(), self.grid))
         sent = time.perf_counter()
-        replies = list(self.grid.send_and_receive(messages, timeout=training.round_timeout))
+        replies = self.strategy.deliver(self.grid, messages)
         exchange = time.perf_counter() - sent
         aggregated, _ = self.strategy.aggregate_train(server_round, replies)
         exchange += self.strategy.report.exchange_seconds
@@ -125,7 +124,7 @@ class Training:
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
-        metrics = evaluator(self.strategy.output(server_round, arrays))
+        metrics = evaluator.relate(self.strategy.measured) | evaluator(self.strategy.output(server_round, arrays))
         for view, model in self.strategy.views().items():
             metrics |= {suffixed(name, view): value for name, value in evaluator(model).items()}
         return metrics
@@ -150,6 +149,7 @@ class Training:
             "dropped": {str(site): reason for site, reason in report.dropped.items()},
             "seconds": seconds,
             "server_seconds": seconds - exchange,
+            **report.timings,
         }
         self.directory.append(line)
         if metrics or report.dropped:
@@ -202,7 +202,7 @@ class Training:
         if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
             return
         self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round, RUN_TOKEN: self.directory.token}
-        if self.engine != "deployment":
+        if self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
 

@@ -15,6 +15,7 @@ from harness import PIXELS, alternate, arguments, check, config, data_file, tabl
 
 from apps.registry import ALGORITHMS
 
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 LIMIT = 0.75
 ROWS = 50
 BATCH = 10
@@ -22,13 +23,13 @@ BATCH = 10
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--only", choices=list(ALGORITHMS), help="one algorithm")
+    parser.add_argument("--only", choices=HORIZONTAL, help="one algorithm")
     options = parser.parse_args()
     clients, cohort, rounds = (20, 4, 4) if options.smoke else (1000, 50, 30)
     rows, failures = [], []
     with data_file(options.data_dir, clients * ROWS) as path:
         sites = tensors(config(path), clients)
-        for name in [options.only] if options.only else ALGORITHMS:
+        for name in [options.only] if options.only else HORIZONTAL:
             if name not in LOOPS:
                 raise SystemExit(f"{name} has no hand-written loop in benchmarks/by_hand.py")
             whole = ALGORITHMS[name].strategy.needs_all_clients

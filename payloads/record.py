@@ -22,11 +22,12 @@ FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.signedinteger[Any]]
 BoolArray = NDArray[np.bool_]
 
-Kind = Literal["float", "int", "bool"]
+Kind = Literal["float", "int", "bool", "bytes"]
 _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "float": (np.dtype("float32"), np.dtype("float64")),
     "int": (np.dtype("int32"), np.dtype("int64")),
     "bool": (np.dtype("bool"),),
+    "bytes": (np.dtype("uint8"),),
 }
 _TENSOR = "value"
 
@@ -37,24 +38,30 @@ class PayloadError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Declared dimensions (names or numbers), kind, and whether a field may be absent or non-finite."""
+    """Declared dimensions (names or numbers), kind, and whether a field may be absent, non-finite or on a disk."""
 
     dims: tuple[str | int, ...]
     kind: Kind
     optional: bool
     finite: bool
+    secret: bool
 
 
-def array(*dims: str | int, kind: Kind = "float", optional: bool = False, finite: bool = True) -> Any:
+def array(
+    *dims: str | int, kind: Kind = "float", optional: bool = False, finite: bool = True, secret: bool = False
+) -> Any:
     """Declare a payload field with its dimensions, e.g. ``array("p", "k")``.
 
     Args:
         dims: one entry a dimension: a letter (equal letters, equal lengths) or a fixed length.
-        kind: "float" (float32 or float64), "int" (int32 or int64) or "bool".
+        kind: "float" (float32 or float64), "int" (int32 or int64), "bool" or "bytes" (uint8).
         optional: the field may be None; it then does not travel.
         finite: refuse NaN and infinities on arrival.
+        secret: the field, an optional one, is never written to a disk.
     """
-    spec = ArraySpec(dims, kind, optional, finite)
+    if secret and not optional:
+        raise ValueError("a secret field must be optional: a record that comes from a disk has none")
+    spec = ArraySpec(dims, kind, optional, finite, secret)
     if optional:
         return dataclasses.field(default=None, metadata={"spec": spec}, kw_only=True)
     return dataclasses.field(metadata={"spec": spec}, kw_only=True)
@@ -83,6 +90,11 @@ class Payload:
         """The fields that are present, by name."""
         values = {name: getattr(self, name) for name in specs_of(type(self))}
         return {name: value for name, value in values.items() if value is not None}
+
+    def durable(self) -> dict[str, NDArray[Any]]:
+        """The fields that are present and may be written to a disk, by name."""
+        specs = specs_of(type(self))
+        return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
         """Hold every field against its declaration and return the payload.

@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, compare, sweep, reproduce, list and centralized references from the command line."""
+"""``python -m simulations``: run, compare, sweep, reproduce, list and the two references from the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulations.compare import Comparison
 from simulations.expansion import expand
 from simulations.experiment import find_experiment
 from simulations.flower import FlowerError, run_with_flower
-from simulations.launch import run_centralized, run_federation
+from simulations.launch import run_centralized, run_federation, run_nonfederated
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
 from simulations.records import FINISHED, STOPPED
@@ -112,7 +112,8 @@ def run(
 
 def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], quiet: bool) -> None:
     try:
-        run_with_flower(clients, flat, quiet=quiet)
+        together = parse_run_config(flat).algorithm.strategy.concurrent
+        run_with_flower(clients, flat, together=together, quiet=quiet)
     except FlowerError as error:
         failure = out / "failure.json"
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)
@@ -130,6 +131,17 @@ def centralized(
     hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
     with log_off(quiet), stdout_to_stderr(as_json):
         run_centralized(clients, flat, hook)
+    if as_json:
+        typer.echo((out / "result.json").read_text("utf-8"), nl=False)
+
+
+@cli.command("nonfederated")
+def run_without_parties(out: Out, config: Overrides = None, quiet: Quiet = False, as_json: Json = False) -> None:
+    """Train a vertical strategy's problem with all columns in one place, without parties, masks or delay."""
+    flat = placed(overrides_of(config), out)
+    hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
+    with log_off(quiet), stdout_to_stderr(as_json):
+        run_nonfederated(flat, hook)
     if as_json:
         typer.echo((out / "result.json").read_text("utf-8"), nl=False)
 

@@ -59,6 +59,7 @@ class InProcessGrid(Grid):
         threads: int = 1,
     ) -> None:
         self._app = client_app
+        self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
         self._run = Run.create_empty(RUN_ID)
         self._message_ids = itertools.count(1)
@@ -120,6 +121,12 @@ class InProcessGrid(Grid):
         No reply is lost to ``timeout``: a message is answered before the call that pushes it returns.
         """
         return self.pull_messages(self.push_messages(messages))
+
+    def run_together(self, nodes: int) -> None:
+        """Let so many nodes' ClientApps run at the same time, for clients that talk to each other."""
+        if nodes > self._threads:
+            self.close()
+            self._threads, self._pool = nodes, ThreadPoolExecutor(nodes, "client")
 
     def close(self) -> None:
         """End the threads, if there are any."""

@@ -28,9 +28,16 @@ class FlowerError(RuntimeError):
 
 
 def run_with_flower(
-    num_clients: int, run_config: Mapping[str, bool | int | float | str], *, quiet: bool = False
+    num_clients: int,
+    run_config: Mapping[str, bool | int | float | str],
+    *,
+    together: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Submit a run to Flower's local simulation, follow it, and return when it has completed.
+
+    Args:
+        together: whether all clients must run at once; Ray is then told that it has a CPU for each.
 
     Raises:
         FlowerError: the run was refused, failed or was stopped.
@@ -40,8 +47,11 @@ def run_with_flower(
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
-        # No init-args: with them Ray refuses to join a cluster that is already running on the machine.
+        # No init-args where it can be helped: with them Ray refuses to join a cluster that is already running on the
+        # machine.
         federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
+        if together:
+            federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted["run-id"])
     follower = None

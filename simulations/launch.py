@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from apps import resources
@@ -15,14 +15,17 @@ from apps.server_app import app as server_app
 from apps.training import versions
 from simulations.centralized import RoundHook, centralized
 from simulations.engine import run_in_process
+from simulations.nonfederated import nonfederated
 
-IN_PROCESS, CENTRALIZED = "in-process", "centralized"  # as result.json names them
+IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
     """Run a flat run config, with its place, on one of the two engines."""
     if engine == CENTRALIZED:
         run_centralized(clients, config)
+    elif engine == NONFEDERATED:
+        run_nonfederated(config)
     else:
         run_federation(clients, config)
 
@@ -42,29 +45,53 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
     Raises:
         ConfigError: there is no such reference, or a run is there already.
     """
+    _run_reference(
+        CENTRALIZED,
+        config,
+        clients,
+        lambda parsed: centralized(parsed, resources.federated_data(parsed.data, clients), on_round),
+    )
+
+
+def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
+    """The same training of a vertical strategy with all columns in one place.
+
+    Raises:
+        ConfigError: the strategy is not vertical, or a run is there already.
+    """
+    _run_reference(NONFEDERATED, config, 1, lambda parsed: nonfederated(parsed, on_round))
+
+
+def _run_reference(
+    name: str,
+    config: Mapping[str, Scalar],
+    clients: int,
+    train: Callable[[RunConfig], tuple[list[dict[str, float]], dict[str, object]]],
+) -> None:
     parsed = parse_run_config(config)
     if parsed.run.resume:
-        raise ConfigError("resume: a centralised reference is trained in one go; leave the key out")
+        raise ConfigError(f"resume: a {name} reference is trained in one go; leave the key out")
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
-    data = resources.federated_data(parsed.data, clients)
-    history, named = centralized(parsed, data, on_round)
+    history, named = train(parsed)
     every = parsed.training.evaluate_every
     total = parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]
     for server_round, metrics in zip(rounds, history, strict=True):
         directory.append({"round": server_round, **metrics})
     directory.save_model(named)  # type: ignore[arg-type]
-    directory.finish(_result(parsed, history, clients, time.perf_counter() - begun))
+    directory.finish(_result(name, parsed, history, clients, time.perf_counter() - begun))
 
 
-def _result(config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float) -> dict[str, Any]:
+def _result(
+    name: str, config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float
+) -> dict[str, Any]:
     best = {name: better(name)(m[name] for m in history) for name in history[-1]}
     return {
-        "strategy": "centralized",
+        "strategy": name,
         "dataset": config.data.dataset,
         "seed": config.training.seed,
-        "engine": CENTRALIZED,
+        "engine": name,
         "rounds": config.training.num_server_rounds,
         "metrics": history[-1],
         "best": best,

@@ -40,7 +40,7 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
-from strategies.replies import Exchange, Reply, RoundReport, mean_model
+from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, mean_model
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 
 
@@ -56,6 +56,12 @@ class PayloadStrategy(Strategy):
     needs_all_clients: ClassVar[str] = ""
     # a client that gave no good reply is asked again, ``max-retries`` times, and the run ends without it
     retries_failed: ClassVar[bool] = False
+    # clients talk to each other within an exchange: all run at once, and where one failed all are asked again
+    concurrent: ClassVar[bool] = False
+    # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
+    vertical: ClassVar[bool] = False
+    fewest_clients: ClassVar[int] = 1
+    number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
@@ -78,6 +84,8 @@ class PayloadStrategy(Strategy):
         self.local: dict[str, str] = {}
         # names and shapes of the parts of the flat model, for strategies that tell weights from biases
         self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        # metrics of the newest model, where the clients measured them
+        self.measured: dict[str, float] = {}
         # which of `views` the log and the curves show; "" is the model itself
         self.headline = ""
 
@@ -246,10 +254,14 @@ class PayloadStrategy(Strategy):
         """
         return self.receive(server_round, self._send(self.messages(server_round, places, arrays, payload, phase=phase)))
 
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """Send messages and wait for their replies, those that come within ``round-timeout``."""
+        return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
+
     def _send(self, messages: list[Message]) -> list[Message]:
         assert self._grid is not None
         begun = time.perf_counter()
-        replies = list(self._grid.send_and_receive(messages, timeout=self.training.round_timeout))
+        replies = self.deliver(self._grid, messages)
         self.report.exchange_seconds += time.perf_counter() - begun
         return replies
 
@@ -335,7 +347,7 @@ class PayloadStrategy(Strategy):
                 reasons[place] = str(error)
         for place in exchange.sent:
             if place not in found:
-                reasons.setdefault(place, "no answer")
+                reasons.setdefault(place, NO_ANSWER)
 
     def _account(self, server_round: int, exchange: Exchange, found: dict[int, Reply], reasons: dict[int, str]) -> None:
         """Report who answered and who was dropped; end the run where too few are left."""

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from payloads.record import FloatArray, Payload
 
+# why a client that sent nothing gave no good reply
+NO_ANSWER = "no answer"
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -34,6 +37,8 @@ class RoundReport:
     bytes_up: int = 0
     # spent in exchanges that the strategy makes itself
     exchange_seconds: float = 0.0
+    # what clients measured of their own time, by name
+    timings: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

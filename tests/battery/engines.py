@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from apps.config import Scalar
+from apps.config import Scalar, parse_run_config
 from simulations.flower import run_with_flower
 from tests.battery.federation import Run, federate, flat_config
 
@@ -43,7 +43,9 @@ class Flower:
     name = "flower"
 
     def run(self, path: Path, config: Mapping[str, Scalar], clients: int) -> Run:
-        run_with_flower(clients, flat_config(path, config), quiet=True)
+        flat = flat_config(path, config)
+        together = parse_run_config(flat).algorithm.strategy.concurrent
+        run_with_flower(clients, flat, together=together, quiet=True)
         return Run(path)
 
 

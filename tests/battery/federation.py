@@ -25,7 +25,8 @@ from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
 from simulations.engine import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
 
-# Common keys only, so that an algorithm whose table is not known here runs with its defaults.
+# Common keys, so that an algorithm whose table is not known here runs with its defaults; and what makes a run that
+# depends on the order of messages between clients repeatable.
 SMALL: dict[str, Scalar] = {
     "num-server-rounds": 3,
     "local-steps": 2,
@@ -33,10 +34,15 @@ SMALL: dict[str, Scalar] = {
     "learning-rate": 0.01,
     "model": "linear",
     "checkpoint-every": 0,
+    "vfb2.synchronous": True,
 }
-TIMING = ("seconds", "server_seconds")
+TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.strategy.needs_all_clients]
 PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses]
+# whose clients hold rows: they may hold those of one class, and a model travels
+OF_ROWS = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+# whose clients can train without the others at hand
+ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.concurrent]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from tests.docs.markdown import PROJECT, codes, rows, section
 
 PAGE = PROJECT / "docs" / "configuration.md"
-TABLES = ("fedx", "fedsgda", "coda", "sgdam", "scgdam", "sgdm", "fedprox", "composite", "synthetic")
+TABLES = ("fedx", "fedsgda", "coda", "sgdam", "scgdam", "sgdm", "fedprox", "composite", "vfb2", "synthetic")
 SECTIONS = ("The run", "Local training", "Results", "Data", *(f"Table {name}" for name in TABLES))
 DOCUMENTED = [row for title in SECTIONS for row in rows(section(PAGE, title))]
 

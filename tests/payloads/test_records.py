@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pickle
 import pkgutil
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 import payloads
-from payloads.record import ArraySpec, Payload, PayloadError, array, specs_of
+from payloads.record import ArraySpec, IntArray, Payload, PayloadError, array, specs_of
 
 for module in pkgutil.iter_modules(payloads.__path__):
     importlib.import_module(f"payloads.{module.name}")
@@ -31,7 +32,7 @@ def subclasses(kind: type[Payload]) -> list[type[Payload]]:
 
 KINDS = sorted(subclasses(Payload), key=lambda kind: kind.__name__)
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-DTYPES = {"float": ["float32", "float64"], "int": ["int32", "int64"], "bool": ["bool"]}
+DTYPES = {"float": ["float32", "float64"], "int": ["int32", "int64"], "bool": ["bool"], "bytes": ["uint8"]}
 
 
 def values(spec: ArraySpec, lengths: dict[str, int]) -> st.SearchStrategy[NDArray[Any]]:
@@ -246,3 +247,28 @@ def test_fortran_and_strided_arrays_travel_as_they_read() -> None:
     decoded = Sample.Record.from_record(sample(table=table, scores=scores).to_record()).arrays()
     np.testing.assert_array_equal(decoded["table"], table)
     np.testing.assert_array_equal(decoded["scores"], scores)
+
+
+def test_bytes_are_bytes() -> None:
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Letter(Payload):
+        words: NDArray[np.uint8] = array("n", kind="bytes")
+
+    sent = Letter(words=np.frombuffer(b"abc", np.uint8))
+    assert Letter.from_record(sent.to_record()).words.tobytes() == b"abc"
+    with pytest.raises(PayloadError, match=r"Letter.words: got int64, allowed: uint8"):
+        Letter(words=np.arange(3)).check()
+
+
+def test_a_secret_is_not_durable() -> None:
+    @dataclasses.dataclass(frozen=True, eq=False)
+    class Diary(Payload):
+        page: IntArray = array(1, kind="int")
+        key: IntArray | None = array(1, kind="int", optional=True, secret=True)
+
+    written = Diary(page=np.array([1]), key=np.array([2]))
+    assert list(written.arrays()) == ["page", "key"]
+    assert list(written.durable()) == ["page"]
+    assert Diary(**written.durable()).check().key is None
+    with pytest.raises(ValueError, match="a secret field must be optional"):
+        array(1, secret=True)

@@ -1,0 +1,150 @@
+"""A party's own file: rows named by an id column, numbers scaled to [0, 1], text as one column a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.plan import Holding
+from problems.data import DataError, DataSpec
+from problems.data.source import label_classes, positive_classes
+from problems.data.tables import PARQUET_ENDINGS, is_numeric, numeric_column, one_hot, read_table
+from problems.randomness import stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Rows = NDArray[np.int64]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """Rows cut in training and test rows: what is trained with, and (columns,) what columns were scaled by."""
+
+    holding: Holding
+    low: Array
+    high: Array
+
+
+class PartyTable:
+    """The rows of one party's csv or parquet file, in the order of their ids.
+
+    A party with a label column holds labels. Which rows are for testing is drawn from the seed and their number alone,
+    since a party without labels must draw the same ones. Numeric columns are scaled by the least and the largest
+    value of the training rows; a text column becomes one 0/1 column for each value in the file.
+
+    Attributes:
+        labelled: whether the file has the label column.
+        columns: features after the encoding.
+        names: of the features.
+
+    Raises:
+        DataError: names the column that is missing, has gaps or cannot be encoded, or an id that occurs twice.
+    """
+
+    def __init__(self, path: Path, spec: DataSpec, id_column: str, *, classification: bool) -> None:
+        frame = read_table(path)
+        ids = _ids(path, frame, id_column)
+        order = np.argsort(ids, kind="stable")
+        self._ids: list[str] = ids[order].tolist()
+        frame = frame.drop(columns=id_column)
+        label_column = spec.label_column or "label"
+        self.labelled = label_column in frame.columns
+        self._labels = _labels(frame.pop(label_column), spec, classification)[order] if self.labelled else None
+        if not len(frame.columns):
+            raise DataError(f"{path} has no column of features")
+        self.names: list[str] = []
+        blocks, scaled = [], []
+        for name in frame.columns:
+            numeric = is_numeric(frame[name])
+            if numeric:
+                block = numeric_column(frame[name])[:, None]
+                self.names.append(str(name))
+            else:
+                block = one_hot(frame[name], np.arange(len(frame))).astype(np.float64)
+                self.names += [f"{name}={value}" for value in np.unique(frame[name].astype(str))]
+            blocks.append(block)
+            scaled += [numeric] * block.shape[1]
+        self._features: Array = np.concatenate(blocks, axis=1)[order]  # (rows, columns), not scaled
+        self._scaled = np.array(scaled)
+        self.columns = self._features.shape[1]
+        self._test_fraction, self._seed = spec.test_fraction, spec.seed
+        self._splits: dict[bytes | None, _Split] = {}
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        return self._ids if rows is None else [self._ids[row] for row in rows]
+
+    def holding(self, rows: Rows | None) -> Holding:
+        return self._split(rows).holding
+
+    def keepsake(self, rows: Rows | None) -> dict[str, Array]:
+        """What each column is scaled by: (value - low) / (high - low), or value - low where both are equal."""
+        split = self._split(rows)
+        return {"low": split.low, "high": split.high}
+
+    def _split(self, rows: Rows | None) -> _Split:
+        key = None if rows is None else rows.tobytes()
+        if key not in self._splits:
+            self._splits = {key: self._cut(np.arange(len(self._features)) if rows is None else rows)}
+        return self._splits[key]
+
+    def _cut(self, rows: Rows) -> _Split:
+        train, test = split_rows(len(rows), self._test_fraction, self._seed)
+        features = self._features[rows]
+        low = np.where(self._scaled, features[train].min(axis=0), 0.0)
+        high = np.where(self._scaled, features[train].max(axis=0), 1.0)
+        features = (features - low) / np.where(high > low, high - low, 1.0)
+        if self._labels is None:
+            return _Split(Holding(features[train], features[test]), low, high)
+        labels = self._labels[rows]
+        return _Split(Holding(features[train], features[test], labels[train], labels[test]), low, high)
+
+
+def split_rows(count: int, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
+    """Training and test places of ``count`` rows, each ascending, at least one of either.
+
+    Raises:
+        DataError: there are fewer than two rows.
+    """
+    if count < 2:
+        raise DataError(f"{count} rows are too few for a training and a test set")
+    tests = min(max(1, round(test_fraction * count)), count - 1)
+    order = stream(seed, "vertical split").permutation(count)
+    return np.sort(order[tests:]), np.sort(order[:tests])
+
+
+def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
+    """(rows,) the ids as the file writes them: "007" is not "7"."""
+    import pandas as pd
+
+    if column not in frame.columns:
+        known = ", ".join(map(str, frame.columns[:20]))
+        raise DataError(f"{path} has no column {column!r}: set vfb2.id-column; columns: {known}")
+    found = frame[column]
+    if not path.name.endswith(PARQUET_ENDINGS):
+        found = pd.read_csv(path, usecols=[column], dtype=str)[column]
+    missing = int(found.isna().sum())
+    if missing:
+        raise DataError(f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing")
+    ids = found.astype(str).to_numpy(dtype=object).astype(str)
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise DataError(
+            f"{path}, column {column!r}: {int((counts > 1).sum()):,} ids occur more than once, such as "
+            f"{str(values[counts > 1][0])!r}"
+        )
+    return ids
+
+
+def _labels(column: pd.Series[float], spec: DataSpec, classification: bool) -> Array:
+    """(rows,) -1 and +1, or for a regression the numbers they are."""
+    if not classification:
+        return numeric_column(column)
+    classes, codes = label_classes(column.to_numpy())
+    return np.where(positive_classes(classes, spec.positive_label)[codes], 1.0, -1.0)

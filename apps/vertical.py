@@ -1,0 +1,185 @@
+"""The parties of vertical learning: what a node holds, from the run's data set or from the site's own file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Context
+from numpy.typing import NDArray
+
+from apps.config import COLUMN_PARTITIONS, ConfigError, RunConfig
+from apps.files import write_tensors
+from apps.party_table import PartyTable
+from apps.state_store import RUN_TOKEN, STATE_DIR
+from clients.parties import Party, PartyData, Rows
+from clients.vertical.identity import Identity
+from clients.vertical.plan import Holding
+from clients.vfb2 import VFB2Client
+from payloads.vfb2 import VFB2Settings
+from problems.data import DataError, DataSpec
+from problems.data.spec import GENERIC
+from problems.vertical.data import VerticalData, load_vertical
+from problems.vertical.objectives import make_objective
+
+DATA_PATH = "data-path"
+PEER_FILES = ("peer-cert", "peer-key", "peer-ca")
+
+_load_lock = threading.Lock()
+T = TypeVar("T", bool, str)
+
+
+class SimulatedParty:
+    """A party's columns of a data set that all simulated parties load alike. Its rows are named by their numbers."""
+
+    def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
+        train, test = data.party(place)
+        self.names = [str(column) for column in data.columns[place]]
+        labels = (data.train_labels, data.test_labels) if labelled else (None, None)
+        self.labelled = labelled
+        self.columns = int(train.shape[1])
+        self._holding = Holding(train, test, *labels)
+        self._rows = int(train.shape[0]) + int(test.shape[0])
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        return [str(row) for row in (range(self._rows) if rows is None else rows)]
+
+    def holding(self, rows: Rows | None) -> Holding:
+        if rows is not None:
+            raise ValueError("simulated parties hold the same rows")
+        return self._holding
+
+    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
+        return {}
+
+
+def vertical_data(config: RunConfig, parties: int) -> VerticalData:
+    """The data set with its columns spread over the parties, loaded once a process."""
+    vfb2 = settings_of(config)
+    regression = (
+        not make_objective(vfb2.problem).classification
+        and config.data.dataset in GENERIC
+        and not config.data.positive_label
+    )
+    with _load_lock:
+        return _vertical_data(config.data, parties, regression)
+
+
+@lru_cache(maxsize=2)
+def _vertical_data(spec: DataSpec, parties: int, regression: bool) -> VerticalData:
+    how = COLUMN_PARTITIONS[spec.partition]
+    return load_vertical(replace(spec, partition="iid"), parties, partition=how, regression=regression)
+
+
+def settings_of(config: RunConfig) -> VFB2Settings:
+    """The run's table ``vfb2``."""
+    assert isinstance(config.family, VFB2Settings)
+    return config.family
+
+
+def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
+    """The party of a node.
+
+    Raises:
+        ConfigError: the node config is wrong.
+        DataError: the data cannot be used.
+    """
+    node = context.node_config
+    vfb2 = settings_of(config)
+    data: PartyData
+    if DATA_PATH in node:
+        try:
+            data = _own_table(Path(str(node[DATA_PATH])).expanduser(), config.data, vfb2.id_column, vfb2.problem)
+        except DataError as error:
+            raise DataError(f"partition {place}: {error}") from error
+    elif vfb2.alignment == "intersection":
+        raise ConfigError(
+            "vfb2.alignment: got 'intersection', but simulated parties hold the same rows; it is for parties whose "
+            f"node config has a {DATA_PATH}"
+        )
+    elif config.data.dataset in GENERIC and not config.data.data_dir:
+        raise ConfigError(
+            f"partition {place}: dataset {config.data.dataset!r} is read from files: give the node a {DATA_PATH}, or "
+            "set data-dir"
+        )
+    else:
+        data = _simulated(config, parties, place, labelled=place < vfb2.active_parties)
+    identity, authority = _identity(node)
+    return Party(
+        place,
+        parties,
+        data,
+        identity=identity,
+        authority=authority,
+        advertised=_of(node, "advertise", ""),
+        share=_of(node, "share-block", True),
+    )
+
+
+def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> None:
+    """Write what a party keeps for itself after the last segment under its ``state-dir``, if it has one.
+
+    Args:
+        config: the message's record of that name.
+    """
+    base = str(context.node_config.get(STATE_DIR, ""))
+    if client.keepsake is None or not base:
+        return
+    run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
+    folder = Path(base).expanduser() / run / f"client-{client.party.partition_id}"
+    folder.mkdir(parents=True, exist_ok=True)
+    names = json.dumps(client.party.data.names)
+    write_tensors(folder / "block.safetensors", client.keepsake, {"format": "florilegium-block", "columns": names})
+
+
+def _simulated(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
+    return _party_of(vertical_data(config, parties), place, labelled)
+
+
+@lru_cache(maxsize=256)
+def _party_of(data: VerticalData, place: int, labelled: bool) -> SimulatedParty:
+    return SimulatedParty(data, place, labelled=labelled)
+
+
+@lru_cache(maxsize=4)
+def _read_table(path: Path, changed: int, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
+    return PartyTable(path, spec, id_column, classification=make_objective(problem).classification)
+
+
+def _own_table(path: Path, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
+    if spec.dataset not in ("csv", "parquet"):
+        raise ConfigError(f"dataset: got {spec.dataset!r}, but a party with a {DATA_PATH} reads 'csv' or 'parquet'")
+    if not path.is_file():
+        raise DataError(f"{DATA_PATH} {str(path)!r} does not exist")
+    with _load_lock:
+        return _read_table(path, path.stat().st_mtime_ns, spec, id_column, problem)
+
+
+def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
+    """Certificate and key that a node brings itself, and the authority that vouches for its peers'."""
+    certificate, key, authority = (_of(node, name, "") for name in PEER_FILES)
+    if bool(certificate) != bool(key):
+        raise ConfigError("node config: peer-cert and peer-key go together")
+    if authority and not certificate:
+        raise ConfigError("node config: peer-ca needs peer-cert and peer-key")
+    for name, path in zip(PEER_FILES, (certificate, key, authority), strict=True):
+        if path and not Path(path).expanduser().is_file():
+            raise ConfigError(f"node config: {name} {path!r} does not exist")
+    if not certificate:
+        return None, None
+    identity = Identity.from_files(Path(certificate).expanduser(), Path(key).expanduser())
+    return identity, str(Path(authority).expanduser()) if authority else None
+
+
+def _of(node: Mapping[str, Any], name: str, default: T) -> T:
+    value = node.get(name, default)
+    if not isinstance(value, type(default)):
+        kind = "true or false" if isinstance(default, bool) else "text"
+        raise ConfigError(f"node config: {name}: got {value!r}, allowed: {kind}")
+    return value

@@ -1,0 +1,86 @@
+"""The server's view of a vertical run: the parties measure, and where the pooled data are at hand it knows the best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+import numpy as np
+from flwr.common.logger import log
+
+from apps.config import RunConfig
+from apps.evaluation import Evaluator
+from apps.vertical import settings_of, vertical_data
+from payloads.record import FloatArray
+from problems.data.spec import GENERIC
+from problems.vertical.data import VerticalData
+from problems.vertical.minimum import minimum
+from problems.vertical.objectives import make_objective
+
+SUBOPTIMALITY = "suboptimality"
+# once a process
+_least: dict[Hashable, float | None] = {}
+
+
+class VerticalEvaluator(Evaluator):
+    """What the reporter measured, and where all columns are at hand ``suboptimality``: the objective minus its least.
+
+    Args:
+        config: the run's.
+        parties: q.
+        pooled: whether the parties' data are those of the run config, so that the server can load them too.
+    """
+
+    def __init__(self, config: RunConfig, parties: int, *, pooled: bool) -> None:
+        vfb2 = settings_of(config)
+        self.config = config
+        self.objective = make_objective(vfb2.problem, vfb2.factor)
+        self.data: VerticalData | None = None
+        if pooled and (config.data.data_dir or config.data.dataset not in GENERIC):
+            self.data = vertical_data(config, parties)
+        self.summary = f"problem {vfb2.problem}, weight {self.objective.weight:g}; the blocks stay at {parties} parties"
+
+    def start(self) -> list[FloatArray]:
+        return [np.zeros(0)]
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        return {}
+
+    def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """The reporter's metrics, with the suboptimality after the objective."""
+        if not all(map(math.isfinite, measured.values())):
+            found = ", ".join(f"{name} {value}" for name, value in measured.items())
+            raise ValueError(f"the metrics are not finite ({found}): the run has diverged; lower learning-rate")
+        related = dict(measured)
+        least = self.least() if "objective" in related else None
+        if least is not None:
+            related[SUBOPTIMALITY] = related["objective"] - least
+        return related
+
+    def least(self) -> float | None:
+        """The minimum of the objective, of one that is not convex that which lies downhill of 0; None: unknown."""
+        if self.data is None:
+            return None
+        key = (self.config.data, self.objective)
+        if key not in _least:
+            _least[key] = None
+            try:
+                _, _least[key] = minimum(self.data.train_features, self.data.train_labels, self.objective)
+            except RuntimeError as error:
+                log(WARNING, "no suboptimality: %s", error)
+        return _least[key]
+
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        """``weights.<p>`` of each party; where columns are known ``columns.<p>``, and ``weights`` in their order."""
+        if all(not block.size for block in arrays):
+            return {}
+        named: dict[str, Any] = {f"weights.{party}": block for party, block in enumerate(arrays)}
+        if self.data is None or len(arrays) != len(self.data.columns):
+            return named
+        named |= {f"columns.{party}": columns for party, columns in enumerate(self.data.columns)}
+        weights = np.zeros(sum(map(len, self.data.columns)))
+        for columns, block in zip(self.data.columns, arrays, strict=True):
+            weights[columns] = block
+        return {"weights": weights, **named}

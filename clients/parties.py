@@ -1,0 +1,128 @@
+"""A party of vertical learning: what it holds, how it is recognised, and where those of one host meet."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from clients.vertical.addresses import Address
+from clients.vertical.identity import Identity
+from clients.vertical.plan import Holding
+from payloads.record import FloatArray
+
+Rows = NDArray[np.int64]
+
+
+class PartyData(Protocol):
+    """A party's rows. `rows` are the places of those that all parties share, in their common order; None: all.
+
+    Attributes:
+        labelled: whether there are labels.
+        columns: of its block.
+        names: of the columns.
+    """
+
+    labelled: bool
+    columns: int
+    names: list[str]
+
+    def ids(self, rows: Rows | None) -> Sequence[str]:
+        """What names each row."""
+
+    def holding(self, rows: Rows | None) -> Holding:
+        """Training and test rows with their labels."""
+
+    def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
+        """What it takes beside the block to predict, for the party itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Party:
+    """A site of vertical learning.
+
+    Attributes:
+        partition_id: its index among the parties.
+        parties: q.
+        data: its rows.
+        identity: certificate and key of its own, where it brings them; else one is made for the run.
+        authority: file of the authority that signed the parties' certificates; None: each is pinned.
+        advertised: "host:port" at which parties of other hosts reach it, or empty.
+        share: whether the server may have its block.
+    """
+
+    partition_id: int
+    parties: int
+    data: PartyData
+    identity: Identity | None = None
+    authority: str | None = None
+    advertised: str = ""
+    share: bool = True
+
+    def __len__(self) -> int:
+        return int(self.data.holding(None).features.shape[0])
+
+    @property
+    def class_counts(self) -> tuple[int, int]:
+        """Negative and positive training labels, as far as it holds any."""
+        labels = self.data.holding(None).labels
+        return (0, 0) if labels is None else (int((labels < 0).sum()), int((labels > 0).sum()))
+
+
+class NoModel:
+    """What a party moves as far as Flower is concerned: nothing. Its block is part of its state."""
+
+    stochastic = False
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.parameters = torch.zeros(0, dtype=torch.float64)
+
+    def load(self, arrays: Sequence[FloatArray]) -> None:
+        """Take a model without entries."""
+        if len(arrays) != 1 or arrays[0].size:
+            raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
+
+
+# Sockets of parties that share a host.
+
+
+def socket_folder(salt: bytes) -> Path:
+    """Where the parties of a run that share a host put their sockets: a short path, the same for all of them."""
+    base = tempfile.gettempdir()
+    base = base if len(base) <= 40 else "/tmp"
+    return Path(base) / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
+
+
+def host_mark() -> bytes:
+    """(32,) equal for two parties that can meet in a folder: same machine, same file system, same user."""
+    base = Path(socket_folder(b"")).parent.stat()
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
+    return hashlib.sha256(f"{machine} {base.st_dev} {base.st_ino} {os.getuid()}".encode()).digest()
+
+
+@contextlib.contextmanager
+def sockets(address: Address) -> Iterator[None]:
+    """A private folder for a Unix socket while it is needed; whoever leaves last removes it."""
+    if address.kind != "unix":
+        yield
+        return
+    folder = Path(address.text).parent
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a private folder of this user")
+    yield
+    with contextlib.suppress(OSError):  # the others are still there
+        folder.rmdir()

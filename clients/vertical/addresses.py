@@ -1,0 +1,212 @@
+"""Where a party listens: a Unix socket on the same machine, or TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# the system allows 107 bytes; some allow 103
+LONGEST_PATH = 100
+
+
+@dataclass(frozen=True)
+class Address:
+    """One party's address.
+
+    Attributes:
+        kind: "unix" or "tcp".
+        text: the socket's path, or "host:port" (an IPv6 host in brackets).
+    """
+
+    kind: str
+    text: str
+
+    def __post_init__(self) -> None:
+        if self.kind == "unix":
+            if not self.text.startswith("/"):
+                raise ValueError(f"a Unix socket needs an absolute path, not {self.text!r}")
+            if len(self.text.encode()) >= LONGEST_PATH:
+                raise ValueError(
+                    f"a Unix socket's path is shorter than {LONGEST_PATH} bytes, not {len(self.text.encode())}: "
+                    f"{self.text!r}; socket_folder() makes a short one"
+                )
+        elif self.kind == "tcp":
+            self._split()
+        else:
+            raise ValueError(f"an address is unix:/path or tcp:host:port, not {self.kind}:{self.text}")
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read "unix:/path" or "tcp:host:port"; ValueError otherwise."""
+        kind, colon, rest = text.partition(":")
+        if not colon:
+            raise ValueError(f"an address is unix:/path or tcp:host:port, not {text!r}")
+        return cls(kind, rest)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.text}"
+
+    @property
+    def host(self) -> str:
+        """Host of a TCP address, without brackets."""
+        return self._split()[0]
+
+    @property
+    def port(self) -> int:
+        """Port of a TCP address."""
+        return self._split()[1]
+
+    def _split(self) -> tuple[str, int]:
+        host, _, port = self.text.rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError(f"an IPv6 host stands in brackets: tcp:[{host}]:{port}, not tcp:{self.text}")
+        try:
+            host.encode("idna")
+        except UnicodeError as error:
+            raise ValueError(f"{host!r} is no host name: {error}") from error
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"a TCP address is tcp:host:port with a port of 1 to 65535, not tcp:{self.text}")
+        return host, int(port)
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A private folder with a short path for Unix sockets, removed at the end."""
+    base = tempfile.gettempdir()
+    if len(base) > LONGEST_PATH // 2:
+        base = "/tmp"
+    folder = Path(tempfile.mkdtemp(prefix="vfl-", dir=base))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
+    """Addresses on this machine: Unix sockets in `folder`, or without one free TCP ports of 127.0.0.1.
+
+    A port is free when this returns; another program may take it before a party listens there.
+    """
+    if folder is not None:
+        return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(parties)]
+        return [Address("tcp", f"127.0.0.1:{found.getsockname()[1]}") for found in sockets]
+
+
+async def listen(address: Address) -> socket.socket:
+    """A listening, non-blocking socket; OSError when the address cannot be had."""
+    if address.kind == "unix":
+        return _listen_unix(address.text)
+    family, target = await _resolve(address, passive=True)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(target)
+        return _listening(listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+async def connect(address: Address) -> socket.socket:
+    """A connected, non-blocking socket; OSError when nobody listens there."""
+    family: socket.AddressFamily = socket.AF_UNIX
+    target: str | tuple[str, int] = address.text
+    if address.kind == "tcp":
+        family, target = await _resolve(address, passive=False)
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, target)
+        if address.kind == "tcp" and connection.getsockname() == connection.getpeername():
+            # the kernel may pick the very port that is dialled
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the connection reached itself")
+        return prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def prepare(connection: socket.socket) -> socket.socket:
+    """Make a connection non-blocking, and send small writes at once."""
+    connection.setblocking(False)
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def stop_listening(listener: socket.socket) -> None:
+    """Close a listener and remove its socket file."""
+    path = listener.getsockname() if listener.family == socket.AF_UNIX else ""
+    # the file goes first: after the close its name may be another's
+    if path:
+        Path(path).unlink(missing_ok=True)
+    listener.close()
+
+
+def _listen_unix(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        try:
+            listener.bind(path)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or not _left_behind(path):
+                raise
+            Path(path).unlink(missing_ok=True)
+            listener.bind(path)
+        return _listening(listener)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _left_behind(path: str) -> bool:
+    """Whether a socket file belongs to nobody any more."""
+    try:
+        if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+            return False
+    except FileNotFoundError:
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+        return False
+
+
+def _listening(listener: socket.socket) -> socket.socket:
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+async def _resolve(address: Address, *, passive: bool) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Family and numeric address of a host; only names ask the resolver."""
+    host, port = address.host, address.port
+    try:
+        version = ipaddress.ip_address(host).version
+    except ValueError:
+        flags = socket.AI_PASSIVE if passive else 0
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        # IPv4 first: the two sides must choose the same one
+        family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        return family, (str(target[0]), int(target[1]))
+    return (socket.AF_INET if version == 4 else socket.AF_INET6), (host, port)

@@ -1,0 +1,95 @@
+"""The sums of every dominator in a segment, in order: every party derives them from the plan alone.
+
+Active party k takes, one after another, the sums of the power iterations (k = 0), those of its updates with a full
+pass before every epoch (SVRG) or before the first (SAGA), and that of the evaluation (k = 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.frames import Kind
+from clients.vertical.plan import Plan
+from problems.vertical.blocks import SAGA, SVRG
+from problems.vertical.schedule import Schedule
+
+# plain numbers: an enumeration's members are slow to hash
+PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, POWER_PARTIAL = map(
+    int, (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.POWER_PARTIAL)
+)
+SUMS = (PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, POWER_PARTIAL)
+
+
+class Agenda:
+    """The sums of a plan, by the place of their dominator in `plan.active`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.schedule = Schedule(plan.rows, len(plan.active), plan.batch_size, plan.seed)
+        self.chunks = self.schedule.chunks()
+        places = range(len(plan.active))
+        self.counts = [self.schedule.count(place) for place in places]
+        """Updates an epoch."""
+        self._lengths = [self._batch_lengths(place) for place in places]
+        training = plan.epochs > 0
+        self.passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and training)
+        """Full passes of the segment."""
+        self.powers = plan.power_iterations + 1 if plan.power_iterations else 0
+        """Sums of the power iterations: the first has a random vector in it."""
+        self.barriers = plan.synchronous or plan.algorithm == SVRG
+        """Whether every epoch ends with all its updates applied everywhere."""
+
+    def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
+        """The rows of every update that a place dominates in the segment."""
+        for epoch in range(self.plan.first_epoch, self.plan.first_epoch + self.plan.epochs):
+            yield from self.schedule.batches(epoch, place)
+
+    def total(self, kind: int, place: int) -> int:
+        """How many sums of a kind a place takes."""
+        if kind == PARTIAL:
+            return self.plan.epochs * self.counts[place]
+        if kind == SNAPSHOT_PARTIAL:
+            return self.passes
+        if kind == POWER_PARTIAL:
+            return self.powers if place == 0 else 0
+        return int(place == 0 and self.plan.evaluate)
+
+    def length(self, kind: int, place: int, number: int) -> int:
+        """Elements of a place's sum `number` of a kind; IndexError where there is none."""
+        if not 0 <= number < self.total(kind, place):
+            raise IndexError(f"sum {number} of {self.total(kind, place)}")
+        if kind == PARTIAL:
+            return self._lengths[place][number % self.counts[place]]
+        if kind == SNAPSHOT_PARTIAL:
+            chunk = self.chunks[place]
+            return int(chunk.stop - chunk.start)
+        if kind == POWER_PARTIAL:
+            return self.plan.rows
+        return self.plan.rows + self.plan.test_rows + 1
+
+    def length_at(self, place: int, position: int) -> int:
+        """Elements of the sum at a position among all that a place takes; IndexError where there is none."""
+        powers = self.total(POWER_PARTIAL, place)
+        if position < powers:
+            return self.length(POWER_PARTIAL, place, position)
+        position -= powers
+        updates = self.total(PARTIAL, place)
+        if position >= updates + self.passes:
+            return self.length(EVALUATION, place, position - updates - self.passes)
+        if self.plan.algorithm == SVRG:
+            epoch, position = divmod(position, self.counts[place] + 1)
+            if position == 0:
+                return self.length(SNAPSHOT_PARTIAL, place, epoch)
+            return self.length(PARTIAL, place, epoch * self.counts[place] + position - 1)
+        if position < self.passes:
+            return self.length(SNAPSHOT_PARTIAL, place, position)
+        return self.length(PARTIAL, place, position - self.passes)
+
+    def _batch_lengths(self, place: int) -> list[int]:
+        chunk = self.chunks[place]
+        length = chunk.stop - chunk.start
+        size = self.plan.batch_size or length
+        return [min(size, length - first) for first in range(0, length, size)]

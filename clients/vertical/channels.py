@@ -1,0 +1,218 @@
+"""TLS over a non-blocking socket, driven by the event loop's readiness callbacks.
+
+Leaner than asyncio's own TLS, which has two layers of transports and an exception for each read. It also keeps reading
+after a write has failed: what a peer said before it closed is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from clients.vertical.frames import FrameError
+
+_RECEIVE = 65536
+# largest content of one TLS record
+_RECORD = 16384
+
+
+class Cause(Enum):
+    """Why a channel ended."""
+
+    CLOSED = auto()  # end of file, reset
+    UNTRUSTED = auto()  # the peer's certificate is not accepted here
+    REFUSED = auto()  # the peer does not accept ours
+    FOREIGN = auto()  # what answers speaks no TLS 1.3
+    FORGED = auto()  # bytes that no honest party sends
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a channel ended, in words too."""
+
+    cause: Cause
+    reason: str
+
+
+class Channel:
+    """One TLS connection. Subclasses say what happens in `opened`, `received` and `lost`.
+
+    Args:
+        connection: connected and non-blocking; the channel closes it.
+        context: of the side this is.
+        server_side: whether this side accepted the connection.
+        name: the server name a client sends, unprotected.
+    """
+
+    def __init__(
+        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, name: str | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, name)
+        self._open = False
+        # encrypted bytes the socket did not take yet
+        self._backlog: deque[bytes | memoryview] = deque()
+        # a write has failed; what the peer sent may still be read
+        self._mute = False
+        self.closed = False
+        # ticks of the mesh since the last byte arrived, and whether bytes were written since the last tick
+        self.quiet = 0
+        self.spoke = False
+        self._loop.add_reader(connection.fileno(), self._readable)
+
+    def start(self) -> None:
+        """Begin the handshake; the client's side speaks first."""
+        self._shake()
+
+    def opened(self) -> None:
+        """The handshake is done."""
+
+    def received(self, chunk: bytes) -> None:
+        """Decrypted bytes; FrameError ends the channel as forged."""
+
+    def lost(self, loss: Loss) -> None:
+        """The channel has ended, and not by `close`; after forged bytes it can still be written to."""
+
+    @property
+    def certificate(self) -> bytes:
+        """(DER) what the peer showed in the handshake."""
+        return self._tls.getpeercert(binary_form=True) or b""
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """The TLS state, as a key for what the context's callbacks say of it."""
+        return self._tls
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the handshake was done on this side, so that the peer's certificate is known."""
+        return self._open
+
+    def write(self, data: bytes) -> None:
+        """Encrypt and send; what the socket does not take follows when it does."""
+        if self._mute or self.closed:
+            return
+        self.spoke = True
+        try:
+            sent = self._tls.write(data)
+            while sent < len(data):
+                sent += self._tls.write(memoryview(data)[sent:])
+        except ssl.SSLError:
+            self._mute = True
+            return
+        self._push()
+
+    def close(self) -> None:
+        """End the connection at once; `lost` is not called."""
+        if self.closed:
+            return
+        self.closed = True
+        handle = self._socket.fileno()
+        self._loop.remove_reader(handle)
+        self._loop.remove_writer(handle)
+        self._socket.close()
+
+    def _push(self) -> None:
+        data = self._outgoing.read()
+        if self._backlog:
+            self._backlog.append(data)
+            return
+        try:
+            sent = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            self._mute = True
+            return
+        if sent < len(data):
+            self._backlog.append(memoryview(data)[sent:])
+            self._loop.add_writer(self._socket.fileno(), self._writable)
+
+    def _writable(self) -> None:
+        try:
+            while self._backlog:
+                data = self._backlog[0]
+                sent = self._socket.send(data)
+                if sent < len(data):
+                    self._backlog[0] = memoryview(data)[sent:]
+                    return
+                self._backlog.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._mute = True
+            self._backlog.clear()
+        self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(Loss(Cause.CLOSED, f"its connection broke: {error.strerror or error}"))
+            return
+        if not data:
+            self._end(Loss(Cause.CLOSED, "its connection closed"))
+            return
+        self.quiet = 0
+        self._incoming.write(data)
+        if not self._open and not self._shake():
+            return
+        try:
+            # nothing pending: no whole record is left, and asking would cost an exception
+            while self._incoming.pending and not self.closed:
+                chunk = self._tls.read(_RECORD)
+                if not chunk:
+                    self._end(Loss(Cause.CLOSED, "its connection closed"))
+                    return
+                self.received(chunk)
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            self._end(_loss(error))
+        except FrameError as error:
+            self._end(Loss(Cause.FORGED, str(error)))
+
+    def _shake(self) -> bool:
+        """A step of the handshake; True when it is done."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._push()
+            return False
+        except ssl.SSLError as error:
+            # an alert tells the peer
+            self._push()
+            self._end(_loss(error))
+            return False
+        self._open = True
+        self._push()
+        self.opened()
+        return not self.closed
+
+    def _end(self, loss: Loss) -> None:
+        if self.closed:
+            return
+        if loss.cause is Cause.FORGED:
+            # the forger is heard no more, but may still be told
+            self._loop.remove_reader(self._socket.fileno())
+        else:
+            self.close()
+        self.lost(loss)
+
+
+def _loss(error: ssl.SSLError) -> Loss:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return Loss(Cause.UNTRUSTED, f"its certificate is unknown: {error.verify_message}")
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    if "alert" in reason:
+        return Loss(Cause.REFUSED, reason)
+    return Loss(Cause.FOREIGN, f"its TLS failed: {reason}")

@@ -1,0 +1,117 @@
+"""What an active party does with its sums: theta, and to whom it goes (Algorithm 2, steps 4 and 5)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame
+from clients.vertical.plan import Plan
+from problems.vertical.objectives import Array, Objective, corrected
+
+Flips = NDArray[np.bool_]
+_DIGEST_BYTES = 32
+
+
+class Dominator:
+    """An active party's labels and loss.
+
+    Args:
+        me: this party.
+        plan: of the segment.
+        objective: with the labels as they are.
+        labels: (n,) as they are.
+        flips: (n,) which of them to flip, under label privacy.
+        broadcast: send to every other party.
+        send: send to one.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        plan: Plan,
+        objective: Objective,
+        labels: Array,
+        flips: Flips | None,
+        broadcast: Callable[[Frame], None],
+        send: Callable[[int, Frame], None],
+    ) -> None:
+        self._me = me
+        self._labels = labels if flips is None else np.where(flips, -labels, labels)
+        self._slopes = (corrected(objective, plan.label_epsilon) if plan.label_epsilon else objective).slopes
+        self._broadcast, self._send = broadcast, send
+        self._told = [party for party in plan.active if party != me]
+        self._untold = [party for party in range(plan.parties) if party not in plan.active]
+        self._update_passive = plan.update_passive
+
+    def theta(self, z: Array, rows: NDArray[np.int64] | slice) -> Array:
+        """(b,) the losses' slopes at (b,) predictions of these rows."""
+        return self._slopes(z, self._labels[rows])
+
+    def announce(self, kind: int, number: int, theta: Array) -> None:
+        """Send theta to all who update; who does not learns only that there is one."""
+        if self._update_passive:
+            self.publish(kind, number, theta)
+            return
+        frame = Frame(kind, self._me, number, theta.tobytes())
+        for party in self._told:
+            self._send(party, frame)
+        for party in self._untold:
+            self._send(party, Frame(kind, self._me, number))
+
+    def publish(self, kind: int, number: int, values: Array) -> None:
+        """Send values to every other party."""
+        self._broadcast(Frame(kind, self._me, number, values.tobytes()))
+
+
+def label_digest(labels: Array) -> bytes:
+    """32 bytes that differ where labels differ."""
+    return hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
+
+
+def draw_flips(rows: int, epsilon: float) -> Flips:
+    """(rows,) flips of randomised response, each with the chance 1 / (1 + e^epsilon), by the system's randomness."""
+    chance = 1.0 / (1.0 + np.exp(epsilon))
+    uniform = np.frombuffer(os.urandom(8 * rows), dtype=np.uint64) >> np.uint64(11)  # 53 bits
+    flips: Flips = uniform < chance * 2.0**53
+    return flips
+
+
+def notice(labels: Array, flips: Flips | None) -> bytes:
+    """What active parties tell one another of their labels; the first adds the flips where there are any."""
+    return label_digest(labels) + (b"" if flips is None else np.packbits(flips).tobytes())
+
+
+def agreed_flips(plan: Plan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
+    """Check that all active parties hold the same labels, and return the flips that the first has drawn.
+
+    Args:
+        own: this party's notice.
+        notices: those of the other active parties.
+        held: the flips of an earlier segment.
+
+    Raises:
+        PartyError: labels differ, with both parties named; or a notice is malformed, or the flips are not those held.
+    """
+    first = plan.active[0]
+    every = {**notices, me: own}
+    expected = every[first][:_DIGEST_BYTES]
+    packed_length = (plan.rows + 7) // 8 if plan.label_epsilon else 0
+    for party in plan.active:
+        length = _DIGEST_BYTES + (packed_length if party == first else 0)
+        if len(every[party]) != length:
+            raise PartyError(party, f"its notice of labels has {len(every[party])} bytes, not {length}")
+        if every[party][:_DIGEST_BYTES] != expected:
+            raise PartyError(party, f"its labels differ from those of party {first}; active parties must hold the same")
+    if not packed_length:
+        return None
+    packed = np.frombuffer(every[first], dtype=np.uint8, offset=_DIGEST_BYTES)
+    flips = np.unpackbits(packed, count=plan.rows).view(np.bool_)
+    if held is not None and not np.array_equal(held, flips):
+        raise PartyError(first, f"its label flips differ from those party {me} has kept; they are drawn once a run")
+    return flips

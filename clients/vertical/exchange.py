@@ -1,0 +1,167 @@
+"""One party's frames: what comes in goes to the sums, the phase or the agreements, and what fails ends all waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from clients.vertical.agenda import SUMS
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame, Kind
+from clients.vertical.mesh import Mesh
+from clients.vertical.plan import Plan, Recorder
+from clients.vertical.sums import MASK_TREE, VALUE_TREE, Sums
+
+_SUMS = frozenset((*SUMS, VALUE_TREE, MASK_TREE))
+_LABELS, _BARRIER = int(Kind.LABELS), int(Kind.BARRIER)
+
+
+class Phase(Protocol):
+    """A stretch of a segment that begins at one point for all parties and ends when this party has done its part.
+
+    Each says so once, to `Exchange.done`. Nothing of a phase comes before this party has begun it, but partials for its
+    own sums, which wait in `Sums`.
+    """
+
+    answer_kind: int
+    """Of the frames with which dominators answer; -1: there are none."""
+
+    def begin(self) -> None:
+        """Start; may be done at once."""
+
+    def pull(self) -> None:
+        """Use this party's own sums, as far as they are complete."""
+
+    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
+        """Use what the dominator at `place` sends to everyone.
+
+        Raises:
+            PartyError: it was not due, or is not what it must be.
+        """
+
+
+class Exchange:
+    """Frames of one segment at one party; `mesh` is None of a party alone, which has joined it before `open`."""
+
+    def __init__(self, plan: Plan, mesh: Mesh | None) -> None:
+        self._mesh = mesh
+        self._others = plan.parties - 1
+        self._places = {party: place for place, party in enumerate(plan.active)}
+        self._me = 0 if mesh is None else mesh.me
+        self._sums: Sums | None = None
+        self._recorder: Recorder | None = None
+        self._phase: Phase | None = None
+        self._phase_done = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._failure: PartyError | None = None
+        self._notices: dict[int, bytes] = {}
+        self._at_barrier: dict[int, set[int]] = {}
+        if mesh is not None:
+            mesh.failed.add_done_callback(self._mesh_failed)
+
+    def open(self, sums: Sums, recorder: Recorder | None) -> None:
+        """Take frames from now on."""
+        self._sums, self._recorder = sums, recorder
+        if self._mesh is not None:
+            self._mesh.on_frame = self._receive if recorder is None else self._record
+
+    def send(self, to: int, frame: Frame) -> None:
+        if self._mesh is not None:
+            self._mesh.send(to, frame)
+
+    def broadcast(self, frame: Frame) -> None:
+        if self._mesh is not None:
+            self._mesh.broadcast(frame)
+
+    def done(self) -> None:
+        """The phase under way has ended at this party."""
+        self._phase_done = True
+        self._wake()
+
+    def fail(self, error: BaseException) -> PartyError:
+        """End the segment at every party; returns what it ends with, which is the first failure."""
+        if not isinstance(error, PartyError):
+            cause = error
+            error = PartyError(self._me, f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
+            error.__cause__ = cause
+        if self._mesh is not None:
+            self._mesh.abort(error)
+            first = self._mesh.failed.exception() if self._mesh.failed.done() else None
+            error = first if isinstance(first, PartyError) else error
+        self._failure = self._failure or error
+        self._wake()
+        return self._failure
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Have something called in the next turn of the loop; what it raises fails the segment."""
+        asyncio.get_running_loop().call_soon(self._call, call)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._failure is not None:
+            return
+        try:
+            call()
+        except Exception as error:
+            self.fail(error)
+
+    async def through(self, phase: Phase) -> None:
+        """Carry a phase out; PartyError when the segment fails."""
+        self._phase, self._phase_done = phase, False
+        phase.begin()
+        await self._until(lambda: self._phase_done)
+
+    async def barrier(self, number: int) -> None:
+        """Wait until every party has come here; PartyError when the segment fails."""
+        self.broadcast(Frame(_BARRIER, self._me, number))
+        arrived = self._at_barrier.setdefault(number, set())
+        await self._until(lambda: len(arrived) == self._others)
+
+    async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
+        """Exchange a notice of labels with these other parties; PartyError when the segment fails."""
+        for party in parties:
+            self.send(party, Frame(_LABELS, self._me, 0, own))
+        await self._until(lambda: len(self._notices) == len(parties))
+        return self._notices
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while self._failure is None and not holds():
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        if self._failure is not None:
+            raise self._failure
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def _mesh_failed(self, failed: asyncio.Future[None]) -> None:
+        error = None if failed.cancelled() else failed.exception()
+        if isinstance(error, PartyError):
+            self._failure = self._failure or error
+            self._wake()
+
+    def _record(self, peer: int, frame: Frame) -> None:
+        if self._recorder is not None:
+            self._recorder.received(peer, frame)
+        self._receive(peer, frame)
+
+    def _receive(self, peer: int, frame: Frame) -> None:
+        """What this raises, the mesh makes the segment's failure."""
+        kind, phase = frame.kind, self._phase
+        if phase is not None and kind == phase.answer_kind:
+            place = self._places.get(peer, -1)
+            if place < 0 or frame.active != peer:
+                raise PartyError(peer, f"it sent theta for party {frame.active}; each dominator sends its own")
+            phase.answer(place, frame.update, frame.body)
+        elif kind in _SUMS and self._sums is not None:
+            if self._sums.receive(peer, frame) and phase is not None:
+                phase.pull()
+        elif kind == _BARRIER:
+            self._at_barrier.setdefault(frame.update, set()).add(peer)
+            self._wake()
+        elif kind == _LABELS and peer in self._places and self._me in self._places:
+            self._notices[peer] = bytes(frame.body)
+            self._wake()
+        else:
+            raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")

@@ -1,0 +1,170 @@
+"""The work of a mesh once its links stand: frames out, joined by turns of the loop, and frames in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import HEADER_BYTES, WORK_KINDS, Frame, pack
+from clients.vertical.limits import Delays, Limits
+from clients.vertical.links import Delayed, Link
+
+Handler = Callable[[int, Frame], None]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What one party has sent and received as work: frames, and their bytes with headers, without TLS's."""
+
+    frames_sent: int = 0
+    frames_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+class Hub:
+    """What a mesh does with frames of work.
+
+    Attributes:
+        failed: gets the PartyError as soon as anything is wrong at any party.
+        counters: frames and bytes so far.
+    """
+
+    def __init__(self, me: int, parties: int, serial: int, limits: Limits, delays: Delays | None) -> None:
+        self.me = me
+        self.parties = parties
+        self.counters = Counters()
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._error: PartyError | None = None
+        self._serial = serial
+        self._limits = limits
+        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
+        # by peer: the link of each pair, and what holds its frames back
+        self._links: list[Link | None] = [None] * parties
+        self._delayed: list[Delayed | None] = [None] * parties
+        # whether all have joined, and whether this party has said that it sends no more
+        self._complete = False
+        self._closing = False
+        # links with frames of this turn of the loop
+        self._dirty: list[Link] = []
+        # frames that came before somebody could take them
+        self._held: list[tuple[int, Frame]] = []
+        self._holding = True
+        self._on_frame: Handler | None = None
+
+    @property
+    def on_frame(self) -> Handler | None:
+        """Called in the loop's thread with (peer, frame) for each accepted frame, once all have joined.
+
+        Frames that arrive earlier wait. What it raises fails the segment.
+        """
+        return self._on_frame
+
+    @on_frame.setter
+    def on_frame(self, handler: Handler | None) -> None:
+        self._on_frame = handler
+        self._holding = True
+        if self._complete:
+            self._loop.call_soon(self._release)
+
+    def send(self, to: int, frame: Frame) -> None:
+        """Send a frame to one peer; it leaves with the others of this turn of the loop. Never blocks.
+
+        Nothing is sent once the segment has failed, nor to a peer that has closed.
+
+        Raises:
+            ValueError: no such peer, a kind that is the mesh's own, a number too large for the header, or a body
+                longer than the limit.
+            RuntimeError: before `join` has returned, or after `close`.
+        """
+        if not 0 <= to < self.parties or to == self.me:
+            raise ValueError(f"party {self.me} of {self.parties} has no peer {to}")
+        self._put(to, self._pack(frame))
+
+    def broadcast(self, frame: Frame) -> None:
+        """Send a frame to every peer; raises as `send` does."""
+        data = self._pack(frame)
+        for peer in range(self.parties):
+            if peer != self.me:
+                self._put(peer, data)
+
+    def abort(self, error: PartyError) -> None:
+        """End the segment here and at every peer."""
+        raise NotImplementedError
+
+    def _add(self, link: Link) -> None:
+        """Take the link of a pair."""
+        self._links[link.peer] = link
+        link.works = True
+        if self._delays is not None:
+            self._delayed[link.peer] = Delayed(link, self._delays, self.me)
+
+    def _pack(self, frame: Frame) -> bytes:
+        if frame.kind not in WORK_KINDS:
+            raise ValueError(f"kind {frame.kind} is not a kind of work: {', '.join(map(str, sorted(WORK_KINDS)))}")
+        data = pack(self._serial, frame.kind, frame.active, frame.update, frame.body)
+        if len(data) - HEADER_BYTES > self._limits.body:
+            raise ValueError(f"a body has at most {self._limits.body} bytes, not {len(data) - HEADER_BYTES}")
+        return data
+
+    def _put(self, to: int, data: bytes) -> None:
+        if self._error is not None:
+            return
+        link = self._links[to]
+        if link is None or not self._complete or self._closing:
+            raise RuntimeError(f"party {self.me} sends after join() and before close() only")
+        if link.closed:
+            return
+        counters = self.counters
+        counters.frames_sent += 1
+        counters.bytes_sent += len(data)
+        delayed = self._delayed[to]
+        if delayed is not None:
+            delayed.queue(data)
+            return
+        if link.queue(data):
+            if not self._dirty:
+                self._loop.call_soon(self._flush)
+            self._dirty.append(link)
+
+    def _flush(self) -> None:
+        for link in self._dirty:
+            link.flush()
+        self._dirty.clear()
+
+    def work(self, peer: int, frame: Frame) -> None:
+        """A frame was accepted; it counts for nothing once this party has failed or closes."""
+        if self._error is not None or self._closing:
+            return
+        counters = self.counters
+        counters.frames_received += 1
+        counters.bytes_received += HEADER_BYTES + len(frame.body)
+        handler = self._on_frame
+        if self._holding or handler is None:
+            self._held.append((peer, frame))
+        else:
+            self._deliver(handler, peer, frame)
+
+    def _deliver(self, handler: Handler, peer: int, frame: Frame) -> None:
+        try:
+            handler(peer, frame)
+        except PartyError as error:
+            self.abort(error)
+        except Exception as error:
+            failure = PartyError(self.me, f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self.abort(failure)
+
+    def _release(self) -> None:
+        """Hand out what was held."""
+        handler = self._on_frame
+        if handler is None:
+            return
+        held, self._held = self._held, []
+        self._holding = False
+        for peer, frame in held:
+            if self._error is None:
+                self._deliver(handler, peer, frame)

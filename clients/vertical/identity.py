@@ -1,0 +1,167 @@
+"""A party's certificate and key, and the TLS 1.3 contexts that accept its peers' certificates only."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_END = b"-----END PRIVATE KEY-----\n"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What proves to its peers who a party is.
+
+    Attributes:
+        certificate: (DER) what the peers pin.
+        chain: (PEM) the certificate, then those between it and an authority.
+        key: (PEM, PKCS #8, not encrypted) the private key.
+    """
+
+    certificate: bytes
+    chain: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"Identity({self.fingerprint})"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, hexadecimal."""
+        return fingerprint(self.certificate)
+
+    @classmethod
+    def create(cls, name: str, *, days: int = 365) -> Self:
+        """A new P-256 key with a certificate it signs itself, valid from a day ago (clocks differ)."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        # Two certificates of one name would be candidates for one another's issuer.
+        label = f"{name[:40]} {secrets.token_hex(8)}"
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, label)])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+                critical=False,
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls(
+            certificate.public_bytes(Encoding.DER),
+            certificate.public_bytes(Encoding.PEM),
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        )
+
+    @classmethod
+    def from_files(cls, certificate: str | Path, key: str | Path, password: bytes | None = None) -> Self:
+        """Read PEM files: the certificate with those between it and an authority, and its private key.
+
+        Raises:
+            ValueError: not PEM, the key is another certificate's, or the certificate is not valid today.
+        """
+        try:
+            chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
+        except ValueError as error:
+            raise ValueError(f"{certificate} holds no PEM certificate: {error}") from error
+        try:
+            private = load_pem_private_key(Path(key).read_bytes(), password)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{key} holds no PEM private key this can read: {error}") from error
+        form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
+        if chain[0].public_key().public_bytes(*form) != private.public_key().public_bytes(*form):
+            raise ValueError(f"the key in {key} is not that of the first certificate in {certificate}")
+        first, last, now = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc, datetime.now(UTC)
+        if not first <= now <= last:
+            raise ValueError(f"{certificate} is valid from {first} to {last}, which is not now ({now})")
+        return cls(
+            chain[0].public_bytes(Encoding.DER),
+            b"".join(part.public_bytes(Encoding.PEM) for part in chain),
+            private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        )
+
+    def to_bytes(self) -> bytes:
+        """Key and certificates in PEM, for a party to keep to itself."""
+        return self.key + self.chain
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """What `to_bytes` gave; ValueError when it is something else."""
+        key, end, chain = data.partition(_END)
+        try:
+            certificates = x509.load_pem_x509_certificates(chain)
+            load_pem_private_key(key + end, None)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"these {len(data)} bytes are no identity: {error}") from error
+        return cls(certificates[0].public_bytes(Encoding.DER), chain, key + end)
+
+
+def fingerprint(certificate: bytes) -> str:
+    """SHA-256 of a certificate (DER), hexadecimal."""
+    return sha256(certificate).hexdigest()
+
+
+def server_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
+    """TLS 1.3 for the side that listens; the other must show a certificate that `peers` or the authority vouch for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # tickets would let a later connection skip the certificates
+    context.num_tickets = 0
+    return _mutual(context, identity, peers, authority)
+
+
+def client_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
+    """TLS 1.3 for the side that connects, with the same demands."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # a certificate is pinned whole, whatever host name it bears
+    context.check_hostname = False
+    return _mutual(context, identity, peers, authority)
+
+
+def _mutual(
+    context: ssl.SSLContext, identity: Identity, peers: Sequence[bytes], authority: str | None
+) -> ssl.SSLContext:
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    if authority is not None:
+        context.load_verify_locations(cafile=authority)
+    else:
+        # each pinned certificate vouches for itself, whoever signed it
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        for peer in peers:
+            context.load_verify_locations(cadata=peer)
+    _present(context, identity)
+    return context
+
+
+def _present(context: ssl.SSLContext, identity: Identity) -> None:
+    """Have a context show the identity; the ssl module reads keys from files only, so one exists for a moment."""
+    with tempfile.TemporaryDirectory(prefix="vfl-") as folder:  # mode 0700
+        path = Path(folder) / "identity.pem"
+        path.touch(mode=0o600)
+        path.write_bytes(identity.key + identity.chain)
+        context.load_cert_chain(path)

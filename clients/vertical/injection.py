@@ -1,0 +1,125 @@
+"""Who computes a party's updates: workers that sleep, to stand for a slower party, or threads.
+
+Without either there are no workers: all is computed in the loop, the moment a frame comes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from heapq import heappop, heappush
+from typing import Protocol, TypeVar
+
+Result = TypeVar("Result")
+Fail = Callable[[BaseException], object]
+
+
+class Workers(Protocol):
+    """Do the jobs of each place in order, and those of different places at the same time."""
+
+    only_updates: bool
+    """Whether partials are to be computed in the loop."""
+
+    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+        """Have `finish(work())` called, `finish` in the loop."""
+
+    def close(self) -> None:
+        """Drop what has not begun."""
+
+
+class SleepingWorkers:
+    """Each update occupies one of `count` workers for `seconds`, asleep, before it is computed in the loop.
+
+    A worker that wakes late (the loop sleeps in whole milliseconds) starts its next job when it ought to have, so the
+    mean rate is exact.
+    """
+
+    only_updates = True
+
+    def __init__(self, seconds: float, count: int, fail: Fail) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds, self._fail = seconds, fail
+        self._free = [self._loop.time()] * count  # when each worker is free, a heap
+        self._jobs: deque[tuple[float, Callable[[], None]]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+        # all jobs take equally long, so they end in the order they came
+        end = max(self._loop.time(), heappop(self._free)) + self._seconds
+        heappush(self._free, end)
+        self._jobs.append((end, lambda: finish(work())))
+        if self._timer is None:
+            self._timer = self._loop.call_at(end, self._wake)
+
+    def close(self) -> None:
+        self._closed = True
+        self._jobs.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake(self) -> None:
+        try:
+            while self._jobs and self._jobs[0][0] <= self._loop.time():
+                self._jobs.popleft()[1]()
+        except Exception as error:
+            self._fail(error)
+        self._timer = None
+        if self._jobs and not self._closed:
+            self._timer = self._loop.call_at(self._jobs[0][0], self._wake)
+
+
+class Threads:
+    """A pool of `count` threads; with `lock` they take turns, as a sparse block's lazy updates demand.
+
+    Without it a thread may read a block while another writes it: the paper's inconsistent reads.
+    """
+
+    only_updates = False
+
+    def __init__(self, count: int, fail: Fail, *, lock: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
+        self._fail = fail
+        self._lock = threading.Lock() if lock else None
+        self._waiting: dict[int, deque[Callable[[], None]]] = {}
+        self._closed = False
+
+    def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+        waiting = self._waiting.setdefault(place, deque())
+        waiting.append(partial(self._start, place, work, finish))
+        if len(waiting) == 1:
+            waiting[0]()
+
+    def close(self) -> None:
+        self._closed = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
+        if self._closed:
+            return
+        future = self._pool.submit(self._locked, work)
+        future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future, finish))
+
+    def _locked(self, work: Callable[[], Result]) -> Result:
+        if self._lock is None:
+            return work()
+        with self._lock:
+            return work()
+
+    def _finished(self, place: int, future: Future[Result], finish: Callable[[Result], None]) -> None:
+        if self._closed or future.cancelled():
+            return
+        try:
+            finish(future.result())
+        except Exception as error:
+            self._fail(error)
+            return
+        waiting = self._waiting[place]
+        waiting.popleft()
+        if waiting:
+            waiting[0]()

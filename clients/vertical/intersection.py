@@ -1,0 +1,179 @@
+"""Which rows do all parties have? Private set intersection of row ids by Diffie-Hellman (Meadows 1986; Huberman,
+Franklin, Hogg 1999) on NIST P-256, for parties that follow the protocol (semi-honest).
+
+Each of a pair hashes its ids to points H(id) and raises them to its secret key: tags. The other raises those again, and
+since H(id)^(a b) is the same in either order, equal ids have equal tags of both keys:
+
+    A -> B: A.blind()                         B -> A: B.blind(), B.reblind(A.blind())
+    A: match(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
+
+If A sends A.reblind(B.blind()) too, B can match as well. Otherwise A tells B the places in B.blind() that count, and
+B turns them into rows by :meth:`Intersection.rows`; so B learns of no other common row. That is how one reporter finds
+the rows that all of many parties have: see :func:`common_rows`.
+
+What each learns: the number of the other's ids; the matching party also which of its own ids the other has (a reporter:
+each of the others, pair by pair). Tags of other ids are points that cannot be told from random ones without a key, as
+long as Diffie-Hellman triples on P-256 cannot. They are sent in sorted order, which says nothing of the rows' order.
+Who does not follow can ask about any id it guesses, by having it among its own.
+
+A tag is the x coordinate of a point, 32 bytes. That is enough: a point and its negative have one x, before and after
+raising, so either may stand for it. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x
+coordinate of the curve (two tries on average; the number of tries, and so the time, depends on the id). P-256 has
+prime order, so every point but infinity, which has no x, generates the whole group, and checking that an x received
+is on the curve refuses every malformed one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from numpy.typing import ArrayLike, NDArray
+
+TAG_BYTES = 32
+_CURVE = ec.SECP256R1()
+_EXCHANGE = ec.ECDH()
+# a point in compressed form: this byte, then x
+_EVEN = b"\x02"
+
+
+class IntersectionError(ValueError):
+    """What the other party sent is malformed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """The common rows of a pair, in the order of their tags of both keys."""
+
+    # (k,) positions in our own ids
+    own: NDArray[np.int64]
+    # (k,) places in the other's blind()
+    other: NDArray[np.int64]
+
+
+class Intersection:
+    """One party's side. It may serve several peers: the tags it sends are then the same for all.
+
+    ``context`` names the run and must be the same at all parties. ``key`` is drawn when None. ValueError for an
+    id that occurs twice (by its rows; ids stay private), TypeError for one that is no text.
+
+    blind() and reblind() take about 0.1 ms an id: beside a running event loop, call them in a thread.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[str],
+        *,
+        context: bytes = b"",
+        key: ec.EllipticCurvePrivateKey | None = None,
+    ) -> None:
+        seen: dict[str, int] = {}
+        for row, name in enumerate(ids):
+            if not isinstance(name, str):
+                raise TypeError(f"the id of row {row} is {type(name).__name__}; ids are text")
+            if name in seen:
+                raise ValueError(f"row {row} has the id of row {seen[name]}; each id must occur once")
+            seen[name] = row
+        self._ids = [name.encode("utf-8", "surrogatepass") for name in seen]
+        self._domain = hashlib.sha256(hashlib.sha256(b"vertical row ids " + context).digest())
+        self._key = key or ec.generate_private_key(_CURVE)
+        if not isinstance(self._key.curve, ec.SECP256R1):
+            raise ValueError(f"a key on {self._key.curve.name}; it must be on secp256r1")
+        # the row of each place in blind()
+        self._order: NDArray[np.int64] | None = None
+        self._tags: list[bytes] = []
+
+    def blind(self) -> bytes:
+        """Our tags, in increasing order, 32 bytes each: what the other party is sent."""
+        if self._order is None:
+            tags = [self._hashed(name) for name in self._ids]
+            order = sorted(range(len(tags)), key=tags.__getitem__)
+            self._order = np.array(order, dtype=np.int64)
+            self._tags = [tags[row] for row in order]
+        return b"".join(self._tags)
+
+    def reblind(self, other: bytes) -> bytes:
+        """The other party's tags under our key too, in the order given. IntersectionError when one is no point, occurs
+        twice, or is cut short."""
+        return b"".join(map(self._raised, _split(other)))
+
+    def match(self, mine: bytes, theirs: bytes) -> NDArray[np.int64]:
+        """(k,) positions in our ids of the common rows. ``mine`` is the other's reblind of our blind(), ``theirs`` our
+        reblind of the other's. The order, that of the tags of both keys, is the same at both parties."""
+        return self.pair(mine, theirs).own
+
+    def pair(self, mine: bytes, theirs: bytes) -> Match:
+        """As :meth:`match`, with the places of the common rows in the other's blind()."""
+        self.blind()
+        ours, others = _split(mine), _split(theirs)
+        if self._order is None or len(ours) != len(self._ids):
+            raise IntersectionError(f"{len(ours)} of our tags came back; we sent {len(self._ids)}")
+        place = {tag: at for at, tag in enumerate(others)}
+        common = sorted((tag, at) for at, tag in enumerate(ours) if tag in place)
+        return Match(
+            own=self._order[np.array([at for _, at in common], dtype=np.int64)],
+            other=np.array([place[tag] for tag, _ in common], dtype=np.int64),
+        )
+
+    def rows(self, places: ArrayLike) -> NDArray[np.int64]:
+        """(k,) positions in our ids of ``places`` in our blind(), as the party that matched names them."""
+        chosen = np.asarray(places)
+        if chosen.size == 0:
+            return np.empty(0, dtype=np.int64)
+        self.blind()
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(np.unique(chosen)) != len(chosen):
+            raise IntersectionError("the common rows' places must be different integers")
+        if self._order is None or chosen.min() < 0 or chosen.max() >= len(self._order):
+            raise IntersectionError(f"a common row at place {chosen.max()} or {chosen.min()} of {len(self._ids)} tags")
+        return self._order[chosen.astype(np.int64)]
+
+    def _hashed(self, name: bytes) -> bytes:
+        """H(id) raised to our key."""
+        for attempt in range(256):
+            hasher = self._domain.copy()
+            hasher.update(bytes((attempt,)) + name)
+            try:
+                point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + hasher.digest())
+            except ValueError:
+                continue  # half of all x are not on the curve
+            return self._key.exchange(_EXCHANGE, point)
+        raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
+
+    def _raised(self, tag: bytes) -> bytes:
+        try:
+            point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
+        except ValueError as error:
+            raise IntersectionError("the other party sent a tag that is no point of the curve") from error
+        return self._key.exchange(_EXCHANGE, point)
+
+
+def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
+    """What the reporter makes of its matches with each other party: the rows that all have, in one common order.
+
+    Returns the reporter's own positions and, for each other party, the places in its blind(): it turns them into its
+    own positions by :meth:`Intersection.rows`. The order is that of the tags that the reporter and the lowest other
+    party made together, so it says nothing of the order of anybody's ids.
+    """
+    if not matches:
+        raise ValueError("no match with any other party")
+    parties = sorted(matches)
+    places = {
+        party: dict(zip(matches[party].own.tolist(), matches[party].other.tolist(), strict=True)) for party in parties
+    }
+    common = [row for row in places[parties[0]] if all(row in places[party] for party in parties)]
+    return (
+        np.array(common, dtype=np.int64),
+        {party: np.array([places[party][row] for row in common], dtype=np.int64) for party in parties},
+    )
+
+
+def _split(tags: bytes) -> list[bytes]:
+    if len(tags) % TAG_BYTES:
+        raise IntersectionError(f"{len(tags)} bytes of tags; each has {TAG_BYTES}")
+    split = [bytes(tags[at : at + TAG_BYTES]) for at in range(0, len(tags), TAG_BYTES)]
+    if len(set(split)) != len(split):
+        raise IntersectionError("the other party sent a tag twice; each row has its own")
+    return split

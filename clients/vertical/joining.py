@@ -1,0 +1,317 @@
+"""How the parties of a segment find one another: the lower index listens, the higher connects.
+
+Whoever connects is known by its certificate, never by what it says. A connection of a stranger, or of an earlier
+attempt at the segment, is closed and remembered for the error message; it fails nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Protocol
+
+from clients.vertical.addresses import Address, connect, listen, prepare, stop_listening
+from clients.vertical.channels import Cause, Loss
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame
+from clients.vertical.identity import Identity, client_context, fingerprint, server_context
+from clients.vertical.limits import Limits
+from clients.vertical.links import Link
+
+# seconds between two attempts to connect, growing from the first to the last
+_FIRST_PAUSE = 0.005
+_LAST_PAUSE = 0.2
+# an address still held by an attempt that is ending is tried again for so long
+_BIND_PATIENCE = 0.5
+# a connection that is not answered is begun anew after so long
+_CONNECT_PATIENCE = 2.0
+_OUR_NAME = "party-"
+
+
+class House(Protocol):
+    """Who is told of the links that come about."""
+
+    def linked(self, link: Link, hello: bytes) -> None:
+        """A peer of this segment is connected; the link's owner is to be set."""
+
+    def refused(self, error: PartyError) -> None:
+        """Joining has failed."""
+
+
+class Door:
+    """Listens and connects for one party.
+
+    Args:
+        me: index of this party.
+        addresses: of every party.
+        certificates: (DER) of every party.
+        greeting: body of this party's hello.
+        bind: where to listen, when that differs from the address the peers use.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        addresses: Sequence[Address],
+        identity: Identity,
+        certificates: Sequence[bytes],
+        serial: int,
+        greeting: bytes,
+        limits: Limits,
+        house: House,
+        *,
+        authority: str | None = None,
+        bind: Address | None = None,
+    ) -> None:
+        self._me = me
+        self._addresses = addresses
+        self._bind = bind or addresses[me]
+        self._certificates = certificates
+        self._index = {certificate: party for party, certificate in enumerate(certificates)}
+        self._serial = serial
+        self._greeting = greeting
+        self._limits = limits
+        self._house = house
+        self._loop = asyncio.get_running_loop()
+        peers = [certificate for party, certificate in enumerate(certificates) if party != me]
+        self._client = client_context(identity, peers, authority)
+        self._server = server_context(identity, peers, authority)
+        self._server.sni_callback = self._claimed
+        self._listener: socket.socket | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        # accepted or connected, but the peer's hello has not come
+        self._pending: dict[Link, asyncio.TimerHandle] = {}
+        # connected by us: set when the link is greeted or lost
+        self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
+        self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
+        self._notes: dict[int, str] = {}
+        self._strangers = 0
+        self._verdict: bytes | None = None
+        # whether somebody who connected, a peer or not, did not accept our certificate
+        self.distrusted = False
+
+    async def listen(self) -> None:
+        """Open this party's address; PartyError names it when that fails."""
+        deadline = self._loop.time() + _BIND_PATIENCE
+        while True:
+            try:
+                self._listener = await listen(self._bind)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or self._loop.time() >= deadline:
+                    raise PartyError(self._me, f"cannot listen at {self._bind}: {_words(error)}") from error
+                await asyncio.sleep(0.05)
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    def dial(self, peer: int) -> None:
+        """Connect to a peer, again and again until it answers or `close`."""
+        if peer not in self._tasks:
+            self._tasks[peer] = self._loop.create_task(self._dial(peer))
+
+    def condemn(self, verdict: bytes) -> None:
+        """The segment has failed (`PartyError.to_bytes`): tell those who are joining, and those who still come."""
+        self._verdict = verdict
+        for link in self._pending:
+            if link.is_open:
+                link.tell(verdict)
+
+    def note(self, peer: int) -> str:
+        """In brackets, what is known of a peer that has not joined; "" when nothing is."""
+        if peer in self._notes:
+            return f" ({self._notes[peer]})"
+        return f" ({self._strangers} connection(s) of strangers were refused)" if self._strangers else ""
+
+    async def close(self) -> None:
+        """Stop listening and connecting; links that were handed over stay."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        self.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """What `close` does without waiting: close the listener and the connections not handed over."""
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            stop_listening(self._listener)
+            self._listener = None
+        for link in list(self._pending):
+            self._drop(link)
+
+    async def _dial(self, peer: int) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                async with asyncio.timeout(_CONNECT_PATIENCE):
+                    connection = await connect(self._addresses[peer])
+            except OSError as error:
+                self._notes[peer] = f"{self._addresses[peer]} answers: {_words(error)}"
+            else:
+                if await self._meet(peer, connection):
+                    return
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, _LAST_PAUSE)
+
+    async def _meet(self, peer: int, connection: socket.socket) -> bool:
+        """Handshake and hellos on a connection we made; True when that leaves nothing to try again."""
+        self._notes[peer] = f"{self._addresses[peer]} is connected but says nothing"
+        link = self._link(connection, self._client, server_side=False, peer=peer, name=f"{_OUR_NAME}{self._me}")
+        outcome: asyncio.Future[Loss | None] = self._loop.create_future()
+        self._outcomes[link] = outcome
+        try:
+            link.start()
+            loss = await outcome
+        finally:
+            del self._outcomes[link]
+            if link in self._pending:
+                self._drop(link)
+        if loss is None:
+            return True
+        if loss.cause is Cause.UNTRUSTED:
+            self._house.refused(PartyError(peer, f"{loss.reason} (at {self._addresses[peer]})"))
+            return True
+        if loss.cause is Cause.REFUSED and link.is_open:
+            # the peer has proved who it is before it looked at ours
+            self._house.refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
+            return True
+        self._notes[peer] = f"at {self._addresses[peer]} {loss.reason}"
+        return False
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            try:
+                connection, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except ConnectionAbortedError:
+                continue
+            except OSError as error:
+                self._house.refused(PartyError(self._me, f"cannot accept a connection: {_words(error)}"))
+                return
+            if len(self._pending) >= 4 * len(self._addresses) + 16:
+                connection.close()
+                continue
+            try:
+                prepare(connection)
+            except OSError:
+                # it has gone already
+                connection.close()
+                continue
+            self._link(connection, self._server, server_side=True)
+
+    def _link(
+        self,
+        connection: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        peer: int = -1,
+        name: str | None = None,
+    ) -> Link:
+        link = Link(
+            connection,
+            context,
+            self,
+            server_side=server_side,
+            serial=self._serial,
+            longest=self._limits.body,
+            peer=peer,
+            name=name,
+        )
+        self._pending[link] = self._loop.call_later(self._limits.silence, self._tire, link)
+        return link
+
+    def _release(self, link: Link) -> None:
+        """Watch a link no more."""
+        timer = self._pending.pop(link, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _drop(self, link: Link) -> None:
+        self._release(link)
+        link.close()
+
+    def _tire(self, link: Link) -> None:
+        """A connection has said nothing for too long."""
+        self._drop(link)
+        self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {self._limits.silence:g} s"))
+
+    # what the links tell, until they are handed over
+
+    def opened(self, link: Link) -> None:
+        """Name the peer by its certificate, and greet it."""
+        self._claims.pop(link.tls, None)
+        party = self._index.get(link.certificate, -1)
+        if link.peer < 0 and party not in (-1, self._me):
+            link.peer = party
+        if party != link.peer or party < 0:
+            link.close()
+            known = f"party {party}'s" if party >= 0 else "unknown"
+            reason = f"its certificate is {known}: SHA-256 {fingerprint(link.certificate)[:16]}"
+            self.lost(link, Loss(Cause.UNTRUSTED, reason))
+            return
+        link.greet(self._greeting, self._verdict)
+
+    def greeted(self, link: Link, serial: int, hello: bytes) -> None:
+        """Hand a peer of this segment over; an earlier attempt is sent away, a later one ends this."""
+        if serial == self._serial:
+            self._release(link)
+            self._settle(link, None)
+            self._house.linked(link, hello)
+            return
+        link.close()
+        self.lost(link, Loss(Cause.CLOSED, f"it is in the segment of serial {serial}, not {self._serial}"))
+        if serial > self._serial:
+            later = f"it has begun a later attempt: it is at serial {serial}, this is {self._serial}"
+            self._house.refused(PartyError(link.peer, later))
+
+    def lost(self, link: Link, loss: Loss) -> None:
+        """Remember what was wrong with a connection that led to nothing."""
+        claim = self._claims.pop(link.tls, link.peer)
+        if loss.cause is Cause.FORGED and link.peer >= 0:
+            self._house.refused(PartyError(link.peer, loss.reason))
+            return
+        self._release(link)
+        if self._settle(link, loss):
+            return
+        self.distrusted |= loss.cause is Cause.REFUSED
+        if 0 <= claim < len(self._addresses) and claim != self._me:
+            said = "a connection that claims to be it was refused" if link.peer < 0 else "its connection ended"
+            self._notes[claim] = f"{said}: {loss.reason}"
+        else:
+            self._strangers += 1
+
+    def done(self, link: Link) -> None:
+        """Comes on links that were handed over only."""
+
+    def aborted(self, link: Link, body: bytes) -> None:
+        """Likewise."""
+
+    def work(self, peer: int, frame: Frame) -> None:
+        """Likewise."""
+
+    def _settle(self, link: Link, loss: Loss | None) -> bool:
+        outcome = self._outcomes.get(link)
+        if outcome is None:
+            return False
+        if not outcome.done():
+            outcome.set_result(loss)
+        return True
+
+    def _claimed(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+        """Who a client says it is, before it has proved anything; for error messages only."""
+        if name is not None and name.startswith(_OUR_NAME):
+            with contextlib.suppress(ValueError):
+                self._claims[tls] = int(name.removeprefix(_OUR_NAME))
+
+
+def _words(error: OSError) -> str:
+    """Plain words: asyncio puts addresses into an error's text, and a timeout has none."""
+    if isinstance(error.errno, int) and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or "nothing"

@@ -1,0 +1,57 @@
+"""A mesh's time limits and sizes, and the delays that experiments inject."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a party gives up.
+
+    Attributes:
+        join: seconds from `Mesh.join` until every peer must have joined.
+        beat: seconds between two signs of life to a peer that is sent nothing else.
+        silence: seconds without any byte of a peer after which it has failed. The party's own loop must not be
+            blocked longer than that, or its peers name it.
+        body: largest body of a frame, bytes.
+        close: seconds `Mesh.close` waits for the peers.
+        grace: seconds a broken connection waits for an abort that names the one who began.
+    """
+
+    join: float = 10.0
+    beat: float = 1.0
+    silence: float = 5.0
+    body: int = 64 * 2**20
+    close: float = 3.0
+    grace: float = 0.1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"limit {field.name} is a positive number, not {value}")
+        if self.silence <= self.beat:
+            raise ValueError(f"silence ({self.silence} s) must be longer than the beat ({self.beat} s)")
+        if self.body >= 2**32:
+            raise ValueError(f"a body has fewer than 2^32 bytes, not {self.body}")
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Delay of a party's outgoing frames: one_way + jitter * U, U uniform on [0, 1), in seconds.
+
+    The frames of one link keep their order, so a frame may also wait for an earlier one. Signs of life and aborts
+    are not delayed.
+    """
+
+    one_way: float = 0.0
+    jitter: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.one_way < math.inf and 0 <= self.jitter < math.inf):
+            raise ValueError(f"delays are seconds of at least 0, not {self.one_way} and {self.jitter}")
+        if self.seed < 0:
+            raise ValueError(f"the seed of delays is at least 0, not {self.seed}")

@@ -1,0 +1,195 @@
+"""Pairwise masks: every two collaborators of a dominator share a key stream, one adds it and the other subtracts it.
+
+The dominator of update (a, t) receives, from each collaborator p, encode(partial) + mask_p in Z_2^64, where
+
+    mask_p = sum over collaborators r > p of stream_pr  -  sum over collaborators r < p of stream_pr.
+
+Over all collaborators the masks add up to zero. One who lacks the key of at least one pair that p belongs to sees a
+uniform element: with q parties, the dominator together with any q - 3 collaborators learns no more than the sum over
+the two that are left.
+
+stream_pr is AES-256 in counter mode under the key that p and r agreed on for this segment. The counter block is the
+address (kind, dominator, update) and the number of the block in that stream, each in a field of its own:
+
+    bits 127-120  119-112  111-96     95-64   63-0
+         0        kind     dominator  update  block
+
+so two addresses never share a block, whatever the lengths and the order in which they are asked for, and the block
+field cannot wrap. (The blocks are written out and encrypted by one ECB call, which is counter mode by its
+definition; the library's own counter mode would need one call an update.)
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+KEY_BYTES = 32
+# a window of masks made ahead holds at most this many bytes a peer, so that a long vector brings no unused ones along
+_WINDOW_BYTES = 32768
+_BLOCK_BYTES = 16
+
+
+def random_elements(length: int) -> NDArray[np.uint64]:
+    """(length,) uniform elements of Z_2^64 from the operating system, for masks that no one else can compute."""
+    return np.frombuffer(secrets.token_bytes(8 * length), dtype=np.uint64).copy()
+
+
+def pair_info(serial: int, one: int, other: int) -> bytes:
+    """What :func:`agree` binds a key to: the segment's serial and the two parties, the lower one first."""
+    low, high = sorted((one, other))
+    if low < 0 or low == high:
+        raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
+    return b"vertical pairwise mask" + serial.to_bytes(8, "big") + low.to_bytes(2, "big") + high.to_bytes(2, "big")
+
+
+def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
+    """32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256 over ``info`` and both
+    public keys. ValueError when ``peer_public`` is no public key, is one of the weak ones, or is our own."""
+    own_public = private.public_key().public_bytes_raw()
+    if len(peer_public) != KEY_BYTES:
+        raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
+    if peer_public == own_public:
+        raise ValueError("the peer sent our own public key back")
+    try:
+        shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+    except ValueError as error:
+        raise ValueError("the peer's public key is a point of small order, which makes no secret") from error
+    bound = info + b"".join(sorted((own_public, peer_public)))
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=bound).derive(shared)
+
+
+class PairwiseMasks:
+    """The masks of party ``me`` for one segment. Not for several threads at once.
+
+    ``keys[r]`` is the 32-byte secret shared with party r for this segment, one for each other party; keys of an earlier
+    segment must not come back, as this object only knows what it handed out itself. ``chunk`` is how many consecutive
+    updates of a dominator are computed together. ``allow_bare`` lets q = 2 pass, with masks of zeros.
+    """
+
+    def __init__(
+        self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64, allow_bare: bool = False
+    ) -> None:
+        if parties < 3 and not (parties == 2 and allow_bare):
+            raise ValueError(
+                f"masks among {parties} parties: the dominator would learn its only collaborator's values; "
+                f"at least 3 parties are needed (allow_bare=True sends the values of 2 in the clear)"
+            )
+        if not 0 <= me < parties <= 2**16:
+            raise ValueError(f"party {me} of {parties}; indices run from 0 to parties - 1, at most {2**16 - 1}")
+        if chunk < 1:
+            raise ValueError(f"chunk {chunk}; at least 1 update is computed at a time")
+        self.me, self.parties, self._chunk = me, parties, chunk
+        if parties > 2:
+            _check_keys(me, parties, keys)
+        self._ciphers = {
+            peer: Cipher(algorithms.AES(keys[peer]), modes.ECB()).encryptor()
+            for peer in range(parties)
+            if peer != me and parties > 2
+        }
+        self._streams: dict[tuple[int, int], _Stream] = {}
+
+    def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
+        """(length,) this party's mask at the address; over all parties but ``dominator`` the masks add up to 0.
+
+        ValueError when the address was asked for before, is out of range, or belongs to this party as the dominator.
+        """
+        stream = self._streams.get((kind, dominator))
+        if stream is None:
+            stream = self._open(kind, dominator)
+        return stream.take(update, length)
+
+    def _open(self, kind: int, dominator: int) -> _Stream:
+        if not 0 <= kind < 256:
+            raise ValueError(f"kind {kind}; the address takes 0 to 255")
+        if not 0 <= dominator < self.parties:
+            raise ValueError(f"dominator {dominator} of {self.parties} parties")
+        if dominator == self.me:
+            raise ValueError(f"party {dominator} dominates this update: it adds its own value and needs no mask")
+        peers = sorted(self._ciphers.keys() - {dominator})
+        stream = self._streams[kind, dominator] = _Stream(
+            name=f"kind {kind}, dominator {dominator}",
+            address=kind << 48 | dominator << 32,
+            added=[self._ciphers[peer] for peer in peers if peer > self.me],
+            subtracted=[self._ciphers[peer] for peer in peers if peer < self.me],
+            chunk=self._chunk,
+        )
+        return stream
+
+
+class _Stream:
+    """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were handed out."""
+
+    __slots__ = ("_added", "_address", "_ahead", "_chunk", "_first", "_floor", "_name", "_subtracted", "_window")
+
+    def __init__(
+        self, name: str, address: int, added: list[CipherContext], subtracted: list[CipherContext], chunk: int
+    ) -> None:
+        self._name, self._address, self._chunk = name, address, chunk
+        self._added, self._subtracted = added, subtracted
+        # handed out: all below the floor, and those ahead of it
+        self._floor = 0
+        self._ahead: set[int] = set()
+        self._first = 0
+        self._window = np.empty((0, 0), dtype=np.uint64)
+
+    def take(self, update: int, length: int) -> NDArray[np.uint64]:
+        if length < 1:
+            raise ValueError(f"a mask of length {length}; at least 1 is needed")
+        self._claim(update)
+        place = update - self._first
+        window = self._window
+        if not (0 <= place < len(window) and length <= window.shape[1]):
+            count = max(1, min(self._chunk, _WINDOW_BYTES // (8 * length)))
+            window = self._window = self._make(update, count, length)
+            self._first, place = update, 0
+        # an address is handed out once, so its row is the caller's to change
+        return window[place, :length]
+
+    def _claim(self, update: int) -> None:
+        if not 0 <= update < 2**32:
+            raise ValueError(f"update {update} of {self._name}; the address takes 0 to 2^32 - 1")
+        if update < self._floor or update in self._ahead:
+            raise ValueError(f"the mask of update {update} ({self._name}) was handed out before; each hides one value")
+        self._ahead.add(update)
+        while self._floor in self._ahead:
+            self._ahead.remove(self._floor)
+            self._floor += 1
+
+    def _make(self, first: int, count: int, length: int) -> NDArray[np.uint64]:
+        """(count, at least length) the masks of ``count`` updates from ``first`` on."""
+        blocks = -(-8 * length // _BLOCK_BYTES)
+        counters = np.empty((count, blocks, 2), dtype=">u8")
+        counters[:, :, 0] = (np.uint64(self._address + first) + np.arange(count, dtype=np.uint64))[:, None]
+        counters[:, :, 1] = np.arange(blocks, dtype=np.uint64)
+        addresses = counters.tobytes()
+        masks = np.zeros((count, 2 * blocks), dtype=np.uint64)
+        written = bytearray(len(addresses) + _BLOCK_BYTES - 1)
+        stream = np.frombuffer(written, dtype="<u8", count=masks.size).reshape(masks.shape)
+        for cipher in self._added:
+            cipher.update_into(addresses, written)
+            masks += stream
+        for cipher in self._subtracted:
+            cipher.update_into(addresses, written)
+            masks -= stream
+        return masks
+
+
+def _check_keys(me: int, parties: int, keys: Mapping[int, bytes]) -> None:
+    others = set(range(parties)) - {me}
+    if set(keys) != others:
+        raise ValueError(f"party {me} needs one key for each of the parties {sorted(others)}, not for {sorted(keys)}")
+    for peer, key in keys.items():
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"the key shared with party {peer} has {len(key)} bytes, not {KEY_BYTES}")
+    for one, other in combinations(sorted(keys), 2):
+        if keys[one] == keys[other]:
+            raise ValueError(f"the same key is shared with parties {one} and {other}; each pair needs its own")

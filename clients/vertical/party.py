@@ -1,0 +1,237 @@
+"""One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
+
+All that happens between two barriers happens in the callback of a frame that came in; there is no task for a message.
+
+Counters of an outcome:
+
+| name                                  | what                                                                         |
+|---------------------------------------|------------------------------------------------------------------------------|
+| `updates`, `dominated`                | updates applied at this party, and those of them that it dominated           |
+| `seconds_total`                       | from joining to the last barrier                                             |
+| `seconds_training`                    | from the first barrier to the last update applied                            |
+| `cpu_training`                        | processor seconds meanwhile, of the whole process                            |
+| `frames_sent`, `frames_received`      | of the segment's work                                                        |
+| `bytes_sent`, `bytes_received`        | in them, with headers, without TLS's                                         |
+| `max_delay`, `mean_delay`             | updates of the same dominator applied between an update's partial and theta  |
+| `max_staleness`, `mean_staleness`     | likewise updates of all dominators                                           |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from scipy import sparse
+
+from clients.vertical.agenda import Agenda
+from clients.vertical.collaborator import Updates
+from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
+from clients.vertical.evaluation import Evaluation
+from clients.vertical.exchange import Exchange
+from clients.vertical.failures import PartyError
+from clients.vertical.hello import Hello, check_hellos
+from clients.vertical.injection import SleepingWorkers, Threads, Workers
+from clients.vertical.mesh import Mesh
+from clients.vertical.passes import FullPass, PowerIteration
+from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan, Recorder
+from clients.vertical.preparation import check_holding, prepared_block, shared_sums
+from clients.vertical.rounds import Rounds
+from clients.vertical.station import Station
+from problems.vertical.blocks import SAGA, SVRG, Block
+from problems.vertical.objectives import make_objective
+
+__all__ = ["Endpoint", "run_segment"]
+
+
+async def run_segment(
+    me: int,
+    plan: Plan,
+    holding: Holding,
+    start: PartyState,
+    endpoint: Endpoint | None,
+    *,
+    injection: Injection | None = None,
+    recorder: Recorder | None = None,
+    threads: int = 1,
+    events: bool = False,
+) -> Outcome:
+    """Take part in one segment.
+
+    Args:
+        me: index of this party.
+        plan: the same at all parties.
+        holding: this party's data.
+        start: where its last segment ended. Under label privacy an active party's gets the run's label flips as soon as
+            they are drawn, and must be kept even if the segment fails: flips drawn twice would protect half as much.
+        endpoint: how to reach the others; None of a party alone.
+        injection: what an experiment adds.
+        recorder: what a test watches.
+        threads: that compute this party's asynchronous updates; with an injected computing time, workers that sleep.
+        events: whether the outcome has a log; with threads its order is that in which results came in.
+
+    Raises:
+        ValueError: the plan cannot be carried out, or is not for this party.
+        PartyError: the segment failed, at every party with the same culprit.
+    """
+    plan.check()
+    if not 0 <= me < plan.parties:
+        raise ValueError(f"party {me} of a plan for {plan.parties} parties")
+    if threads < 1:
+        raise ValueError(f"threads must be 1 or more, got {threads}")
+    party = _Party(me, plan, holding, start, injection or Injection(), threads)
+    party.connect(endpoint)
+    return await party.run(recorder, events)
+
+
+class _Party:
+    def __init__(
+        self, me: int, plan: Plan, holding: Holding, state: PartyState, injection: Injection, threads: int
+    ) -> None:
+        self._me, self._plan, self._holding, self._state = me, plan, holding, state
+        self._injection, self._threads = injection, threads
+        self._agenda = Agenda(plan)
+        self._objective = make_objective(plan.problem, plan.weight)
+        self._private = X25519PrivateKey.generate()
+        self._hello = Hello.of(self._private, plan, holding)
+        self._mesh: Mesh | None = None
+        self._exchange = Exchange(plan, None)
+
+    def connect(self, endpoint: Endpoint | None) -> None:
+        """Make the mesh, where there are others."""
+        plan = self._plan
+        if plan.parties == 1:
+            return
+        if endpoint is None or len(endpoint.addresses) != plan.parties:
+            raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
+        largest = 8 * (plan.rows + plan.test_rows + 1)
+        if endpoint.limits.body < largest:
+            raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; all rows need {largest:,}")
+        self._mesh = Mesh(
+            self._me,
+            endpoint.addresses,
+            endpoint.identity,
+            endpoint.certificates,
+            plan.serial,
+            hello=self._hello.to_bytes(),
+            limits=endpoint.limits,
+            delays=self._injection.delays,
+            authority=endpoint.authority,
+        )
+        self._exchange = Exchange(plan, self._mesh)
+
+    async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
+        began = time.perf_counter()
+        exchange, plan = self._exchange, self._plan
+        try:
+            station = await self._set_up(recorder)
+            station.log = [] if events else None
+            await exchange.barrier(0)
+            if plan.power_iterations:
+                await exchange.through(PowerIteration(station, exchange.done))
+            seconds, cpu = time.perf_counter(), time.process_time()
+            await self._train(station)
+            seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
+            if plan.evaluate:
+                await exchange.through(Evaluation(station, exchange.done))
+            await exchange.barrier(1)
+        except Exception as error:
+            first = exchange.fail(error)
+            raise first from (None if first is error else error)
+        except BaseException:
+            exchange.fail(PartyError(self._me, "it was stopped"))
+            raise
+        finally:
+            if self._mesh is not None:
+                await self._mesh.close()
+        counters = {
+            **self._counts(station),
+            "seconds_total": time.perf_counter() - began,
+            "seconds_training": seconds,
+            "cpu_training": cpu,
+        }
+        block = station.block
+        return Outcome(block.weights, block.table, self._state.flips, station.metrics, counters, station.log)
+
+    async def _set_up(self, recorder: Recorder | None) -> Station:
+        """Join, compare, agree. A party that lacks something joins too, so that all hear of it at once."""
+        plan = self._plan
+        # in a thread, as a sparse block may first compile: the peers hear this party meanwhile
+        prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
+        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, should joining fail
+        hellos = {self._me: self._hello}
+        if self._mesh is not None:
+            joined = await self._mesh.join()
+            hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
+        check_hellos(plan, hellos)
+        block = await prepared
+        sums = shared_sums(self._me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        self._exchange.open(sums, recorder)
+        dominator = await self._meet_dominators()
+        return Station(
+            self._me, plan, self._agenda, self._holding, self._objective, block, sums, dominator, self._exchange.later
+        )
+
+    def _prepare(self) -> Block:
+        try:
+            check_holding(self._me, self._plan, self._holding, self._objective)
+            return prepared_block(self._plan, self._holding, self._objective, self._state)
+        except ValueError as error:
+            raise PartyError(self._me, str(error)) from error
+
+    async def _meet_dominators(self) -> Dominator | None:
+        """Agree on labels and flips with the other active parties."""
+        plan, labels, flips = self._plan, self._holding.labels, self._state.flips
+        if self._me not in plan.active or labels is None:
+            return None
+        drawn = None
+        if plan.label_epsilon and self._me == plan.active[0]:
+            drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
+        own = notice(labels, drawn)
+        notices = await self._exchange.notices([party for party in plan.active if party != self._me], own)
+        flips = agreed_flips(plan, self._me, own, notices, flips)
+        if flips is not None:
+            self._state.flips = flips
+        exchange = self._exchange
+        return Dominator(self._me, plan, self._objective, labels, flips, exchange.broadcast, exchange.send)
+
+    async def _train(self, station: Station) -> None:
+        plan, agenda, exchange = self._plan, self._agenda, self._exchange
+        if not plan.epochs:
+            return
+        ends = [[epoch * count for count in agenda.counts] for epoch in range(1, plan.epochs + 1)]
+        if not agenda.barriers:
+            ends = ends[-1:]
+        with ExitStack() as stack:
+            workers = self._make_workers(station.block)
+            if workers is not None:
+                stack.callback(workers.close)
+            kind = Rounds if plan.synchronous else Updates
+            updates = kind(station, ends, exchange.done, workers)
+            full_pass = FullPass(station, exchange.done)
+            for stretch in range(len(ends)):
+                if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
+                    await exchange.through(full_pass)
+                await exchange.through(updates)
+
+    def _make_workers(self, block: Block) -> Workers | None:
+        if self._injection.compute:
+            return SleepingWorkers(self._injection.compute, self._threads, self._exchange.fail)
+        if self._threads > 1 and not self._plan.synchronous:
+            return Threads(self._threads, self._exchange.fail, lock=sparse.issparse(self._holding.features))
+        return None
+
+    def _counts(self, station: Station) -> dict[str, float]:
+        tally, counts = station.tally, {}
+        for name in ("frames_sent", "frames_received", "bytes_sent", "bytes_received"):
+            counts[name] = 0.0 if self._mesh is None else float(getattr(self._mesh.counters, name))
+        return {
+            **counts,
+            "updates": float(tally.applied),
+            "dominated": float(self._plan.epochs * self._agenda.counts[station.place]) if station.place >= 0 else 0.0,
+            "max_delay": float(tally.most_delay),
+            "mean_delay": tally.delays / max(tally.applied, 1),
+            "max_staleness": float(tally.most_staleness),
+            "mean_staleness": tally.staleness / max(tally.applied, 1),
+        }

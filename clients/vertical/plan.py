@@ -1,0 +1,267 @@
+"""What a segment does, what a party brings to it, and what it leaves with.
+
+A segment is some epochs of vertical training between two messages of the control plane. Its `Plan` is the same at
+every party; each holds a `Holding` of its own and goes on from its `PartyState`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.addresses import Address
+from clients.vertical.frames import Frame
+from clients.vertical.identity import Identity
+from clients.vertical.limits import Delays, Limits
+from problems.vertical.blocks import ALGORITHMS, Features
+from problems.vertical.objectives import PROBLEMS, Array, make_objective
+
+PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"
+MASKINGS = (PAIRWISE, TWO_TREES, BARE)
+MOST_PARTIES = 2**16 - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One segment.
+
+    Attributes:
+        serial: names this attempt; larger than that of every earlier one, below 2^32.
+        segment: number of the segment.
+        algorithm: "sgd", "svrg" or "saga".
+        problem: one of `problems.vertical.objectives.PROBLEMS`.
+        weight: of the regulariser.
+        step: gamma.
+        batch_size: rows of an update; 0 is an active party's whole slice.
+        seed: of the batches.
+        first_epoch: epochs of the run before this segment.
+        epochs: epochs of this segment; 0 only evaluates.
+        parties: q.
+        active: the parties that hold labels and dominate updates, in order; the first is the reporter.
+        window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
+        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is as far as it likes.
+        masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
+        synchronous: by rounds: every active party's batch is evaluated at one point, then all are applied in order.
+        update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
+        evaluate: whether the reporter gets the objective and the test metrics at the end.
+        label_epsilon: of the labels' differential privacy (classification); 0 is none.
+        rows: n, training rows.
+        test_rows: test rows; 0 where there are none.
+        power_iterations: rounds of power iteration for the largest eigenvalue, before training; 0 is none.
+        start: whether this is a run's first segment with epochs: SAGA fills its table.
+        allow_bare: let q = 2 pass, where the dominator sees its only collaborator's partials.
+    """
+
+    # which attempt at which part of the run
+    serial: int
+    segment: int
+    # the problem and its solution
+    algorithm: str
+    problem: str
+    weight: float
+    step: float
+    batch_size: int
+    seed: int
+    first_epoch: int
+    epochs: int
+    # who takes part, and how loosely coupled
+    parties: int
+    active: tuple[int, ...]
+    window: int
+    skew: int
+    masking: str
+    synchronous: bool
+    update_passive: bool
+    # what else is asked
+    evaluate: bool
+    label_epsilon: float
+    rows: int
+    test_rows: int
+    power_iterations: int = 0
+    start: bool = False
+    allow_bare: bool = False
+
+    @property
+    def reporter(self) -> int:
+        """The party that evaluates."""
+        return self.active[0]
+
+    def check(self) -> None:
+        """ValueError, in words, where the plan cannot be carried out."""
+        self._check_numbers()
+        self._check_parties()
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm {self.algorithm!r} is not known; one of: {', '.join(ALGORITHMS)}")
+        if self.problem not in PROBLEMS:
+            raise ValueError(f"problem {self.problem!r} is not known; one of: {', '.join(PROBLEMS)}")
+        objective = make_objective(self.problem, self.weight)
+        if not 0.0 < self.step < math.inf:
+            raise ValueError(f"step must be > 0 and finite, got {self.step}")
+        if not 0.0 <= self.label_epsilon < math.inf:
+            raise ValueError(f"label_epsilon must be >= 0 and finite (0: labels as they are), got {self.label_epsilon}")
+        if self.label_epsilon and not objective.classification:
+            raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
+
+    def digest(self) -> bytes:
+        """32 bytes that two plans share only if they are equal."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
+
+    def _check_numbers(self) -> None:
+        if not 0 <= self.serial < 2**32:
+            raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
+        least = {
+            "segment": 0,
+            "batch_size": 0,
+            "seed": 0,
+            "first_epoch": 0,
+            "epochs": 0,
+            "window": 1,
+            "skew": 0,
+            "rows": 1,
+            "test_rows": 0,
+            "power_iterations": 0,
+        }
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
+
+    def _check_parties(self) -> None:
+        if not 1 <= self.parties <= MOST_PARTIES:
+            raise ValueError(f"parties must be 1 to {MOST_PARTIES:,}, got {self.parties}")
+        active = self.active
+        if not active or len(set(active)) < len(active) or not all(0 <= party < self.parties for party in active):
+            raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")
+        if len(active) > self.rows:
+            raise ValueError(f"{len(active)} active parties need at least as many rows, got {self.rows}")
+        if self.masking not in MASKINGS:
+            raise ValueError(f"masking {self.masking!r} is not known; one of: {', '.join(MASKINGS)}")
+        if self.parties == 2 and not self.allow_bare:
+            raise ValueError(
+                "2 parties: the dominator would learn its only collaborator's partials, whatever the masking; "
+                "take 3 or more, or allow_bare"
+            )
+
+
+@dataclass
+class Holding:
+    """A party's data.
+
+    Attributes:
+        features: (n, d) its columns of the training rows, dense or sparse.
+        test_features: (k, d) those of the test rows.
+        labels: (n,) of an active party.
+        test_labels: (k,) of the reporter.
+    """
+
+    features: Features
+    test_features: Features | None = None
+    labels: Array | None = None
+    test_labels: Array | None = None
+
+    @property
+    def test_rows(self) -> int:
+        return 0 if self.test_features is None else int(self.test_features.shape[0])
+
+
+@dataclass
+class PartyState:
+    """What a party keeps from one segment to the next.
+
+    Attributes:
+        weights: (d,) its block; None is zeros.
+        table: (n,) SAGA's alpha.
+        flips: (n,) which labels are flipped, of an active party under label privacy.
+    """
+
+    weights: Array | None = None
+    table: Array | None = None
+    flips: NDArray[np.bool_] | None = None
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What experiments add to a party.
+
+    Attributes:
+        compute: seconds an update occupies one of the party's workers, asleep.
+        delays: of its outgoing frames.
+    """
+
+    compute: float = 0.0
+    delays: Delays | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.compute < math.inf:
+            raise ValueError(f"compute is seconds of at least 0, got {self.compute}")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """How a party reaches the others.
+
+    Attributes:
+        addresses: of all parties.
+        identity: its own.
+        certificates: (DER) of all parties.
+        authority: file of the authority that signed them; None where each is pinned.
+        limits: when it gives up on the others.
+    """
+
+    addresses: Sequence[Address]
+    identity: Identity
+    certificates: Sequence[bytes]
+    authority: str | None = None
+    limits: Limits = field(default_factory=Limits)
+
+
+class Event(NamedTuple):
+    """One step of a party: "partial" (computed, by a collaborator), "theta" (computed, by the dominator, with its own
+    partial) or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
+
+    kind: str
+    active: int
+    update: int
+
+
+class Recorder(Protocol):
+    """What a test may watch."""
+
+    def received(self, peer: int, frame: Frame) -> None:
+        """Called with every frame of a peer."""
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        """Called with every vector that this party adds to a sum of `active`, as it is before encoding."""
+
+
+@dataclass
+class Outcome:
+    """What a segment leaves at a party.
+
+    Attributes:
+        weights: (d,) its block.
+        table: (n,) SAGA's alpha.
+        flips: (n,) which labels are flipped.
+        metrics: of the reporter: `objective` (training rows), of the test rows `loss` with `accuracy` and `auc` or with
+            `rmse`, and `largest_eigenvalue` where power iterations were asked for.
+        counters: see `clients.vertical.party`.
+        log: its steps in its own order, where asked for.
+    """
+
+    weights: Array
+    table: Array | None = None
+    flips: NDArray[np.bool_] | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    counters: dict[str, float] = field(default_factory=dict)
+    log: list[Event] | None = None
+
+    @property
+    def state(self) -> PartyState:
+        """Where the next segment starts."""
+        return PartyState(self.weights, self.table, self.flips)

@@ -1,0 +1,320 @@
+"""Masked sums: each collaborator gives its vector to a dominator, which learns the sum and nothing else.
+
+The dominator's own vector is not in the sum; it adds that itself. Vectors are float64 outside and elements of Z_2^64 on
+the wire; positions and lengths come from the agenda, so that what arrives is checked before it is added.
+
+- `DirectSums`: every collaborator sends its vector plus its pairwise mask straight to the dominator.
+- `TreeSums`: Algorithm 1. Vectors plus own random masks go up one tree, the masks up another; the dominator is the
+  root of both and subtracts.
+- `LoneSums`: a party without others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.agenda import EVALUATION, PARTIAL, POWER_PARTIAL, SNAPSHOT_PARTIAL, SUMS, Agenda
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame, Kind
+from clients.vertical.masks import PairwiseMasks, random_elements
+from clients.vertical.plan import Recorder
+from clients.vertical.ring import decode, encode, limit_for
+from clients.vertical.trees import make_pair
+from problems.vertical.objectives import Array
+
+VALUE_TREE, MASK_TREE = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
+_NAMES = {
+    PARTIAL: "partial",
+    SNAPSHOT_PARTIAL: "partial of a full pass",
+    EVALUATION: "evaluation",
+    POWER_PARTIAL: "partial of a power iteration",
+    VALUE_TREE: "masked value",
+    MASK_TREE: "mask",
+}
+
+Elements = NDArray[np.uint64]
+Send = Callable[[int, Frame], None]
+Share = tuple[int, int]
+"""A place in `plan.active`, and how many elements it gets."""
+
+
+class Gathering:
+    """Adds up what several parties give, position by position.
+
+    Args:
+        name: of what is given, for errors.
+        senders: who gives.
+        window: positions that may be open at once.
+        length: elements at a position; IndexError where there is none.
+        own: whether this party gives too, by `add_own`.
+    """
+
+    __slots__ = ("_counts", "_length", "_name", "_needed", "_next", "_senders", "_totals", "_window")
+
+    def __init__(
+        self, name: str, senders: Collection[int], window: int, length: Callable[[int], int], *, own: bool = False
+    ) -> None:
+        self._name, self._senders, self._window, self._length = name, frozenset(senders), window, length
+        self._needed = len(self._senders) + own
+        self._next = 0
+        self._totals: list[Elements | None] = [None] * window
+        self._counts = [0] * window
+
+    def add(self, peer: int, position: int, body: bytes | memoryview) -> bool:
+        """Add what a peer sent; returns whether its position is now complete.
+
+        Raises:
+            PartyError: the peer gives nothing here, is ahead of the window or behind it, or sent another length.
+        """
+        if not 0 <= position - self._next < self._window or peer not in self._senders:
+            raise self._out_of_place(peer, position)
+        slot = position % self._window
+        total = self._totals[slot]
+        if total is None:
+            try:
+                length = self._length(position)
+            except IndexError:
+                raise self._out_of_place(peer, position) from None
+            if len(body) != 8 * length:
+                raise self._wrong_length(peer, position, body, length)
+            self._totals[slot] = np.frombuffer(body, dtype=np.uint64).copy()
+        else:
+            if len(body) != total.nbytes:
+                raise self._wrong_length(peer, position, body, len(total))
+            np.add(total, np.frombuffer(body, dtype=np.uint64), total)
+        count = self._counts[slot] = self._counts[slot] + 1
+        return count == self._needed
+
+    def add_own(self, position: int, elements: Elements) -> None:
+        """Add this party's elements; the array is this object's from now on."""
+        slot = position % self._window
+        total = self._totals[slot]
+        if total is None:
+            self._totals[slot] = elements
+        else:
+            np.add(total, elements, total)
+        self._counts[slot] += 1
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next position is complete."""
+        return self._counts[self._next % self._window] == self._needed
+
+    def take(self) -> tuple[int, Elements]:
+        """The next position and its sum, which must be complete."""
+        position = self._next
+        slot = position % self._window
+        total = self._totals[slot]
+        if total is None or not self.ready:
+            raise RuntimeError(f"{self._name} {position} is not complete")
+        self._totals[slot] = None
+        self._counts[slot] = 0
+        self._next = position + 1
+        return position, total
+
+    def _out_of_place(self, peer: int, position: int) -> PartyError:
+        if peer not in self._senders:
+            return PartyError(peer, f"it sent a {self._name} ({position}) where it has none to give")
+        return PartyError(
+            peer,
+            f"it sent {self._name} {position}, outside the window of {self._window} from {self._next} on "
+            "or beyond the segment",
+        )
+
+    def _wrong_length(self, peer: int, position: int, body: bytes | memoryview, length: int) -> PartyError:
+        return PartyError(
+            peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
+        )
+
+
+class Sums(ABC):
+    """The sums of all dominators as one party sees them."""
+
+    @abstractmethod
+    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
+
+        Raises:
+            PartyError: of this party, whose values do not fit the ring.
+        """
+
+    @abstractmethod
+    def receive(self, peer: int, frame: Frame) -> bool:
+        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
+
+        Raises:
+            PartyError: the frame is not one that the plan has.
+        """
+
+    @abstractmethod
+    def take(self, kind: int) -> Array | None:
+        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
+
+
+class LoneSums(Sums):
+    """One party: its sums are over nobody."""
+
+    def __init__(self, agenda: Agenda) -> None:
+        self._agenda = agenda
+        self._taken = dict.fromkeys(SUMS, 0)
+
+    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        raise RuntimeError("a party alone has nobody to contribute to")
+
+    def receive(self, peer: int, frame: Frame) -> bool:
+        raise RuntimeError("a party alone receives nothing")
+
+    def take(self, kind: int) -> Array | None:
+        number = self._taken[kind]
+        self._taken[kind] += 1
+        return np.zeros(self._agenda.length(kind, 0, number))
+
+
+class _SharedSums(Sums):
+    def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
+        plan = agenda.plan
+        self._me, self._send, self._recorder = me, send, recorder
+        self._active = plan.active
+        self._window = 1 if plan.synchronous else plan.window
+        self._limit = limit_for(plan.parties)
+
+    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        try:
+            elements = encode(values, self._limit)
+        except ValueError as error:
+            raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {error}") from error
+        start = 0
+        for place, length in shares:
+            stop = start + length
+            if self._recorder is not None:
+                self._recorder.contributed(kind, self._active[place], values[start:stop])
+            self._give(kind, place, elements[start:stop])
+            start = stop
+
+    @abstractmethod
+    def _give(self, kind: int, place: int, elements: Elements) -> None:
+        """Give elements, which may be changed, to the next sum of a kind that a place takes."""
+
+
+class DirectSums(_SharedSums):
+    """Every collaborator sends straight to the dominator; without `masks` what it sends is bare."""
+
+    def __init__(
+        self, me: int, agenda: Agenda, send: Send, masks: PairwiseMasks | None, recorder: Recorder | None = None
+    ) -> None:
+        super().__init__(me, agenda, send, recorder)
+        plan = agenda.plan
+        self._masks = masks
+        self._given = {kind: [0] * len(plan.active) for kind in SUMS}
+        self._own: dict[int, Gathering] = {}
+        if me in plan.active:
+            place = plan.active.index(me)
+            others = [party for party in range(plan.parties) if party != me]
+            for kind in SUMS:
+                self._own[kind] = Gathering(
+                    _NAMES[kind],
+                    others,
+                    self._window if kind == PARTIAL else 1,
+                    partial(agenda.length, kind, place),
+                )
+
+    def _give(self, kind: int, place: int, elements: Elements) -> None:
+        given = self._given[kind]
+        number = given[place]
+        given[place] = number + 1
+        active = self._active[place]
+        if self._masks is not None:
+            elements += self._masks.mask(kind, active, number, len(elements))
+        self._send(active, Frame(kind, active, number, elements.tobytes()))
+
+    def receive(self, peer: int, frame: Frame) -> bool:
+        gathering = self._own.get(frame.kind)
+        if gathering is None or frame.active != self._me:
+            raise PartyError(peer, f"it sent party {self._me} what only party {frame.active} may have")
+        return gathering.add(peer, frame.update, frame.body)
+
+    def take(self, kind: int) -> Array | None:
+        own = self._own[kind]
+        return decode(own.take()[1]) if own.ready else None
+
+
+class _Branch:
+    """This party's place in one tree of one dominator: it adds what its children send and passes it on."""
+
+    __slots__ = ("_active", "_children", "_kind", "_parent", "_send", "gathering")
+
+    def __init__(
+        self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
+    ) -> None:
+        self._kind, self._active, self._parent, self._children = kind, active, parent, children
+        self.gathering, self._send = gathering, send
+
+    def give(self, position: int, elements: Elements) -> None:
+        if not self._children:
+            self._send(self._parent, Frame(self._kind, self._active, position, elements.tobytes()))
+            return
+        self.gathering.add_own(position, elements)
+        self._pass_on()
+
+    def receive(self, peer: int, position: int, body: bytes | memoryview) -> bool:
+        complete = self.gathering.add(peer, position, body)
+        if self._parent < 0:
+            return complete
+        if complete:
+            self._pass_on()
+        return False
+
+    def _pass_on(self) -> None:
+        while self.gathering.ready:
+            position, total = self.gathering.take()
+            self._send(self._parent, Frame(self._kind, self._active, position, total.tobytes()))
+
+
+class TreeSums(_SharedSums):
+    """Algorithm 1, with a pair of trees for every dominator. Positions run over all kinds of sums together."""
+
+    def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
+        super().__init__(me, agenda, send, recorder)
+        plan = agenda.plan
+        self._given = [0] * len(plan.active)
+        self._branches: dict[tuple[int, int], _Branch] = {}
+        for place, active in enumerate(plan.active):
+            for kind, tree in zip((VALUE_TREE, MASK_TREE), make_pair(plan.parties, active), strict=True):
+                children = tuple(tree.children(me))
+                gathering = Gathering(
+                    _NAMES[kind],
+                    children,
+                    self._window,
+                    partial(agenda.length_at, place),
+                    own=active != me,
+                )
+                self._branches[kind, active] = _Branch(kind, active, tree.parent[me], children, gathering, send)
+
+    def _give(self, kind: int, place: int, elements: Elements) -> None:
+        mask = random_elements(len(elements))
+        elements += mask
+        position = self._given[place]
+        self._given[place] = position + 1
+        active = self._active[place]
+        self._branches[VALUE_TREE, active].give(position, elements)
+        self._branches[MASK_TREE, active].give(position, mask)
+
+    def receive(self, peer: int, frame: Frame) -> bool:
+        branch = self._branches.get((frame.kind, frame.active))
+        if branch is None:
+            raise PartyError(peer, f"it sent kind {frame.kind} for party {frame.active}, which dominates nothing")
+        return branch.receive(peer, frame.update, frame.body)
+
+    def take(self, kind: int) -> Array | None:
+        values = self._branches[VALUE_TREE, self._me].gathering
+        masks = self._branches[MASK_TREE, self._me].gathering
+        if not (values.ready and masks.ready):
+            return None
+        total = values.take()[1]
+        total -= masks.take()[1]
+        return decode(total)

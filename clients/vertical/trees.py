@@ -1,0 +1,228 @@
+"""Two-trees masking, the paper's secure aggregation (Zhang, Gu, Deng, Huang: "Secure Bilevel Asynchronous Vertical
+Federated Learning with Backward Updating", Algorithm 1 and Definition 4), and a check of what it hides.
+
+| paper                        | here                                                                |
+|------------------------------|---------------------------------------------------------------------|
+| o_l = w_Gl^T (x_i)_Gl        | party l's value                                                     |
+| delta_l                      | party l's mask, uniform and its own (``masks.random_elements``)     |
+| T_1, T_2                     | ``first``, which adds up value + mask, and ``second``, the masks    |
+| xi_1 - xi_2 (output)         | what the dominator, the root of both, computes                      |
+| "significantly different"    | :func:`significantly_different`, kept for comparison only           |
+
+Definition 4 is not enough. It speaks of subtrees of more than one party, so it lets one party receive both o_l +
+delta_l and delta_l of a single child: two stars pass it and hide nothing. And it compares subtrees one by one, not
+what a party can put together from several. :func:`check_pair` asks for the property itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+# eliminations are exact modulo this prime; the products of two residues fit an int64
+_PRIME = 2**31 - 1
+
+
+class TreeError(ValueError):
+    """Trees that are none, or that would show a party more than it may know."""
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root."""
+
+    root: int
+    parent: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        parties = len(self.parent)
+        if not 0 <= self.root < parties:
+            raise TreeError(f"root {self.root} of a tree of {parties} parties")
+        for party, parent in enumerate(self.parent):
+            if party == self.root and parent != -1:
+                raise TreeError(f"the root {party} has the parent {parent}; a root's parent is -1")
+            if party != self.root and not 0 <= parent < parties:
+                raise TreeError(f"party {party} has the parent {parent}; allowed are 0 to {parties - 1}")
+        for party in range(parties):
+            above = party
+            for _ in range(parties):
+                above = self.parent[above] if above != self.root else self.root
+            if above != self.root:
+                raise TreeError(f"party {party} is not connected to the root {self.root}: its parents form a ring")
+
+    @property
+    def parties(self) -> int:
+        return len(self.parent)
+
+    def children(self, party: int) -> tuple[int, ...]:
+        """The parties that send to ``party``, in increasing order."""
+        return tuple(child for child, parent in enumerate(self.parent) if parent == party)
+
+    def subtree(self, party: int) -> frozenset[int]:
+        """``party`` and all below it: those whose sum it sends up."""
+        below = frozenset({party})
+        for child in self.children(party):
+            below |= self.subtree(child)
+        return below
+
+
+def significantly_different(first: Tree, second: Tree) -> bool:
+    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees.
+
+    (The paper draws parties as leaves under aggregators; the leaves of a subtree are, here, the parties in it.)
+    """
+    _check_sizes(first, second)
+
+    def inner(tree: Tree) -> set[frozenset[int]]:
+        subtrees = (tree.subtree(party) for party in range(tree.parties))
+        return {subtree for subtree in subtrees if 1 < len(subtree) < tree.parties}
+
+    return not inner(first) & inner(second)
+
+
+def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[frozenset[int], ...]:
+    """The groups of other parties of whose values the coalition could compute the plain sum; empty when there is none.
+
+    The group of all others is left out: the roots together are told its sum, and no coalition without them can compute
+    it. Groups do not overlap, and every sum that the coalition could compute is a combination of theirs and of that
+    total.
+
+    Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in
+    ``first``, and the sum of d over the subtree of each of its children in ``second``. All that together is a matrix
+    [V | D], a row for each thing seen, with the coefficients of all parties' values and masks. As the masks are
+    uniform and independent, what the rows tell about the values alone is exactly c V for the combinations c with
+    c D = 0. Subtrees of one tree are nested or disjoint, so D is totally unimodular: elimination meets no divisor but
+    +-1, and ranks modulo a prime are those over Z_2^64. For the same reason the reduced basis of all c V, without the
+    coalition's own values, is one 0/1 row for each group.
+    """
+    _check_sizes(first, second)
+    members = frozenset(coalition)
+    if not members or not members <= set(range(first.parties)):
+        raise TreeError(f"coalition {sorted(members)}; it takes one or more of the parties 0 to {first.parties - 1}")
+    others = [party for party in range(first.parties) if party not in members]
+    place = {party: column for column, party in enumerate(others)}
+
+    def row(values: Collection[int], masks: Collection[int]) -> NDArray[np.int64]:
+        """What was seen, less the members' own values and masks, which they take off: [D | V] over the others."""
+        seen = np.zeros(2 * len(others), dtype=np.int64)
+        seen[[place[party] for party in masks if party in place]] = 1
+        seen[[len(others) + place[party] for party in values if party in place]] = 1
+        return seen
+
+    rows = []
+    for member in members:
+        for child in first.children(member):
+            below = first.subtree(child)
+            rows.append(row(values=below, masks=below))
+        for child in second.children(member):
+            rows.append(row(values=(), masks=second.subtree(child)))
+    if not rows or not others:
+        return ()
+    reduced = _row_echelon(np.array(rows))
+    # reduced rows without a mask are all that can be said about the values alone
+    plain = reduced[(reduced[:, : len(others)] == 0).all(axis=1), len(others) :]
+    groups = tuple(frozenset(others[column] for column in np.flatnonzero(values)) for values in plain)
+    # nobody below the roots is sent everything
+    return tuple(group for group in groups if group != frozenset(others))
+
+
+def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
+    """TreeError unless no party on its own learns any other party's value, nor any sum of values, from its part in
+    the aggregation; the dominator learns the sum over all the others, which is what it is for.
+
+    What each party sees. The dominator, the root of both trees: of each child in ``first`` the sum of value + mask
+    over that child's subtree, of each child in ``second`` the sum of masks over that child's. Any other party: the
+    same of its own children, and its own value and mask. A leaf of both trees sees nothing of the others. A party can
+    take the masks off exactly when some of the subtrees it receives in ``first`` hold, together, the same parties as
+    some of those it receives in ``second``: :func:`exposes` finds all such groups by elimination. The one group
+    allowed is that of all the others, at the dominator.
+
+    The parties are honest but curious and do not collude. Where they do, ask :func:`exposes`: of a party that is a leaf
+    of both trees, its two parents together always learn the value.
+    """
+    _check_sizes(first, second)
+    if first.parties != parties:
+        raise TreeError(f"trees over {first.parties} parties for a segment of {parties}")
+    for name, tree in (("first", first), ("second", second)):
+        if tree.root != dominator:
+            raise TreeError(
+                f"the {name} tree ends at party {tree.root}, not at the dominator {dominator}: "
+                f"the sum is for the dominator alone"
+            )
+    for party in range(parties):
+        groups = exposes(first, second, (party,))
+        if groups:
+            which = " and of ".join(_words(group) for group in groups)
+            raise TreeError(
+                f"party {party} could unmask {which}: it receives the sum of their masked values in one tree and the "
+                f"sum of their masks in the other"
+            )
+
+
+@lru_cache(maxsize=256)
+def make_pair(parties: int, dominator: int, *, allow_bare: bool = False) -> tuple[Tree, Tree]:
+    """Two trees for ``dominator``, the root of both, that pass :func:`check_pair`.
+
+    From 4 parties on both are heaps (of depth log2 q), placed such that no party but the dominator has children in
+    both: each of the others receives masked values only, or masks only. For 3 parties a star and a chain.
+    With 2 nothing can hide the other party's value from the dominator: ValueError, unless ``allow_bare``.
+    """
+    if parties < 3 and not (parties == 2 and allow_bare):
+        raise ValueError(
+            f"two trees over {parties} parties: the dominator would learn its only collaborator's values; at least 3 "
+            f"parties are needed (allow_bare=True lets 2 pass)"
+        )
+    if not 0 <= dominator < parties:
+        raise ValueError(f"dominator {dominator} of {parties} parties")
+    others = [party for party in range(parties) if party != dominator]
+    if parties <= 3:
+        return _rooted(dominator, others, [0] * len(others)), _rooted(dominator, others, range(len(others)))
+    above = [(place - 1) // 2 for place in range(1, parties)]
+    # the places 1 to s of a heap have children; moved by s, they are taken by leaves of the other
+    shift = (parties - 2) // 2
+    pair = _rooted(dominator, others, above), _rooted(dominator, others[shift:] + others[:shift], above)
+    check_pair(*pair, parties, dominator)
+    return pair
+
+
+def _rooted(root: int, others: list[int], above: Collection[int]) -> Tree:
+    """The tree whose place 0 is ``root`` and place k + 1 is ``others[k]``, under the place ``above[k]``."""
+    places = [root, *others]
+    parent = [-1] * len(places)
+    for party, place in zip(others, above, strict=True):
+        parent[party] = places[place]
+    return Tree(root, tuple(parent))
+
+
+def _check_sizes(first: Tree, second: Tree) -> None:
+    if first.parties != second.parties:
+        raise TreeError(f"two trees over {first.parties} and {second.parties} parties; both take the same")
+
+
+def _words(group: frozenset[int]) -> str:
+    names = ", ".join(map(str, sorted(group)))
+    return f"the value of party {names}" if len(group) == 1 else f"the sum over parties {names}"
+
+
+def _row_echelon(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The non-zero rows of the reduced echelon form, modulo the prime."""
+    rows = rows % _PRIME
+    rank = 0
+    for column in range(rows.shape[1]):
+        candidates = np.flatnonzero(rows[rank:, column])
+        if not candidates.size:
+            continue
+        chosen = rank + int(candidates[0])
+        rows[[rank, chosen]] = rows[[chosen, rank]]
+        rows[rank] = rows[rank] * pow(int(rows[rank, column]), -1, _PRIME) % _PRIME
+        factors = rows[:, column].copy()
+        factors[rank] = 0
+        rows = (rows - factors[:, None] * rows[rank]) % _PRIME
+        rank += 1
+        if rank == len(rows):
+            break
+    return rows[:rank]

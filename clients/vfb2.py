@@ -1,0 +1,295 @@
+"""VFB2's client half: a party that lends its columns, and where it has any its labels, to a segment.
+
+What happens in a segment is `clients.vertical.party`'s; here a party introduces itself, finds the block that a
+segment starts from, and keeps the one it ends with. `payloads.vfb2` has title and symbols.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from flwr.common import Scalar
+from numpy.typing import NDArray
+
+from clients.base import PayloadClient
+from clients.parties import NoModel, Party, host_mark, socket_folder, sockets
+from clients.vertical.addresses import Address, local_addresses
+from clients.vertical.alignment import digest
+from clients.vertical.failures import PartyError
+from clients.vertical.identity import Identity
+from clients.vertical.limits import Delays, Limits
+from clients.vertical.party import run_segment
+from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan
+from clients.vfb2_rows import find_rows
+from payloads.record import FloatArray, Payload
+from payloads.settings import Settings, TrainingSettings
+from payloads.vfb2 import (
+    ALIGNMENT,
+    COUNTERS,
+    CREDENTIALS,
+    INTERSECTION,
+    PAGE,
+    SALT,
+    VERTICAL,
+    Credentials,
+    Report,
+    Segment,
+    VFB2Settings,
+    VFB2State,
+    blame,
+    joined,
+    text,
+)
+from payloads.wire import PHASE
+from problems.vertical.objectives import make_objective
+
+
+class VFB2Client(PayloadClient[NoModel]):
+    """Base of the three.
+
+    Attributes:
+        keepsake: what the party keeps for itself after the run's last segment: its block, and how to use it.
+    """
+
+    down = Segment
+    up = Report
+    memory = VFB2State
+    phases: ClassVar[dict[str, type[Payload]]] = {CREDENTIALS: Credentials, INTERSECTION: Report, ALIGNMENT: Report}
+    default_loss = VERTICAL
+    algorithm: ClassVar[str]
+
+    def __init__(
+        self, site: Party, model: NoModel, training: TrainingSettings, settings: Settings | None = None
+    ) -> None:
+        super().__init__(site, model, training, settings)  # type: ignore[arg-type]
+        self.party = site
+        self.vfb2 = settings if isinstance(settings, VFB2Settings) else VFB2Settings()
+        self.keepsake: dict[str, NDArray[np.float64]] | None = None
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        self.begin(parameters, config)
+        if self.state is None:
+            self.state = VFB2State.empty()
+        phase = config.get(PHASE)
+        if phase == CREDENTIALS:
+            self.outbox = self.introduce(bytes.fromhex(str(config[SALT])))
+        else:
+            if not isinstance(self.inbox, Segment):
+                raise ValueError(f"a segment's message without a Segment, got {type(self.inbox).__name__}")
+            talk = self.find_rows if phase == INTERSECTION else self.take_part
+            try:
+                self.outbox = talk(self.inbox)
+            except PartyError as error:
+                raise RuntimeError(blame(error.party, error.reason)) from None
+        return [] if phase else list(parameters), len(self.party), {}
+
+    # Credentials.
+
+    def introduce(self, salt: bytes) -> Credentials:
+        """How this party is reached and recognised, and what it holds."""
+        party, state = self.party, self.state
+        identity = self.identity()
+        self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
+        certificate, length = joined([identity.certificate], PAGE)
+        return Credentials(
+            certificate=certificate,
+            certificate_length=length,
+            folder=text(str(socket_folder(salt))),
+            advertised=text(party.advertised),
+            port=np.array([self.free_port()]),
+            host=text(host_mark()),
+            rows=self.counts(),
+            columns=np.array([party.data.columns]),
+            digest=self.digest(salt),
+            labels=np.array([party.data.labelled]),
+            share=np.array([party.share]),
+            serial=state.serial,
+        )
+
+    def free_port(self) -> int:
+        """A port of this host's own interface where one is needed: for TCP without an address; else 0."""
+        if self.party.advertised or self.vfb2.transport != "tcp":
+            return 0
+        return local_addresses(1)[0].port
+
+    def identity(self) -> Identity:
+        """The party's own certificate and key, else those kept since the run began, else new ones."""
+        if self.party.identity is not None:
+            return self.party.identity
+        if self.state.identity is not None:
+            return Identity.from_bytes(self.state.identity.tobytes())
+        return Identity.create(f"party {self.party.partition_id}")
+
+    def digest(self, salt: bytes) -> NDArray[np.uint8]:
+        """(32,) of the ids of the rows it takes part with."""
+        return text(digest(self.party.data.ids(self.state.aligned), salt))
+
+    def counts(self) -> NDArray[np.int64]:
+        """(2,) training and test rows it takes part with."""
+        holding = self.party.data.holding(self.state.aligned)
+        return np.array([holding.features.shape[0], holding.test_rows])
+
+    # Segments.
+
+    def find_rows(self, segment: Segment) -> Report:
+        """Find the rows that all parties have, and keep their places.
+
+        Raises:
+            PartyError: a party failed.
+        """
+        me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
+        endpoint, serial = self.endpoint(segment), int(segment.serial[0])
+        with sockets(endpoint.addresses[me]):
+            aligned = asyncio.run(find_rows(me, int(segment.active[0]), ids, endpoint, serial, salt))
+        self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
+        return Report(
+            serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=self.counts(), digest=self.digest(salt)
+        )
+
+    def take_part(self, segment: Segment) -> Report:
+        """Run a segment with the others and keep the block it ends with.
+
+        Raises:
+            PartyError: it failed; names the party to blame.
+        """
+        number = int(segment.segment[0])
+        start = self.start(segment)
+        outcome = self.run(segment, start)
+        self.state = dataclasses.replace(
+            self.state,
+            serial=segment.serial,
+            segments=np.array([number - 1, number]),
+            older=start.weights if number else None,
+            older_table=start.table,
+            newer=outcome.weights,
+            newer_table=outcome.table,
+            flips=outcome.flips,
+        )
+        if segment.last[0]:
+            self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
+        share = bool(segment.share[0]) and self.party.share
+        return Report(
+            serial=segment.serial,
+            counters=np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS]),
+            rows=None if number else self.counts(),
+            digest=None if number else self.digest(segment.salt.tobytes()),
+            weights=outcome.weights if share else None,
+            **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
+        )
+
+    def start(self, segment: Segment) -> PartyState:
+        """The state after the segment that this one starts from.
+
+        Raises:
+            ValueError: the party has none of it.
+        """
+        state: VFB2State = self.state
+        base = int(segment.base[0])
+        if base < 0:
+            return PartyState()
+        older, newer = (int(number) for number in state.segments)
+        if base == newer:
+            return PartyState(state.newer, state.newer_table, state.flips)
+        if base == older:
+            return PartyState(state.older, state.older_table, state.flips)
+        held = " and ".join(str(number) for number in (older, newer) if number >= 0)
+        raise ValueError(
+            f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
+            f"after segment {held or 'none'} (a state-dir keeps them for a resumed run)"
+        )
+
+    def run(self, segment: Segment, start: PartyState) -> Outcome:
+        """The segment itself."""
+        me, vfb2 = self.party.partition_id, self.vfb2
+        endpoint = self.endpoint(segment)
+        injection = Injection(
+            compute=vfb2.seconds("extra_compute", self.party.parties)[me],
+            delays=Delays(
+                one_way=vfb2.seconds("delay", self.party.parties)[me],
+                jitter=vfb2.seconds("jitter", self.party.parties)[me],
+                seed=self.training.seed,
+            ),
+        )
+        with sockets(endpoint.addresses[me]):
+            holding = self.holding(segment)
+            plan = self.plan(segment, holding)
+            running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
+            return asyncio.run(running)
+
+    def holding(self, segment: Segment) -> Holding:
+        """The rows all parties share; labels only where the segment uses this party's."""
+        holding = self.party.data.holding(self.state.aligned)
+        if self.party.partition_id in segment.active:
+            return holding
+        return dataclasses.replace(holding, labels=None, test_labels=None)
+
+    def plan(self, segment: Segment, holding: Holding) -> Plan:
+        """What the segment is, from the settings and from what the server says."""
+        vfb2, number = self.vfb2, int(segment.segment[0])
+        epochs = vfb2.epochs if number else 0
+        rows, test_rows = self.counts().tolist() if segment.rows is None else segment.rows.tolist()
+        return Plan(
+            serial=int(segment.serial[0]),
+            segment=number,
+            algorithm=self.algorithm,
+            problem=vfb2.problem,
+            weight=make_objective(vfb2.problem, vfb2.factor).weight,
+            step=float(segment.step[0]),
+            batch_size=self.training.batch_size,
+            seed=self.training.seed,
+            first_epoch=max(number - 1, 0) * vfb2.epochs,
+            epochs=epochs,
+            parties=self.party.parties,
+            active=tuple(segment.active.tolist()),
+            window=1 if vfb2.synchronous else vfb2.window,
+            skew=vfb2.skew_bound,
+            masking=vfb2.masking,
+            synchronous=vfb2.synchronous,
+            update_passive=vfb2.update_passive,
+            evaluate=bool(segment.evaluate[0]),
+            label_epsilon=vfb2.label_epsilon,
+            rows=rows,
+            test_rows=test_rows,
+            power_iterations=int(segment.power_iterations[0]),
+            start=number == 1,
+            allow_bare=vfb2.allow_two_parties,
+        )
+
+    def endpoint(self, segment: Segment) -> Endpoint:
+        """How the others are reached and recognised."""
+        certificates, addresses = segment.peers()
+        silence = self.vfb2.silence_timeout
+        limits = Limits(join=self.vfb2.join_timeout, silence=silence, beat=min(1.0, silence / 4))
+        places = [Address.parse(address) for address in addresses]
+        return Endpoint(places, self.identity(), certificates, self.party.authority, limits)
+
+
+class VFB2SGDClient(VFB2Client):
+    """VFB2-SGD (Algorithms 2 and 3)."""
+
+    algorithm = "sgd"
+
+
+class VFB2SVRGClient(VFB2Client):
+    """VFB2-SVRG (Algorithms 4 and 5)."""
+
+    algorithm = "svrg"
+
+
+class VFB2SAGAClient(VFB2Client):
+    """VFB2-SAGA (Algorithms 6 and 7)."""
+
+    algorithm = "saga"
+
+    def start(self, segment: Segment) -> PartyState:
+        start = super().start(segment)
+        moves = self.vfb2.update_passive or self.party.partition_id in segment.active
+        if start.table is None and not moves:
+            # a block that never moves needs no table, but a segment goes on from one
+            start.table = np.zeros(int(self.counts()[0]))
+        return start

@@ -1,0 +1,116 @@
+"""The rows that all parties have, found in direct talk: each pair of the reporter and another intersects its ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame, Kind
+from clients.vertical.intersection import Intersection, IntersectionError, common_rows
+from clients.vertical.mesh import Mesh
+from clients.vertical.plan import Endpoint
+
+# the steps of the protocol, in a frame's field `active`
+TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
+
+
+async def find_rows(
+    me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes
+) -> NDArray[np.int64]:
+    """(k,) this party's places of the rows that all parties have, in an order common to them all.
+
+    Args:
+        me: this party's index.
+        reporter: the party that brings the matches together.
+        ids: what names each of this party's rows.
+        endpoint: how the others are reached.
+        serial: names the attempt.
+        context: bytes that name the run, the same at all parties.
+
+    Raises:
+        PartyError: a party failed, or they share fewer than two rows.
+    """
+    mesh = Mesh(
+        me,
+        endpoint.addresses,
+        endpoint.identity,
+        endpoint.certificates,
+        serial,
+        limits=endpoint.limits,
+        authority=endpoint.authority,
+    )
+    try:
+        rows = await _Talk(mesh, me, ids, context).rows(reporter)
+        if len(rows) < 2:
+            mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; at least 2 are needed"))
+        if mesh.failed.done():
+            mesh.failed.result()
+        return rows
+    except (IntersectionError, ValueError) as error:
+        failure = PartyError(me, str(error))
+        mesh.abort(failure)
+        raise failure from error
+    finally:
+        await mesh.close()
+
+
+class _Talk:
+    """One party's side."""
+
+    def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes) -> None:
+        self.mesh, self.me = mesh, me
+        self.own = Intersection(ids, context=context)
+        self.inbox: dict[tuple[int, int], asyncio.Future[bytes]] = defaultdict(asyncio.get_running_loop().create_future)
+
+    async def rows(self, reporter: int) -> NDArray[np.int64]:
+        self.mesh.on_frame = self.take
+        await self.mesh.join()
+        tags = await asyncio.to_thread(self.own.blind)
+        if self.me != reporter:
+            self.say(reporter, TAGS, tags)
+            theirs = await self.hear(reporter, TAGS)
+            self.say(reporter, TAGS_OF_BOTH, await self.raised(reporter, theirs))
+            return self.own.rows(np.frombuffer(await self.hear(reporter, PLACES), dtype="<i8"))
+        others = [party for party in range(self.mesh.parties) if party != self.me]
+        for party in others:
+            self.say(party, TAGS, tags)
+        matches = {}
+        for party in others:
+            theirs = await self.raised(party, await self.hear(party, TAGS))
+            matches[party] = self.own.pair(await self.hear(party, TAGS_OF_BOTH), theirs)
+        mine, places = common_rows(matches)
+        for party in others:
+            self.say(party, PLACES, places[party].astype("<i8").tobytes())
+        return mine
+
+    async def raised(self, party: int, tags: bytes) -> bytes:
+        """Another party's tags under our key too; PartyError names it where they are malformed."""
+        try:
+            return await asyncio.to_thread(self.own.reblind, tags)
+        except IntersectionError as error:
+            failure = PartyError(party, str(error))
+            self.mesh.abort(failure)
+            raise failure from error
+
+    def say(self, to: int, step: int, body: bytes) -> None:
+        self.mesh.send(to, Frame(Kind.ALIGN, step, 0, body))
+
+    def take(self, peer: int, frame: Frame) -> None:
+        heard = self.inbox[peer, frame.active]
+        if frame.kind != Kind.ALIGN or heard.done():
+            raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not its turn")
+        heard.set_result(bytes(frame.body))
+
+    async def hear(self, party: int, step: int) -> bytes:
+        heard = self.inbox[party, step]
+        either: list[asyncio.Future[Any]] = [heard, self.mesh.failed]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not heard.done():
+            self.mesh.failed.result()
+        return heard.result()

@@ -1,0 +1,327 @@
+"""Records and settings of VFB2, asynchronous vertical federated learning with backward updating.
+
+Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
+Algorithms 1-7. The clients are the q parties, which hold columns of the same rows. A round is a segment: some epochs in
+which they talk to each other directly; the messages of a round say what to do and bring back what came of it.
+
+| paper                         | here                                                                |
+|-------------------------------|---------------------------------------------------------------------|
+| q parties, m of them active   | the clients, ``active-parties``                                     |
+| w_{G_l}, the block of party l | ``weights`` of `VFB2State`; it stays at the party                   |
+| gamma, lambda                 | ``learning-rate``, ``weight``                                       |
+| problems (13), (14), (17), (18) | ``problem``                                                       |
+| tau, the bound of the delay   | `VFB2Settings.delay_bound`                                          |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
+from payloads.settings import Settings
+
+ByteArray = NDArray[np.uint8]
+Array = NDArray[np.float64]
+
+# The exchanges before round 1: who the parties are, which rows they share where that is asked, and whether they fit.
+CREDENTIALS = "credentials"
+INTERSECTION = "intersection"
+ALIGNMENT = "alignment"
+# scalar of the credentials' messages: what the parties salt their digests with, in hexadecimal
+SALT = "salt"
+# what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
+VERTICAL = "vertical"
+
+# What a reporter measures and what every party counts, by their places in a `Report`.
+METRICS = ("objective", "loss", "accuracy", "auc", "rmse", "largest_eigenvalue")
+COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes_received", "max_delay")
+
+# Certificates are padded to pages: their signatures' lengths vary, and a run's byte counts shall not.
+PAGE = 1024
+
+ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust"]
+_SECONDS = "seconds, a number >= 0 for all parties, or one a party with commas; empty: none"
+
+
+class VFB2Settings(Settings):
+    """What the parties minimise together, and how they talk to each other (table ``vfb2``)."""
+
+    problem: ProblemName = Field("logistic", description=f"one of {', '.join(get_args(ProblemName))}")
+    weight: float | Literal["auto"] = Field(
+        "auto", description="the regulariser's factor, a number >= 0, or auto: 1e-4, for robust 0"
+    )
+    active_parties: int = Field(2, ge=1, description="parties whose labels are used, an integer >= 1")
+    epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
+    window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
+    skew: int | Literal["auto"] = Field(
+        "auto",
+        description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window",
+    )
+    synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
+    update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")
+    masking: Literal["pairwise", "two-trees"] = Field(
+        "pairwise", description="what hides partial sums: pairwise, or two-trees (Algorithm 1)"
+    )
+    label_epsilon: float = Field(
+        0.0, ge=0, description="epsilon of the labels' differential privacy, a number > 0, or 0: off"
+    )
+    alignment: Literal["digest", "intersection"] = Field(
+        "digest", description="digest: rows must be the same everywhere; intersection: take those that all hold"
+    )
+    id_column: str = Field("id", min_length=1, description="the column of a party's own file that names its rows")
+    threads: int = Field(1, ge=1, description="threads of a party that apply updates, an integer >= 1")
+    allow_two_parties: bool = Field(
+        False, description="true: two parties may train, though each learns the other's partial sums; or false"
+    )
+    assemble: bool = Field(True, description="true: the server gets the blocks of the last round; or false")
+    transport: Literal["auto", "unix", "tcp"] = Field(
+        "auto", description="unix, tcp, or auto: Unix sockets where all parties share a host"
+    )
+    join_timeout: float = Field(10.0, gt=0, description="seconds the parties wait for each other, a number > 0")
+    silence_timeout: float = Field(5.0, gt=0, description="seconds after which a silent party has failed, a number > 0")
+    extra_compute: str = Field("", description=f"injected into each update: {_SECONDS}")
+    delay: str = Field("", description=f"injected into each message a party sends: {_SECONDS}")
+    jitter: str = Field("", description=f"injected likewise, drawn up to it: {_SECONDS}")
+    check_step: Literal["warn", "refuse", "off"] = Field(
+        "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
+    )
+
+    @field_validator("weight")
+    @classmethod
+    def _weight(cls, weight: float | str) -> float | str:
+        if not isinstance(weight, str) and weight < 0:
+            raise ValueError("below 0")
+        return weight
+
+    @field_validator("skew")
+    @classmethod
+    def _skew(cls, skew: int | str) -> int | str:
+        if not isinstance(skew, str) and skew < 1:
+            raise ValueError("below 1")
+        return skew
+
+    @field_validator("extra_compute", "delay", "jitter")
+    @classmethod
+    def _seconds(cls, text: str) -> str:
+        if any(not 0 <= number < float("inf") for number in _numbers(text)):
+            raise ValueError("a number below 0, or not finite")
+        return text
+
+    @property
+    def factor(self) -> float | None:
+        """The regulariser's factor; None: the problem's own."""
+        return None if isinstance(self.weight, str) else self.weight
+
+    @property
+    def skew_bound(self) -> int:
+        """Updates an active party may be ahead of the slowest."""
+        return 4 * self.window if isinstance(self.skew, str) else self.skew
+
+    @property
+    def delay_bound(self) -> int:
+        """Updates that others and oneself may apply between the reading of an update's partial sums and its own step.
+
+        Each of the m active parties may have a window of updates under way. Of the m updates of a synchronous round
+        the last is applied after m - 1 others.
+        """
+        return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
+
+    def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
+        """One of the three injections, in seconds, for each party.
+
+        Raises:
+            ValueError: there are neither one nor as many numbers as parties.
+        """
+        numbers = _numbers(getattr(self, name)) or [0.0]
+        if len(numbers) not in (1, parties):
+            key = name.replace("_", "-")
+            raise ValueError(f"vfb2.{key}: got {len(numbers)} numbers for {parties} parties, allowed: {_SECONDS}")
+        return numbers * parties if len(numbers) == 1 else numbers
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")] if text.strip() else []
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Credentials(Payload):
+    """Up, before round 1 and where a run is resumed: how a party is reached and recognised, and what it holds."""
+
+    # identity: the certificate (DER, padded) and its length, a socket's folder, host:port as others reach it or empty,
+    # a free port for parties of the same host or 0, and what two parties of one host have in common
+    certificate: ByteArray = array("c", kind="bytes")
+    certificate_length: IntArray = array(1, kind="int")
+    folder: ByteArray = array("f", kind="bytes")
+    advertised: ByteArray = array("a", kind="bytes")
+    port: IntArray = array(1, kind="int")
+    host: ByteArray = array(32, kind="bytes")
+    # data: training and test rows, columns, salted digest of the rows' ids
+    rows: IntArray = array(2, kind="int")
+    columns: IntArray = array(1, kind="int")
+    digest: ByteArray = array(32, kind="bytes")
+    # labels: whether it holds them; share: whether the server may get its block
+    labels: BoolArray = array(1, kind="bool")
+    share: BoolArray = array(1, kind="bool")
+    # the newest attempt at a segment that it knows of
+    serial: IntArray = array(1, kind="int")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment(Payload):
+    """Down: what a round's segment is beside the settings, the same for all parties.
+
+    Segment 0 is the alignment: no epochs, from weights 0.
+    """
+
+    # number of the attempt, of the segment, and of that from whose weights it starts (-1: from 0)
+    serial: IntArray = array(1, kind="int")
+    segment: IntArray = array(1, kind="int")
+    base: IntArray = array(1, kind="int")
+    step: FloatArray = array(1)
+    # of the digests of ids
+    salt: ByteArray = array(16, kind="bytes")
+    # training and test rows; absent while the parties still look for those they share
+    rows: IntArray | None = array(2, kind="int", optional=True)
+    # the parties that hold labels and use them, the reporter first
+    active: IntArray = array("m", kind="int")
+    power_iterations: IntArray = array(1, kind="int")
+    # whether to measure, whether to send the block (for a checkpoint too), whether it is the run's last
+    evaluate: BoolArray = array(1, kind="bool")
+    share: BoolArray = array(1, kind="bool")
+    last: BoolArray = array(1, kind="bool")
+    # of each party, one after the other (the certificates padded), and their lengths
+    certificates: ByteArray = array("c", kind="bytes")
+    certificate_lengths: IntArray = array("q", kind="int")
+    addresses: ByteArray = array("a", kind="bytes")
+    address_lengths: IntArray = array("q", kind="int")
+
+    def peers(self) -> tuple[list[bytes], list[str]]:
+        """Each party's certificate and address.
+
+        Raises:
+            PayloadError: the lengths do not fit.
+        """
+        certificates = cut("certificates", self.certificates, self.certificate_lengths)
+        return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report(Payload):
+    """Up: what a segment brought."""
+
+    serial: IntArray = array(1, kind="int")
+    # the reporter's: places in METRICS, values
+    metric_names: IntArray | None = array("k", kind="int", optional=True)
+    metric_values: FloatArray | None = array("k", optional=True)
+    # in the order of COUNTERS
+    counters: FloatArray = array(len(COUNTERS))
+    # of the alignment: training and test rows, salted digest of their ids
+    rows: IntArray | None = array(2, kind="int", optional=True)
+    digest: ByteArray | None = array(32, kind="bytes", optional=True)
+    # the party's block, where the server asked for it
+    weights: FloatArray | None = array("w", optional=True)
+
+    @classmethod
+    def of_metrics(cls, metrics: dict[str, float]) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
+        """The two fields of some metrics; none for a party that measured nothing."""
+        known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
+        if not known:
+            return {}
+        places, values = zip(*known, strict=True)
+        return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics by name.
+
+        Raises:
+            PayloadError: one has no name, or there are names without values.
+        """
+        if self.metric_names is None or self.metric_values is None:
+            if self.metric_names is not None or self.metric_values is not None:
+                raise PayloadError("Report: metric_names and metric_values go together")
+            return {}
+        if not all(0 <= place < len(METRICS) for place in self.metric_names):
+            raise PayloadError(f"Report.metric_names: got {self.metric_names}, allowed: 0 to {len(METRICS) - 1}")
+        return {METRICS[n]: float(v) for n, v in zip(self.metric_names, self.metric_values, strict=True)}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VFB2State(Payload):
+    """What a party keeps: the blocks after its two newest segments, since the newest may have to be made again."""
+
+    # the newest attempt it took part in
+    serial: IntArray = array(1, kind="int")
+    # numbers of the two segments, the newer last; -1: none
+    segments: IntArray = array(2, kind="int")
+    older: Array | None = array("w", optional=True)
+    newer: Array | None = array("w", optional=True)
+    # SAGA's scalars, one a training row
+    older_table: Array | None = array("n", optional=True)
+    newer_table: Array | None = array("n", optional=True)
+    # which training labels were flipped, drawn once
+    flips: BoolArray | None = array("n", kind="bool", optional=True)
+    # certificate and key, for this run only; the places of the rows that all parties share, in their common order
+    identity: ByteArray | None = array("i", kind="bytes", optional=True, secret=True)
+    aligned: IntArray | None = array("r", kind="int", optional=True)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Of a party that has done nothing yet."""
+        return cls(serial=np.array([0]), segments=np.array([-1, -1]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class VFB2Progress(Payload):
+    """The server's state: the newest attempt and segment, the rows, and the blocks once they have come."""
+
+    serial: IntArray = array(1, kind="int")
+    segment: IntArray = array(1, kind="int")
+    rows: IntArray = array(2, kind="int")
+    blocks: FloatArray | None = array("d_all", optional=True)
+    block_lengths: IntArray | None = array("q", kind="int", optional=True)
+
+
+def text(words: str | bytes) -> ByteArray:
+    """(bytes,) text or bytes as a field of kind "bytes"."""
+    return np.frombuffer(words.encode() if isinstance(words, str) else words, dtype=np.uint8)
+
+
+def joined(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np.int64]]:
+    """Some byte strings as one field, padded to a multiple of ``page`` bytes, and their lengths."""
+    whole = b"".join(parts)
+    return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
+
+
+def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
+    """`joined` undone.
+
+    Raises:
+        PayloadError: the lengths add up to more than there is.
+    """
+    if (lengths < 0).any() or int(lengths.sum()) > len(whole):
+        raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
+    stops = np.cumsum(lengths).tolist()
+    blob = whole.tobytes()
+    return [blob[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
+
+
+# What a failed segment says: who is to blame travels in the words of the client's error.
+_BLAME = re.compile(r"party (\d+): (.*)", re.DOTALL)
+
+
+def blame(party: int | None, reason: str) -> str:
+    """The words of a failure; `blamed` reads them."""
+    return reason if party is None else f"party {party}: {reason}"
+
+
+def blamed(words: str) -> tuple[int, str] | None:
+    """Whom a failure names and why, or None where it names nobody."""
+    found = _BLAME.fullmatch(words)
+    return None if found is None else (int(found[1]), found[2])

@@ -1,0 +1,247 @@
+"""A labelled data set whose columns are spread over parties, every party holding all rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from problems.data.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
+from problems.data.disturb import drop_positives, flip_labels, split
+from problems.data.files import find, folder, locate, not_found
+from problems.data.readers import DEFAULT_POSITIVE, read
+from problems.data.source import Rows, label_classes, positive_classes
+from problems.data.spec import DRAWN, DataError, DataSpec, validate
+from problems.randomness import stream
+from problems.vertical.blocks import Features
+from problems.vertical.objectives import Array
+from problems.vertical.sparse_blocks import canonical
+
+COLUMN_PARTITIONS: dict[str, str] = {
+    "random": "columns in a random order, dealt out in nearly equal shares",
+    "consecutive": "columns in their own order, cut into nearly equal shares",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class VerticalData:
+    """Rows that all parties have in common, and which columns each of them holds.
+
+    Attributes:
+        train_features: (n, d) float64, dense or CSR.
+        train_labels: (n,) float64, -1 or +1, or numbers where the data was loaded as a regression.
+        test_features: (k, d) as the training ones.
+        test_labels: (k,).
+        columns: the ascending column numbers of each party, disjoint, all d together.
+        classes: the original labels as text; empty for a regression.
+        positives: those of them that are +1.
+    """
+
+    train_features: Features
+    train_labels: Array
+    test_features: Features
+    test_labels: Array
+    columns: tuple[NDArray[np.int64], ...]
+    classes: tuple[str, ...] = ()
+    positives: tuple[str, ...] = ()
+
+    def party(self, party: int) -> tuple[Features, Features]:
+        """Return the (n, d_p) training and the (k, d_p) test features of one party.
+
+        Raises:
+            DataError: when there is no such party.
+        """
+        if not 0 <= party < len(self.columns):
+            raise DataError(f"no party {party}: there are {len(self.columns)}, numbered from 0")
+        columns = self.columns[party]
+        return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """All rows as `problems.data.source.Source` has them, the features dense (n, d) float64 or CSR."""
+
+    classes: tuple[str, ...]
+    codes: NDArray[np.int64]
+    encode: Callable[[Rows], Features]
+    train_count: int | None
+
+
+def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False) -> VerticalData:
+    """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
+
+    Rows, split, imbalance and label noise are those of `problems.data.load`, the rows in ascending order; equal
+    arguments give equal bytes. Images are flattened, uint8 pixels divided by 255. "w8a" and "svmlight" stay sparse.
+
+    Args:
+        spec: `partition`, which spreads rows over clients, must be "iid", and `client_shift` 0.
+        parties: q, 1 to the number of columns.
+        partition: of `COLUMN_PARTITIONS`.
+        regression: take the labels as the numbers they are, and draw the test rows without regard to them; for
+            `ridge` and `robust`. No imbalance, label noise or positive label then.
+
+    Raises:
+        DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
+            fewer columns than parties.
+    """
+    _check(spec, parties, partition, regression)
+    table = _read(spec)
+    marked = None
+    if not regression:
+        marked = positive_classes(table.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+    labels, train_rows, test_rows = _targets(table, spec) if marked is None else _signs(table, marked, spec)
+    features = table.encode(train_rows)
+    _check_finite(features)
+    if marked is not None:
+        train_rows = train_rows[drop_positives(_codes(labels[train_rows]), spec.imbalance, spec.seed)]
+    train_labels = labels[train_rows]
+    if marked is not None and spec.label_noise:
+        train_labels = _as_signs(flip_labels(_codes(train_labels), spec.label_noise, spec.seed))
+    return VerticalData(
+        train_features=_rows_of(features, train_rows),
+        train_labels=train_labels,
+        test_features=_rows_of(features, test_rows),
+        test_labels=labels[test_rows],
+        columns=_spread(features.shape[1], parties, partition, spec.seed),
+        classes=() if marked is None else table.classes,
+        positives=() if marked is None else tuple(np.array(table.classes)[marked].tolist()),
+    )
+
+
+def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
+    validate(spec)
+    if spec.dataset in DRAWN:
+        raise DataError(f"dataset {spec.dataset!r} is drawn client by client: it has no columns to spread over parties")
+    if partition not in COLUMN_PARTITIONS:
+        raise DataError(f"column partition {partition!r} is not known; one of: {', '.join(COLUMN_PARTITIONS)}")
+    if parties < 1:
+        raise DataError(f"the number of parties must be 1 or more, got {parties}")
+    wanted: list[tuple[str, object, object]] = [
+        ("partition", spec.partition, "iid"),
+        ("client-shift", spec.client_shift, 0.0),
+    ]
+    if regression:
+        wanted += [
+            ("imbalance", spec.imbalance, 0.0),
+            ("label-noise", spec.label_noise, 0.0),
+            ("positive-label", spec.positive_label, ""),
+        ]
+    for key, got, allowed in wanted:
+        if got != allowed:
+            why = "labels are numbers" if key not in ("partition", "client-shift") else "parties share all rows"
+            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}")
+
+
+def _read(spec: DataSpec) -> _Table:
+    if spec.dataset == "w8a":
+        path = Path(spec.data_dir).expanduser()
+        found = path if path.is_file() else find(folder(spec.data_dir), *W8A_FILES)
+        if found is None:
+            raise not_found("w8a", [" or ".join(W8A_FILES)], spec.data_dir)
+        return _svmlight(found, None, W8A_FEATURES)
+    if spec.dataset == "svmlight":
+        return _svmlight(*locate("svmlight", spec.data_dir, SVMLIGHT_ENDINGS), None)
+    source = read(spec)
+
+    def encode(train_rows: Rows) -> Array:
+        raw = source.encode(train_rows)
+        scale = 255.0 if raw.dtype == np.uint8 else 1.0
+        return raw.reshape(len(raw), -1).astype(np.float64) / scale
+
+    return _Table(source.classes, source.codes, encode, source.train_count)
+
+
+def _svmlight(train: Path, test: Path | None, features: int | None) -> _Table:
+    """The rows of svmlight text as CSR; `features` fixes d, and then indices start at 1."""
+    from sklearn.datasets import load_svmlight_files
+
+    paths = [str(path) for path in (train, test) if path is not None]
+    try:
+        loaded = load_svmlight_files(paths, n_features=features, zero_based="auto" if features is None else False)
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(f"{' or '.join(paths)} cannot be read as svmlight: {error}") from error
+    matrix = canonical(sparse.csr_array(sparse.vstack(loaded[0::2], format="csr")))
+    classes, codes = label_classes(np.concatenate(loaded[1::2]))
+    return _Table(classes, codes, lambda train_rows: matrix, None if test is None else len(loaded[1]))
+
+
+def _signs(table: _Table, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Array, Rows, Rows]:
+    """Labels -1 and +1 of all rows, the training rows and the test rows."""
+    codes = marked[table.codes].astype(np.int8)
+    if table.train_count is None:
+        train_rows, test_rows = split(codes, spec.test_fraction, spec.seed)
+    else:
+        train_rows, test_rows = np.split(np.arange(len(codes)), [table.train_count])
+    for rows, what in ((train_rows, "the training set"), (test_rows, "the test set")):
+        positives = int(codes[rows].sum())
+        if positives in (0, len(rows)):
+            raise DataError(
+                f"{what} has one class only: {positives:,} positives and {len(rows) - positives:,} negatives; "
+                f"labels that occur: {', '.join(table.classes[:20])}; set positive-label"
+            )
+    return _as_signs(codes), train_rows, test_rows
+
+
+def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
+    """Labels of all rows as the numbers they are, the training rows and the test rows."""
+    try:
+        numbers = np.array([float(name) for name in table.classes])
+    except ValueError:
+        raise DataError(f"labels of a regression must be numbers, got {', '.join(table.classes[:20])}") from None
+    if not np.isfinite(numbers).all():
+        raise DataError("labels of a regression must be finite")
+    count = len(table.codes)
+    if table.train_count is not None:
+        train_rows, test_rows = np.split(np.arange(count), [table.train_count])
+    else:
+        if count < 2:
+            raise DataError(f"{count} row: training and test set need one each")
+        size = min(max(round(spec.test_fraction * count), 1), count - 1)
+        test_rows = np.sort(stream(spec.seed, "test split").permutation(count)[:size])
+        train_rows = np.setdiff1d(np.arange(count), test_rows)
+    return numbers[table.codes], train_rows, test_rows
+
+
+def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:
+    if columns < parties:
+        raise DataError(f"{columns} columns cannot be spread over {parties} parties: take fewer")
+    order = stream(seed, "vertical columns").permutation(columns) if partition == "random" else np.arange(columns)
+    return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
+
+
+def _check_finite(features: Features) -> None:
+    """Refuse features that are not finite, naming a column."""
+    if isinstance(features, np.ndarray):
+        places: NDArray[Any] = np.argwhere(~np.isfinite(features))  # (u, 2)
+    else:
+        entries = features.tocoo()
+        places = np.stack(entries.coords, axis=1)[~np.isfinite(entries.data)]
+    if len(places):
+        row, column = places[0] + 1
+        raise DataError(
+            f"{len(places):,} features in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} columns are not "
+            f"finite, the first in row {row:,}, column {column:,}"
+        )
+
+
+def _rows_of(features: Features, rows: Rows) -> Features:
+    return features[rows] if isinstance(features, np.ndarray) else canonical(features[rows])
+
+
+def _columns_of(features: Features, columns: NDArray[np.int64]) -> Features:
+    if isinstance(features, np.ndarray):
+        return np.ascontiguousarray(features[:, columns])
+    return canonical(features[:, columns])
+
+
+def _as_signs(codes: NDArray[np.int8]) -> Array:
+    return np.where(codes > 0, 1.0, -1.0)
+
+
+def _codes(signs: Array) -> NDArray[np.int8]:
+    return (signs > 0).astype(np.int8)

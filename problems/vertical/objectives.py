@@ -1,0 +1,222 @@
+"""What a vertical run minimises: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), z = X w.
+
+Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
+called VFB2 here, by the numbers of its equations:
+
+| name                  | equation | loss(z, y)              | y      | g(w)                |
+|-----------------------|----------|-------------------------|--------|---------------------|
+| `logistic`            | (13)     | log(1 + exp(-y z))      | -1, +1 | w^2 / 2             |
+| `nonconvex-logistic`  | (14)     | log(1 + exp(-y z))      | -1, +1 | w^2 / (1 + w^2) / 2 |
+| `ridge`               | (17)     | (z - y)^2, without 1/2  | real   | w^2 / 2             |
+| `robust`              | (18)     | log((y - z)^2 / 2 + 1)  | real   | none: weight 0      |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+Array = NDArray[np.float64]
+
+LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST = "logistic", "nonconvex-logistic", "ridge", "robust"
+PROBLEMS: tuple[str, ...] = (LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST)
+DEFAULT_WEIGHT = 1e-4
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of one row: values, slopes and curvatures in z, each (k,) z and (k,) y -> (k,)."""
+
+    values: Callable[[Array, Array], Array]
+    slopes: Callable[[Array, Array], Array]
+    curvatures: Callable[[Array, Array], Array]
+    curvature_bound: float
+    """The largest second derivative in z, over all z and y."""
+    classification: bool
+
+
+def _logistic(z: Array, y: Array) -> Array:
+    return np.logaddexp(0.0, -y * z)
+
+
+def _logistic_slope(z: Array, y: Array) -> Array:
+    slope: Array = -y * expit(-y * z)
+    return slope
+
+
+def _logistic_curvature(z: Array, y: Array) -> Array:
+    curvature: Array = expit(z) * expit(-z)
+    return curvature
+
+
+def _square(z: Array, y: Array) -> Array:
+    return np.square(z - y)
+
+
+def _square_slope(z: Array, y: Array) -> Array:
+    return 2.0 * (z - y)
+
+
+def _square_curvature(z: Array, y: Array) -> Array:
+    return np.full(len(z), 2.0)
+
+
+def _robust(z: Array, y: Array) -> Array:
+    return np.log1p(np.square(z - y) / 2.0)
+
+
+def _robust_slope(z: Array, y: Array) -> Array:
+    error = z - y
+    slope: Array = error / (np.square(error) / 2.0 + 1.0)
+    return slope
+
+
+def _robust_curvature(z: Array, y: Array) -> Array:
+    half = np.square(z - y) / 2.0
+    curvature: Array = (1.0 - half) / np.square(1.0 + half)
+    return curvature
+
+
+_LOGISTIC = Loss(_logistic, _logistic_slope, _logistic_curvature, 0.25, classification=True)
+_LOSSES: dict[str, Loss] = {
+    LOGISTIC: _LOGISTIC,
+    NONCONVEX_LOGISTIC: _LOGISTIC,
+    RIDGE: Loss(_square, _square_slope, _square_curvature, 2.0, classification=False),
+    ROBUST: Loss(_robust, _robust_slope, _robust_curvature, 1.0, classification=False),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A problem of this module's table, with its weight.
+
+    Attributes:
+        name: one of `PROBLEMS`.
+        weight: of the regulariser, >= 0 and finite.
+        tilt: of `corrected`, r / (1 - 2 r) for a chance r that a label is flipped; 0 for labels as they are.
+
+    Raises:
+        ValueError: a name, weight or tilt that is not allowed.
+    """
+
+    name: str
+    weight: float
+    tilt: float = 0.0
+    _loss: Loss = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.name not in _LOSSES:
+            raise ValueError(f"problem {self.name!r} is not known; one of: {', '.join(PROBLEMS)}")
+        if not 0.0 <= self.weight < math.inf:
+            raise ValueError(f"the weight of the regulariser must be >= 0 and finite, got {self.weight}")
+        if not 0.0 <= self.tilt < math.inf:
+            raise ValueError(f"the tilt must be >= 0 and finite, got {self.tilt}")
+        if self.tilt and not self.classification:
+            raise ValueError(f"problem {self.name!r} has no two classes, so no flipped labels to correct")
+        object.__setattr__(self, "_loss", _LOSSES[self.name])
+
+    @property
+    def classification(self) -> bool:
+        """Whether labels are -1 and +1."""
+        return _LOSSES[self.name].classification
+
+    @property
+    def curvature_bound(self) -> float:
+        """The largest second derivative of the loss in z: 1/4, 1/4, 2, 1. The correction does not change it."""
+        return _LOSSES[self.name].curvature_bound
+
+    @property
+    def linear_decay(self) -> bool:
+        """Whether the regulariser's slope is weight * w, so that a block without data shrinks by a constant factor."""
+        return self.name != NONCONVEX_LOGISTIC or self.weight == 0.0
+
+    def losses(self, z: Array, y: Array) -> Array:
+        """(k,) losses of (k,) predictions and (k,) labels."""
+        values = self._loss.values(z, y)
+        return values - self.tilt * y * z if self.tilt else values
+
+    def slopes(self, z: Array, y: Array) -> Array:
+        """(k,) theta, the derivatives of the losses in z."""
+        slopes = self._loss.slopes(z, y)
+        return slopes - self.tilt * y if self.tilt else slopes
+
+    def curvatures(self, z: Array, y: Array) -> Array:
+        """(k,) second derivatives of the losses in z; negative for `robust` where |z - y| > sqrt(2)."""
+        return self._loss.curvatures(z, y)
+
+    def penalty(self, weights: Array) -> float:
+        """weight * sum_j g(w_j) of a (d,) block."""
+        if not self.weight:
+            return 0.0
+        squares = np.square(weights)
+        if not self.linear_decay:
+            squares /= 1.0 + squares
+        return self.weight * 0.5 * float(squares.sum())
+
+    def penalty_slope(self, weights: Array) -> Array:
+        """(d,) weight * g'(w_j)."""
+        if self.linear_decay:
+            return self.weight * weights
+        return self.weight * weights / np.square(1.0 + weights * weights)
+
+    def penalty_curvature(self, weights: Array) -> Array:
+        """(d,) weight * g''(w_j); negative for `nonconvex-logistic` where w_j^2 > 1/3."""
+        if self.linear_decay:
+            return np.full(len(weights), self.weight)
+        squares = np.square(weights)
+        return self.weight * (1.0 - 3.0 * squares) / (1.0 + squares) ** 3
+
+    def check_labels(self, labels: Array) -> None:
+        """Refuse labels that this problem has no loss for.
+
+        Raises:
+            ValueError: not (n,), not finite, or of a classification neither -1 nor +1.
+        """
+        if labels.ndim != 1:
+            raise ValueError(f"labels must be (n,), got shape {labels.shape}")
+        if not np.isfinite(labels).all():
+            raise ValueError(f"{int((~np.isfinite(labels)).sum()):,} of {len(labels):,} labels are not finite")
+        if self.classification and not (np.abs(labels) == 1.0).all():
+            other = np.unique(labels[np.abs(labels) != 1.0])[:5].tolist()
+            raise ValueError(f"labels of problem {self.name!r} must be -1 or +1, got {', '.join(map(str, other))}")
+
+
+def make_objective(name: str, weight: float | None = None) -> Objective:
+    """Return the problem `name` with its regulariser's weight; None is 1e-4, and 0 for `robust`, which has none.
+
+    Raises:
+        ValueError: an unknown name, or a weight below 0 or not finite.
+    """
+    if weight is None:
+        weight = 0.0 if name == ROBUST else DEFAULT_WEIGHT
+    return Objective(name, weight)
+
+
+def corrected(objective: Objective, epsilon: float) -> Objective:
+    """Return the objective whose loss is unbiased under labels flipped with chance r = 1 / (1 + e^epsilon).
+
+    Natarajan, Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013), lemma 1: the loss
+    ((1 - r) l(z, y) - r l(z, -y)) / (1 - 2 r). The logistic loss has l(z, -y) = l(z, y) + y z, so this is
+    l(z, y) - t y z with t = r / (1 - 2 r) = 1 / (e^epsilon - 1): convex still, its curvature unchanged.
+    Flipping each label so is epsilon label differential privacy (randomised response).
+
+    Args:
+        objective: of a classification, not corrected yet.
+        epsilon: > 0; infinity corrects nothing.
+
+    Raises:
+        ValueError: an objective without two classes or corrected before, or epsilon not above 0.
+    """
+    if not epsilon > 0.0:
+        raise ValueError(f"epsilon must be > 0, got {epsilon}")
+    if not objective.classification:
+        raise ValueError(f"problem {objective.name!r} has no two classes, so no flipped labels to correct")
+    if objective.tilt:
+        raise ValueError("the objective is corrected already: flip labels once, and correct once")
+    growth = math.expm1(epsilon) if epsilon < 700.0 else math.inf
+    return replace(objective, tilt=1.0 / growth)

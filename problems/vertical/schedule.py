@@ -1,0 +1,92 @@
+"""Which rows every update of a vertical run uses, known to all parties from the seed alone."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.randomness import stream
+
+PURPOSE = "vertical batches"
+_KEPT_EPOCHS = 2
+
+Rows = NDArray[np.int64]
+
+
+class Schedule:
+    """Walks every row once an epoch: a permutation cut into one slice an active party, and each slice into batches.
+
+    Epoch e, counted over the whole run from 0, has the permutation `stream(seed, "vertical batches", e)`. Slice k of
+    `np.array_split` belongs to the k-th active party; batches are taken from it in order, the last may be smaller.
+
+    Args:
+        rows: n, training rows.
+        active: m, parties that hold labels, 1 to n.
+        batch_size: >= 0; 0 is the whole slice at once.
+        seed: >= 0.
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+
+    def __init__(self, rows: int, active: int, batch_size: int, seed: int) -> None:
+        if rows < 1:
+            raise ValueError(f"rows must be 1 or more, got {rows}")
+        if not 1 <= active <= rows:
+            raise ValueError(f"active parties must be 1 to {rows:,}, the number of rows, got {active}")
+        if batch_size < 0:
+            raise ValueError(f"batch_size must be 0 (a party's whole slice) or more, got {batch_size}")
+        if seed < 0:
+            raise ValueError(f"seed must be 0 or more, got {seed}")
+        self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
+        sizes = (rows // active + (place < rows % active) for place in range(active))
+        self._ends = list(accumulate(sizes, initial=0))
+        self._epochs: dict[int, list[list[Rows]]] = {}
+
+    def batches(self, epoch: int, place: int) -> list[Rows]:
+        """The rows of each update that active party `place` dominates in `epoch`: read-only (b,) arrays, in order.
+
+        The two epochs asked for last are kept, so the same array comes again.
+
+        Raises:
+            ValueError: an epoch below 0, or a place outside 0 .. active - 1.
+        """
+        self._check_place(place)
+        if epoch < 0:
+            raise ValueError(f"epoch must be 0 or more, got {epoch}")
+        drawn = self._epochs.pop(epoch, None)
+        if drawn is None:
+            drawn = self._draw(epoch)
+        while len(self._epochs) >= _KEPT_EPOCHS:
+            del self._epochs[next(iter(self._epochs))]
+        self._epochs[epoch] = drawn
+        return list(drawn[place])
+
+    def count(self, place: int) -> int:
+        """Updates that active party `place` dominates in an epoch.
+
+        Raises:
+            ValueError: a place outside 0 .. active - 1.
+        """
+        self._check_place(place)
+        length = self._ends[place + 1] - self._ends[place]
+        return -(-length // (self.batch_size or length))
+
+    def chunks(self) -> list[slice]:
+        """The rows of a full pass, cut in their own order: chunk k is summed by the k-th active party."""
+        return [slice(start, stop) for start, stop in pairwise(self._ends)]
+
+    def _draw(self, epoch: int) -> list[list[Rows]]:
+        order = stream(self.seed, PURPOSE, epoch).permutation(self.rows).astype(np.int64, copy=False)
+        order.setflags(write=False)
+        drawn = []
+        for part in self.chunks():
+            size = self.batch_size or part.stop - part.start
+            drawn.append([order[first : min(first + size, part.stop)] for first in range(part.start, part.stop, size)])
+        return drawn
+
+    def _check_place(self, place: int) -> None:
+        if not 0 <= place < self.active:
+            raise ValueError(f"place must be 0 to {self.active - 1}, of {self.active} active parties, got {place}")

@@ -1,0 +1,109 @@
+"""A block of sparse columns: an update costs what its rows have entries, however many columns there are."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from problems.vertical.blocks import SAGA, SGD, Block, Features, Rows, SparseRows, product, transposed_product
+from problems.vertical.kernels import Lazy, Matrix, load_kernels
+from problems.vertical.objectives import Array, Objective
+
+_NO_MEAN = np.zeros(0)
+
+
+class SparseBlock(Block):
+    """A block of (n, d) CSR features, its drift put off column by column as `kernels` describes.
+
+    `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter bring all d columns up to
+    date first.
+    """
+
+    def __init__(
+        self,
+        features: SparseRows,
+        algorithm: str,
+        objective: Objective,
+        step: float,
+        kernels: str,
+    ) -> None:
+        if features.ndim != 2:
+            raise ValueError(f"features must be (n, d), got {features.shape}")
+        matrix = canonical(features)
+        super().__init__(matrix.shape[0], matrix.shape[1], algorithm, objective, step)
+        if not np.isfinite(matrix.data).all():
+            raise ValueError(f"features must be finite, {int((~np.isfinite(matrix.data)).sum()):,} are not")
+        self._x = matrix
+        self._matrix = Matrix(matrix.indptr, matrix.indices, matrix.data)
+        self._kernels = load_kernels(kernels)
+        self._done = 0  # updates so far
+        self._settled = np.zeros(self.columns, dtype=np.int64)
+        self._late = False
+        self._compile()
+
+    def partials(self, rows: Rows | None = None) -> Array:
+        if rows is None:
+            self._settle()
+            return product(self._x, self._w)
+        rows, out = _own(rows), np.empty(len(rows))
+        if not self._kernels.partials(self._matrix, rows, self._lazy(), out):
+            raise self._outside(rows)
+        return out
+
+    def apply(self, rows: Rows, theta: Array) -> None:
+        theta = self._slopes(theta, len(rows))
+        rows, change, share = _own(rows), theta.copy(), 0.0
+        if self.algorithm != SGD:
+            if self._theta is None:
+                raise self._needs_theta()
+            change = theta - self._theta.take(rows, mode="clip")
+            share = 1.0 / self.rows if self.algorithm == SAGA else 0.0
+        self._done += 1
+        if not self._kernels.apply(self._matrix, rows, self._lazy(), change, share):
+            self._done -= 1
+            raise self._outside(rows)
+        self._late = True
+        if share and self._theta is not None:
+            self._theta[rows] = theta
+
+    def predict(self, features: Features) -> Array:
+        self._check_columns(features)
+        self._settle()
+        return product(features, self._w)
+
+    def _compile(self) -> None:
+        """Call all kernels once, to no effect, so that no update waits for a compiler."""
+        rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
+        self._kernels.partials(self._matrix, rows, self._lazy(), np.zeros(1))
+        self._kernels.apply(self._matrix, rows, self._lazy(), nothing, 0.0)
+        self._kernels.settle(self._lazy())
+
+    def _lazy(self) -> Lazy:
+        mean = _NO_MEAN if self._mean is None else self._mean
+        objective = self.objective
+        return Lazy(
+            self._w, self._settled, mean, self._done, self.step, float(objective.weight), objective.linear_decay
+        )
+
+    def _transposed(self, theta: Array) -> Array:
+        return transposed_product(self._x, theta)
+
+    def _settle(self) -> None:
+        if self._late:
+            self._kernels.settle(self._lazy())
+            self._late = False
+
+
+def _own(rows: Rows) -> Rows:
+    """A copy of the one type that kernels are compiled for: read-only or strided arrays would be another."""
+    return np.array(rows, dtype=np.int64)
+
+
+def canonical(features: SparseRows) -> SparseRows:
+    """Return (n, d) features as float64 CSR with sorted columns, none twice; the same memory where they are so."""
+    matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
+    matrix.check_format(full_check=True)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix

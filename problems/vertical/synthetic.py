@@ -1,0 +1,57 @@
+"""Sparse rows of the shape of news20.binary, for scale: many columns, few entries a row, most columns rare."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from problems.randomness import stream
+from problems.vertical.blocks import SparseRows, product
+from problems.vertical.objectives import Array
+
+ROWS, COLUMNS, DRAWS = 18_000, 1_360_000, 596
+
+_CHUNK = 1000
+
+
+def sparse_like_news20(
+    rows: int = ROWS, columns: int = COLUMNS, nonzeros: int = DRAWS, seed: int = 0, *, noise: float = 0.1
+) -> tuple[SparseRows, Array]:
+    """Return (rows, columns) CSR features and (rows,) labels, -1 or +1.
+
+    A row draws `nonzeros` columns of density proportional to 1 / (j + 1), as words have, under a random renumbering;
+    columns drawn twice count once. Values are positive, log-normal, of norm 1 a row. A label is the sign of the row's
+    product with a normal vector, centred over all rows, flipped with chance `noise`.
+
+    Args:
+        rows, columns: >= 1.
+        nonzeros: draws a row, 1 to `columns`; of the default 596, about 455 different columns are left, as in news20.
+        seed: >= 0.
+        noise: in [0, 0.5).
+
+    Raises:
+        ValueError: an argument out of range.
+    """
+    if rows < 1 or columns < 1 or not 1 <= nonzeros <= columns:
+        raise ValueError(f"need rows and columns, and 1 to {columns:,} nonzeros, got {rows}, {columns}, {nonzeros}")
+    if not 0.0 <= noise < 0.5:
+        raise ValueError(f"noise must be at least 0 and below 0.5, got {noise}")
+    names = stream(seed, "sparse columns").permutation(columns).astype(np.int32)
+    parts = []
+    for start in range(0, rows, _CHUNK):
+        count = min(_CHUNK, rows - start)
+        rng = stream(seed, "sparse rows", start)
+        ranks = (columns + 1.0) ** rng.random((count, nonzeros)) - 1.0
+        places = np.sort(names[np.minimum(ranks.astype(np.int64), columns - 1)], axis=1)
+        values = rng.lognormal(size=(count, nonzeros))
+        values[:, 1:][places[:, 1:] == places[:, :-1]] = 0.0
+        values /= np.linalg.norm(values, axis=1, keepdims=True)
+        ends = np.arange(0, count * nonzeros + 1, nonzeros, dtype=np.int32)
+        part = sparse.csr_array((values.ravel(), places.ravel(), ends), shape=(count, columns))
+        part.sum_duplicates()
+        parts.append(part)
+    features = sparse.csr_array(sparse.vstack(parts, format="csr"))
+    rng = stream(seed, "sparse labels")
+    scores = product(features, rng.standard_normal(columns))
+    signs = np.where(scores > np.median(scores), 1.0, -1.0)
+    return features, np.where(rng.random(rows) < noise, -signs, signs)

@@ -1,0 +1,178 @@
+"""Whether parties can meet: how many run at once, where they listen, whether their rows fit, how large a step is."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Literal
+
+from flwr.app import Message
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from payloads.record import IntArray
+from payloads.vfb2 import ByteArray, Credentials, VFB2Settings
+from problems.vertical.solvers import largest_step
+from strategies.roster import StrategyError, reason_of
+
+# the server's threads of Flower's simulation, and the name of its grid
+MOST_THREADS, MORE_THREADS = 32, 4
+SIMULATION = "InMemoryGrid"
+# seconds between two looks for replies, where a grid does not say
+SLOW_PULL = 0.5
+# the name of what runs a client in it
+ACTOR = "ClientAppActor"
+
+
+def check_capacity(grid: Grid, parties: int) -> None:
+    """Have all parties run at once.
+
+    The in-process engine is asked to; for Flower's simulation the limits of its threads and of Ray's CPUs are checked.
+
+    Raises:
+        StrategyError: they cannot; the message has the arithmetic.
+    """
+    run_together = getattr(grid, "run_together", None)
+    if run_together is not None:
+        run_together(parties)
+    elif type(grid).__name__ == SIMULATION:
+        check_simulation(parties, os.cpu_count() or 1, ray_actors())
+
+
+def check_simulation(parties: int, cores: int, actors: int | None) -> None:
+    """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, or None: not known."""
+    threads = min(MOST_THREADS, cores + MORE_THREADS)
+    if parties > threads:
+        raise StrategyError(
+            f"{parties} parties talk to each other and must run at once, but Flower's simulation runs at most "
+            f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads} clients at once on this machine: take "
+            "fewer parties, or the in-process engine"
+        )
+    if actors is not None and parties > actors:
+        raise StrategyError(
+            f"{parties} parties talk to each other and must run at once, but Ray runs {actors} clients at once, its "
+            f"CPUs divided by client-resources-num-cpus: give flwr run --federation-config 'num-supernodes={parties} "
+            f"client-resources-num-cpus=1 init-args-num-cpus={parties}'"
+        )
+
+
+def ray_actors() -> int | None:
+    """How many clients Ray runs at once for this process: its actors of Flower's, else its CPUs; None without Ray."""
+    import ray
+
+    if not ray.is_initialized():
+        return None
+    try:
+        from ray._private.state import actors  # the public list needs Ray's dashboard
+
+        job = ray.get_runtime_context().get_job_id()
+        found = [one for one in actors().values() if one["JobID"] == job and one["State"] == "ALIVE"]
+        count = sum(one["ActorClassName"] == ACTOR for one in found)
+    except (ImportError, KeyError, TypeError):
+        count = 0
+    return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
+
+
+def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
+    """Send messages to clients that wait for each other, and give up soon on those that never answer.
+
+    Args:
+        timeout: seconds to wait for all replies.
+        patience: seconds to wait for the others after a reply that is an error.
+    """
+    waiting = set(grid.push_messages(messages))
+    replies: list[Message] = []
+    deadline, failed = time.monotonic() + timeout, False
+    while True:
+        pulled = list(grid.pull_messages(waiting))
+        waiting -= {reply.metadata.reply_to_message_id for reply in pulled}
+        replies += pulled
+        broken = next((reply for reply in pulled if reply.has_error()), None)
+        if broken is not None and waiting and not failed:
+            failed = True
+            deadline = min(deadline, time.monotonic() + patience)
+            log(
+                WARNING,
+                "a party failed: %s; waiting %g s at most for %d more",
+                reason_of(broken.error),
+                patience,
+                len(waiting),
+            )
+        if not waiting or time.monotonic() > deadline:
+            return replies
+        time.sleep(getattr(grid, "pull_interval", SLOW_PULL))
+
+
+def addresses_of(
+    credentials: Sequence[Credentials], transport: Literal["auto", "unix", "tcp"], serial: int
+) -> list[str]:
+    """Where each party listens in an attempt: "unix:/path" or "tcp:host:port".
+
+    Raises:
+        StrategyError: Unix sockets on several hosts, or a party of another host without an address.
+    """
+    hosts = {shown.host.tobytes() for shown in credentials}
+    if transport == "unix" and len(hosts) > 1:
+        raise StrategyError(f"vfb2.transport: got 'unix', but the {len(credentials)} parties are on {len(hosts)} hosts")
+    if transport == "unix" or (transport == "auto" and len(hosts) == 1):
+        folder = credentials[0].folder.tobytes().decode()
+        return [f"unix:{folder}/{serial}-{place}" for place in range(len(credentials))]
+    advertised = [shown.advertised.tobytes().decode() for shown in credentials]
+    if len(hosts) == 1:
+        advertised = [
+            told or f"127.0.0.1:{int(shown.port[0])}" for told, shown in zip(advertised, credentials, strict=True)
+        ]
+    without = [str(place) for place, address in enumerate(advertised) if not address]
+    if without:
+        raise StrategyError(
+            f"the parties are on {len(hosts)} hosts and party {', '.join(without)} has no address: start the SuperNode "
+            "with --node-config 'advertise=\"host:port\"'"
+        )
+    return [f"tcp:{address}" for address in advertised]
+
+
+def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
+    """The numbers of training and test rows that all parties hold.
+
+    Args:
+        held: of each party, its training and test rows and the digest of their ids.
+
+    Raises:
+        StrategyError: rows differ; names the parties that differ from most.
+    """
+    marks = [(int(rows[0]), int(rows[1]), digest.tobytes()) for rows, digest in held]
+    common, agreeing = Counter(marks).most_common(1)[0]
+    differing = [place for place, mark in enumerate(marks) if mark != common]
+    if differing:
+        shown = [f"{place} ({marks[place][0] + marks[place][1]:,} rows)" for place in differing]
+        raise StrategyError(
+            f"the parties' rows differ: {agreeing} of {len(marks)} parties agree on {common[0] + common[1]:,} rows; "
+            f'not so party {", ".join(shown)}. All must hold the same ids, or set vfb2.alignment="intersection"'
+        )
+    return common[0], common[1]
+
+
+def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
+    """Compare gamma with the largest that is stable under the delay.
+
+    Raises:
+        StrategyError: it is too large, and ``check-step`` is "refuse".
+    """
+    if not 0 < eigenvalue < math.inf:
+        return
+    bound = vfb2.delay_bound
+    largest = largest_step(eigenvalue, bound)
+    if step < largest:
+        return
+    how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
+    told = (
+        f"learning-rate: got {step:g}, but with {vfb2.active_parties} active parties ({how}) an update may be "
+        f"{bound} others late, and with a largest eigenvalue of {eigenvalue:.4g} steps below {largest:.4g} are stable"
+    )
+    if vfb2.check_step == "refuse":
+        raise StrategyError(told)
+    log(WARNING, "%s: the run may diverge", told)

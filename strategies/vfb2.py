@@ -1,0 +1,357 @@
+"""VFB2's server half: it brings the parties together, says what a segment does, and asks again where one failed.
+
+The server takes no part in an update. It sees who the parties are, how many rows and columns they hold, what the
+reporter (the first active party) measured, and at checkpoints and the end the blocks, if every party shares its own.
+`payloads.vfb2` has title and symbols.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from logging import INFO, WARNING
+from typing import ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from payloads.record import FloatArray, IntArray, Payload, PayloadError
+from payloads.settings import Settings, TrainingSettings
+from payloads.vfb2 import (
+    ALIGNMENT,
+    COUNTERS,
+    CREDENTIALS,
+    INTERSECTION,
+    PAGE,
+    SALT,
+    ByteArray,
+    Credentials,
+    Report,
+    Segment,
+    VFB2Progress,
+    VFB2Settings,
+    blamed,
+    cut,
+    joined,
+    text,
+)
+from payloads.wire import ARRAYS, PAYLOAD, payload_record
+from strategies.base import PayloadStrategy
+from strategies.meeting import addresses_of, check_capacity, check_rows, check_step, meet_on
+from strategies.replies import NO_ANSWER, Exchange, Reply
+from strategies.roster import Roster, StrategyError
+
+# enough for the first two digits of the largest eigenvalue
+POWER_ITERATIONS = 12
+EIGENVALUE = "largest_eigenvalue"
+# seconds that the other parties' replies may take once one has failed: Flower says so late that a client was killed
+PATIENCE = 90.0
+
+
+class VFB2(PayloadStrategy):
+    """Base of the three: they differ at the parties only."""
+
+    needs_all_clients = "trains a block of columns at every client"
+    retries_failed = True
+    concurrent = True
+    vertical = True
+    fewest_clients = 3
+    number_types = ("float64",)
+    down_type = Segment
+    up_type = Report
+    state_type = VFB2Progress
+    phases: ClassVar[dict[str, type[Payload]]] = {CREDENTIALS: Credentials, INTERSECTION: Report, ALIGNMENT: Report}
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings or VFB2Settings())
+        assert isinstance(self.settings, VFB2Settings)
+        self.vfb2: VFB2Settings = self.settings
+        # fixed once the parties have shown who they are
+        self.credentials: list[Credentials] = []
+        self.active: tuple[int, ...] = ()
+        self.salt = ""
+        # training and test rows, known once the parties have found what they share
+        self.rows: tuple[int, int] | None = None
+        # the newest attempt at a segment, the newest that all finished, and the one under way
+        self.serial = 0
+        self.finished = -1
+        self.under_way = 0
+        # the parties' blocks, once they have come
+        self.blocks: list[FloatArray] = []
+
+    # Before round 1.
+
+    def join(self, grid: Grid) -> Roster:
+        """The handshake, and whether all parties can run at once."""
+        known = self.roster is not None
+        roster = super().join(grid)
+        if not known:
+            check_capacity(grid, len(roster))
+        return roster
+
+    def meet(self, roster: Roster) -> None:
+        """Refuse too few parties, and lists of seconds that do not fit them."""
+        parties, fewest = len(roster), 2 if self.vfb2.allow_two_parties else self.fewest_clients
+        if parties < fewest:
+            told = "needs at least 2 parties"
+            if parties == 2:
+                told = (
+                    "two parties learn each other's partial sums, which no mask can hide: take at least 3, or set "
+                    "vfb2.allow-two-parties=true"
+                )
+            raise StrategyError(f"{type(self).__name__}: got {parties} parties; {told}")
+        if self.vfb2.active_parties > parties:
+            raise StrategyError(f"vfb2.active-parties: got {self.vfb2.active_parties}, but there are {parties} parties")
+        for name in ("extra_compute", "delay", "jitter"):
+            try:
+                self.vfb2.seconds(name, parties)
+            except ValueError as error:
+                raise StrategyError(str(error)) from None
+
+    def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
+        """Handshake, credentials and alignment; where a run is resumed, the credentials again."""
+        roster = super().prepare(arrays, grid)
+        if not self.credentials:
+            self.introduce(self.finished + 1, arrays)
+        return roster
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Credentials, the rows that all parties share, and segment 0: what is measured at weights 0, and how large a
+        step may be."""
+        self.introduce(0, arrays)
+        everyone = range(len(self.credentials))
+        self.under_way = 0
+        if self.rows is None:
+            replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
+            self.rows = check_rows([told(reply.payload) for reply in replies])
+        replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
+        check_rows([told(reply.payload) for reply in replies])
+        self.finish(replies)
+        eigenvalue = self.measured.pop(EIGENVALUE, None)
+        log(
+            INFO,
+            "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s",
+            len(replies),
+            *self.rows,
+            " + ".join(str(int(shown.columns[0])) for shown in self.credentials),
+            ", ".join(map(str, self.active)),
+        )
+        if eigenvalue is not None:
+            check_step(self.training.learning_rate, eigenvalue, self.vfb2)
+
+    def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Learn how the parties are reached, who holds labels, and whether the rows are the same."""
+        assert self.roster is not None
+        self.salt = secrets.token_hex(16)
+        messages = self.messages(
+            server_round, range(len(self.roster)), arrays, None, {SALT: self.salt}, phase=CREDENTIALS
+        )
+        self.credentials = [reply.payload for reply in self.receive(server_round, self._send(messages))]
+        self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
+        holders = [place for place, shown in enumerate(self.credentials) if shown.labels[0]]
+        if len(holders) < self.vfb2.active_parties:
+            held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
+            raise StrategyError(f"vfb2.active-parties: got {self.vfb2.active_parties}, but labels are held by {held}")
+        self.active = tuple(holders[: self.vfb2.active_parties])
+        if self.vfb2.alignment == "digest" or self.rows is not None:
+            rows = check_rows([(shown.rows, shown.digest) for shown in self.credentials])
+            if self.rows is not None and rows != self.rows:
+                raise StrategyError(f"the parties hold {rows} training and test rows; this run began with {self.rows}")
+            self.rows = rows
+
+    # Rounds.
+
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """Send messages; once a party has failed the others are not waited for long."""
+        return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
+
+    def down(self, server_round: int) -> Segment:
+        self.under_way = server_round
+        return self.segment()
+
+    def segment(self) -> Segment:
+        """A new attempt at the segment under way."""
+        training, number = self.training, self.under_way
+        self.serial += 1
+        last, every = number == training.num_server_rounds, training.checkpoint_every
+        shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
+        certificates, certificate_lengths = joined(shown, PAGE)
+        places = addresses_of(self.credentials, self.vfb2.transport, self.serial)
+        addresses, address_lengths = joined([address.encode() for address in places])
+        return Segment(
+            serial=np.array([self.serial]),
+            segment=np.array([number]),
+            base=np.array([number - 1]),
+            step=np.array([step_of(training, self.vfb2, number)]),
+            salt=text(bytes.fromhex(self.salt)),
+            rows=None if self.rows is None else np.array(self.rows),
+            active=np.array(self.active),
+            power_iterations=np.array([POWER_ITERATIONS if number == 0 and self.vfb2.check_step != "off" else 0]),
+            evaluate=np.array([last or number % training.evaluate_every == 0]),
+            share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
+            last=np.array([last]),
+            certificates=certificates,
+            certificate_lengths=certificate_lengths,
+            addresses=addresses,
+            address_lengths=address_lengths,
+        )
+
+    @property
+    def shares(self) -> bool:
+        """Whether the server may get the blocks: it is asked to, and every party agrees."""
+        return self.vfb2.assemble and all(bool(shown.share[0]) for shown in self.credentials)
+
+    def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
+        """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
+
+        Raises:
+            StrategyError: the segment has failed as often as it may; names the party to blame.
+        """
+        assert self.roster is not None
+        assert self._exchange is not None
+        exchange = self._exchange
+        if exchange.phase == CREDENTIALS:
+            return super().receive(server_round, replies)
+        attempt = 0
+        while True:
+            found: dict[int, Reply] = {}
+            reasons: dict[int, str] = {}
+            self._sort(server_round, exchange, replies, found, reasons)
+            # a party that others gave up may still have its message, and must not get another
+            hung = NO_ANSWER in reasons.values() and set(reasons.values()) != {NO_ANSWER}
+            reasons = culprits(reasons)
+            if not reasons or hung or self._grid is None or attempt == self.training.max_retries:
+                break
+            attempt += 1
+            named = "; ".join(f"party {place}: {reason}" for place, reason in reasons.items())
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, self.training.max_retries, named)
+            # one may have lost its memory, and with it its certificate
+            self.introduce(server_round, exchange.content.array_records[ARRAYS])
+            exchange = self._exchange = again(exchange, self.segment())
+            replies = self._send(self._write(exchange, range(len(self.roster))))
+        self._account(server_round, exchange, found, reasons)
+        return [found[place] for place in sorted(found)]
+
+    def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
+        reply = super()._read(server_round, place, message, exchange)
+        if isinstance(reply.payload, Report):
+            self.check_report(place, reply.payload, exchange.phase)
+        return reply
+
+    def check_report(self, place: int, report: Report, phase: str) -> None:
+        """Raise `PayloadError` for a report of another attempt, or without what was asked for."""
+        if report.serial[0] != self.serial:
+            raise PayloadError(f"report of attempt {report.serial[0]}, expected {self.serial}")
+        if phase and (report.rows is None or report.digest is None):
+            raise PayloadError(f"the report of the {phase} phase has no rows")
+        if phase != INTERSECTION and place == self.active[0] and self._evaluated() and not report.metrics():
+            raise PayloadError("the reporter's report has no metrics")
+        held = int(self.credentials[place].columns[0])
+        if report.weights is not None and len(report.weights) != held:
+            raise PayloadError(f"Report.weights: got {len(report.weights)} weights of a block of {held} columns")
+
+    def _evaluated(self) -> bool:
+        training = self.training
+        return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """No model comes: what was measured and what it cost."""
+        self.finish(replies)
+        counted = np.array([reply.payload.counters for reply in replies])  # (q, counters)
+        return self._model, {name: float(counted[:, at].max()) for at, name in enumerate(COUNTERS)}
+
+    def finish(self, replies: Sequence[Reply]) -> None:
+        """Take over what a segment brought."""
+        reports: list[Report] = [reply.payload for reply in replies]
+        self.finished = self.under_way
+        self.measured = reports[self.active[0]].metrics()
+        seconds = [float(report.counters[COUNTERS.index("seconds_training")]) for report in reports]
+        self.report.timings = {"training_seconds": max(seconds)}
+        blocks = [report.weights for report in reports if report.weights is not None]
+        self.blocks = blocks if len(blocks) == len(reports) else []
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        """The blocks of all parties, in their order, once they have come."""
+        return self.blocks or arrays
+
+    def snapshot(self) -> VFB2Progress | None:
+        if self.rows is None or self.finished < 0:
+            return None
+        blocks, lengths = None, None
+        if self.blocks:
+            blocks, lengths = np.concatenate(self.blocks), np.array([len(block) for block in self.blocks])
+        return VFB2Progress(
+            serial=np.array([self.serial]),
+            segment=np.array([self.finished]),
+            rows=np.array(self.rows),
+            blocks=blocks,
+            block_lengths=lengths,
+        )
+
+    def restore(self, state: Payload) -> None:
+        assert isinstance(state, VFB2Progress)
+        self.serial, self.finished = int(state.serial[0]), int(state.segment[0])
+        self.rows = int(state.rows[0]), int(state.rows[1])
+        self.blocks = []
+        if state.blocks is not None and state.block_lengths is not None:
+            self.blocks = np.split(state.blocks, np.cumsum(state.block_lengths)[:-1])
+
+
+class VFB2SGD(VFB2):
+    """VFB2-SGD (Algorithms 2 and 3)."""
+
+
+class VFB2SVRG(VFB2):
+    """VFB2-SVRG (Algorithms 4 and 5)."""
+
+
+class VFB2SAGA(VFB2):
+    """VFB2-SAGA (Algorithms 6 and 7)."""
+
+
+def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> float:
+    """gamma of a segment; an epoch is what the drops of the learning rate count as a local iteration."""
+    counted = training.model_copy(update={"local_steps": vfb2.epochs})
+    return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)
+
+
+def told(report: Report) -> tuple[IntArray, ByteArray]:
+    """Numbers and digest of a party's rows, in an exchange before round 1."""
+    assert report.rows is not None
+    assert report.digest is not None
+    return report.rows, report.digest
+
+
+def again(exchange: Exchange, segment: Segment) -> Exchange:
+    """The same exchange with another attempt's payload."""
+    records = exchange.content.copy()
+    record = payload_record(segment)
+    assert record is not None
+    records[PAYLOAD] = record
+    return dataclasses.replace(exchange, content=records, sent={})
+
+
+def culprits(reasons: Mapping[int, str]) -> dict[int, str]:
+    """Whom a failed segment's errors blame: the party most of them name, else everybody who failed.
+
+    Args:
+        reasons: party -> why it gave no good reply. A party that says nothing of others is its own reason.
+    """
+    named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
+    if not named:
+        return {}
+    own = {place: reason for place, (party, reason) in named.items() if party == place}
+    votes = Counter(party for party, _ in named.values())
+    most = max(votes.values())
+    chosen = sorted(party for party, count in votes.items() if count == most)
+    found = {}
+    for party in chosen:
+        others = [reason for place, (accused, reason) in named.items() if accused == party != place]
+        words = [own[party]] if party in own else []
+        words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
+        found[party] = "; ".join(words)
+    return found

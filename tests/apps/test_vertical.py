@@ -1,0 +1,197 @@
+"""What vertical runs compute, and what a run config may not ask of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from apps.client_app import app as client_app
+from apps.config import ConfigError, Scalar, parse_run_config
+from payloads.vfb2 import Segment
+from problems.data import DataSpec
+from problems.vertical.analysis import value
+from problems.vertical.data import load_vertical
+from problems.vertical.minimum import minimum
+from problems.vertical.objectives import make_objective
+from problems.vertical.solvers import train
+from simulations.__main__ import main
+from simulations.engine import InProcessGrid
+from simulations.launch import run_nonfederated
+from tests.apps.vertical_runs import KEYS, PARTIES, play
+from tests.battery.federation import Run, flat_config, payloads_of
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+ALGORITHMS = ("sgd", "svrg", "saga")
+
+
+def data_of() -> Any:
+    return load_vertical(DataSpec("breast-cancer"), PARTIES)
+
+
+# What they compute.
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_path: Path) -> None:
+    """Weights to 1e-9: what the masks' fixed-point numbers leave over."""
+    config = {"strategy": f"vfb2-{algorithm}", "vfb2.active-parties": 1, "vfb2.epochs": 2}
+    run, _ = play(tmp_path / "run", config)
+    run_nonfederated(flat_config(tmp_path / "alone", {**KEYS, **config}))
+    alone = Run(tmp_path / "alone")
+    np.testing.assert_allclose(run.model["weights"], alone.model["weights"], rtol=0, atol=1e-9)
+    assert np.linalg.norm(run.model["weights"]) > 0.1
+    for here, there in zip(run.lines, alone.lines, strict=True):
+        for name in ("objective", "loss", "accuracy", "auc", "suboptimality"):
+            assert here[name] == pytest.approx(there[name], rel=0, abs=1e-9)
+    assert alone.result["strategy"] == alone.result["engine"] == "nonfederated"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_run_out_of_step_comes_as_far(algorithm: str, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {"strategy": f"vfb2-{algorithm}", "num-server-rounds": 4, "learning-rate": 0.04}
+    inside, _ = play(tmp_path / "inside", {**config, "vfb2.synchronous": True})
+    outside, _ = play(tmp_path / "outside", {**config, "vfb2.synchronous": False})
+    started, left = inside.lines[0]["suboptimality"], inside.lines[-1]["suboptimality"]
+    assert left < 0.5 * started
+    assert outside.lines[-1]["suboptimality"] == pytest.approx(left, rel=0.2)
+
+
+def test_the_metrics_are_those_of_the_assembled_weights(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {})
+    data, w = data_of(), run.model["weights"]
+    objective, last = make_objective("logistic"), run.lines[-1]
+    z = data.test_features @ w
+    expected = {
+        "objective": value(data.train_features, data.train_labels, objective, w),
+        "loss": np.mean(np.logaddexp(0, -data.test_labels * z)),
+        "accuracy": np.mean((z >= 0) == (data.test_labels > 0)),
+        "auc": roc_auc_score(data.test_labels > 0, z),
+    }
+    least = minimum(data.train_features, data.train_labels, objective)[1]
+    assert {name: last[name] for name in expected} == pytest.approx(expected, rel=0, abs=1e-9)
+    assert last["suboptimality"] == pytest.approx(expected["objective"] - least, rel=0, abs=1e-9)
+    assert run.result["best"]["suboptimality"] == min(line["suboptimality"] for line in run.lines)
+
+
+def test_the_model_file_has_the_blocks_and_their_columns(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {})
+    data = data_of()
+    assert set(run.model) == {"weights", *(f"{kind}.{p}" for kind in ("weights", "columns") for p in range(PARTIES))}
+    for party, columns in enumerate(data.columns):
+        assert np.array_equal(run.model[f"columns.{party}"], columns)
+        assert np.array_equal(run.model["weights"][columns], run.model[f"weights.{party}"])
+
+
+def test_consecutive_columns_stay_together(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"partition": "consecutive"})
+    assert np.concatenate([run.model[f"columns.{party}"] for party in range(PARTIES)]).tolist() == list(range(30))
+
+
+@pytest.mark.parametrize("problem", ["ridge", "robust", "nonconvex-logistic"])
+def test_the_other_problems_learn(problem: str, tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"vfb2.problem": problem, "learning-rate": 0.005})
+    assert run.lines[-1]["objective"] < 0.7 * run.lines[0]["objective"]
+    assert ("rmse" in run.lines[-1]) == (problem in ("ridge", "robust"))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_passive_blocks_may_stay_where_they_are(algorithm: str, tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"strategy": f"vfb2-{algorithm}", "vfb2.update-passive": False})
+    moved = [bool(run.model[f"weights.{party}"].any()) for party in range(PARTIES)]
+    assert moved == [True, True, False, False]
+
+
+@pytest.mark.parametrize("masking", ["pairwise", "two-trees"])
+def test_the_masks_change_nothing(masking: str, tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"vfb2.masking": masking})
+    plain = train(
+        (data := data_of()).train_features,
+        data.train_labels,
+        make_objective("logistic"),
+        "sgd",
+        step=0.02,
+        epochs=3,
+        batch_size=8,
+        seed=0,
+        active=2,
+    )
+    np.testing.assert_allclose(run.model["weights"], plain, rtol=0, atol=1e-9)
+
+
+def test_evaluation_is_only_where_it_is_due(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"evaluate-every": 2})
+    assert ["objective" in line for line in run.lines] == [True, False, True, True]
+
+
+def test_two_parties_train_where_that_is_asked(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"vfb2.allow-two-parties": True}, [{}, {}])
+    assert run.lines[-1]["objective"] < run.lines[0]["objective"]
+
+
+def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
+    by_port, tap = play(tmp_path / "tcp", {"vfb2.transport": "tcp"})
+    (_, segment) = next(e for e in ((0, payloads_of("vfb2-sgd", e)[0]) for e in tap.exchanges) if e[1] is not None)
+    assert isinstance(segment, Segment)
+    assert all(address.startswith("tcp:127.0.0.1:") for address in segment.peers()[1])
+    by_path, _ = play(tmp_path / "unix", {})
+    assert by_port.model_bytes == by_path.model_bytes
+
+
+# What a run config may not ask.
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"dtype": "float32"}, "dtype: got 'float32', but strategy 'vfb2-sgd' computes in float64"),
+        ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: iid or consecutive"),
+        ({"client-shift": 1.0}, "client-shift: got 1.0, allowed: 0"),
+        ({"dataset": "synthetic-sparse-logistic"}, "dataset: got 'synthetic-sparse-logistic', whose clients have rows"),
+        ({"loss": "cross-entropy"}, "strategy 'vfb2-sgd' allows auto, vertical"),
+        ({"fraction-train": 0.5}, "since strategy 'vfb2-sgd' trains a block of columns at every client"),
+        ({"vfb2.problem": "ridge", "vfb2.label-epsilon": 1.0}, "vfb2.label-epsilon: got 1.0, allowed: 0"),
+    ],
+)
+def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        parse_run_config({**KEYS, **config})
+
+
+def test_other_strategies_do_not_take_the_vertical_loss() -> None:
+    with pytest.raises(ConfigError, match="'vertical' goes with strategy vfb2-sgd or vfb2-svrg or vfb2-saga"):
+        parse_run_config({"strategy": "local-sgd", "loss": "vertical"})
+
+
+def test_the_command_nonfederated_prints_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = 'strategy="vfb2-svrg" dataset="breast-cancer" num-server-rounds=2 learning-rate=0.02'
+    monkeypatch.setattr(sys, "argv", ["simulations", "nonfederated", "--out", str(tmp_path / "run"), "-c", config])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["round", "1"], ["round", "2"]]
+    run = Run(tmp_path / "run")
+    assert {"auc", "accuracy", "objective", "suboptimality", "loss"} == set(run.result["metrics"])
+    assert run.model["weights"].shape == (30,)
+
+
+def test_a_run_of_rows_has_no_nonfederated_reference(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="strategy: got 'local-sgd', which is not vertical"):
+        run_nonfederated(flat_config(tmp_path / "run", {"strategy": "local-sgd"}))
+
+
+def test_the_in_process_engine_makes_room_for_all() -> None:
+    grid = InProcessGrid(client_app, 3, {})
+    grid.run_together(3)
+    pool = grid._pool
+    assert pool is not None
+    assert pool._max_workers == 3
+    grid.run_together(2)
+    assert grid._pool is pool
+    grid.close()

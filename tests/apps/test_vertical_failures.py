@@ -1,0 +1,182 @@
+"""A vertical run in which a party fails, or that is continued."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message, RecordDict
+
+import clients.vfb2
+from apps.client_app import app as client_app
+from apps.server_app import app as server_app
+from clients.vertical.failures import PartyError
+from clients.vertical.plan import Outcome
+from simulations.engine import FIRST_NODE_ID
+from tests.apps.vertical_runs import KEYS, PARTIES, play
+from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, serve
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], list[int]]:
+    """Have a party fail in a segment, the first so many times; returns the serials of its attempts."""
+
+    def prepare(party: int, segment: int, times: int) -> list[int]:
+        serials: list[int] = []
+        real = clients.vfb2.run_segment
+
+        async def run_segment(me: int, plan: Any, holding: Any, *rest: Any, **options: Any) -> Outcome:
+            if me == party and plan.segment == segment:
+                serials.append(plan.serial)
+                if len(serials) <= times:
+                    holding = dataclasses.replace(holding, features=np.full_like(holding.features, np.nan))
+            return await real(me, plan, holding, *rest, **options)
+
+        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
+        return serials
+
+    return prepare
+
+
+@pytest.mark.parametrize(("algorithm", "segment"), [("sgd", 1), ("saga", 3)])
+def test_a_failed_segment_is_made_again_from_its_base(
+    algorithm: str,
+    segment: int,
+    failing: Callable[[int, int, int], list[int]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = {"strategy": f"vfb2-{algorithm}", "num-server-rounds": 4}
+    whole, _ = play(tmp_path / "whole", config)
+    serials = failing(2, segment, 2)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run, _ = play(tmp_path / "run", config)
+    assert run.model_bytes == whole.model_bytes
+    assert [line["dropped"] for line in run.lines] == [{}] * 5
+    assert serials == [segment + 1, segment + 2, segment + 3]
+    assert f"round {segment}: retry 2 of 3: party 2: features must be finite" in caplog.text
+
+
+def test_a_party_that_never_joins_is_named_by_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, attempts = clients.vfb2.run_segment, []
+
+    async def run_segment(me: int, plan: Any, *rest: Any, **options: Any) -> Outcome:
+        if me == 2 and plan.segment == 1:
+            attempts.append(plan.serial)
+            if len(attempts) == 1:
+                raise PartyError(me, "its disk is full")
+        return await real(me, plan, *rest, **options)
+
+    monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        play(tmp_path / "run", {"vfb2.join-timeout": 2.0})
+    assert "round 1: retry 1 of 3: party 2: its disk is full; the others say: it never joined within 2 s" in caplog.text
+
+
+def test_parties_that_had_finished_go_back(tmp_path: Path) -> None:
+    """A reply is lost on its way: its sender and the others have the segment behind them."""
+    whole, _ = federate(tmp_path / "whole", {**KEYS, "strategy": "vfb2-saga"}, clients=3)
+    lost: list[int] = []
+
+    def tamper(exchange: Any) -> Any:
+        if exchange.server_round == 2 and exchange.partition == 1 and not lost:
+            lost.append(1)
+            del exchange.reply.content["metrics"]
+        return exchange.reply
+
+    run, _ = federate(tmp_path / "run", {**KEYS, "strategy": "vfb2-saga"}, clients=3, tamper=tamper)
+    assert lost
+    assert run.model_bytes == whole.model_bytes
+
+
+def test_a_party_that_lost_its_memory_goes_on_from_its_files(tmp_path: Path) -> None:
+    """Its node was started anew: weights come from the state-dir, a new certificate with the next attempt."""
+    whole, _ = play(tmp_path / "whole", {"checkpoint-every": 3})
+    flat = flat_config(tmp_path / "run", {**KEYS, "checkpoint-every": 3, "vfb2.join-timeout": 2.0})
+    forgotten: list[int] = []
+
+    def forget(exchange: Exchange) -> Message:
+        if exchange.server_round == 1 and exchange.partition == 2:
+            forgotten.append(1)
+            grid._contexts[FIRST_NODE_ID + 2].state = RecordDict()
+        return exchange.reply
+
+    grid = Wiretap(client_app, PARTIES, flat, tamper=forget)
+    serve(grid, server_app, flat)
+    grid.close()
+    assert forgotten
+    assert Run(tmp_path / "run").model_bytes == whole.model_bytes
+
+
+def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked again: it may still have its message."""
+
+    class Deaf(Wiretap):
+        pull_interval = 0.001
+
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            heard = super().pull_messages(message_ids)
+            deaf = bool(self.exchanges) and self.exchanges[-1].server_round == 2
+            return [reply for reply in heard if not (deaf and is_party_1(reply))]
+
+    def is_party_1(reply: Message) -> bool:
+        return reply.metadata.src_node_id == FIRST_NODE_ID + 1
+
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.server_round == 2 and exchange.partition != 1:
+            return Message(Error(2, "Message: party 1: it is silent"), reply_to=exchange.message)
+        return exchange.reply
+
+    flat = flat_config(tmp_path / "run", KEYS)
+    grid = Deaf(client_app, PARTIES, flat, tamper=tamper)
+    monkeypatch.setattr("strategies.vfb2.PATIENCE", 0.05)
+    with pytest.raises(RuntimeError, match="round 2: partition 1 .*no answer; the others say: it is silent"):
+        serve(grid, server_app, flat)
+    grid.close()
+    assert sum(e.server_round == 2 and not e.phase for e in grid.exchanges) == PARTIES
+
+
+def test_a_segment_that_keeps_failing_ends_the_run_with_the_culprit(
+    failing: Callable[[int, int, int], list[int]], tmp_path: Path
+) -> None:
+    serials = failing(1, 2, 99)
+    named = (
+        "round 2: partition 1 gave no good reply, max-retries is 1: features must be finite.*trains a block of columns"
+    )
+    with pytest.raises(RuntimeError, match=named):
+        play(tmp_path / "run", {"max-retries": 1, "checkpoint-every": 2})
+    assert len(serials) == 2
+    assert len(Run(tmp_path / "run").lines) == 2
+
+
+def test_a_resumed_run_needs_the_parties_states(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"checkpoint-every": 3})
+    for file in (run.path / "client-state").rglob("*.safetensors"):
+        file.unlink()
+    told = "segment 4 starts from the weights after segment 3, but this party has those after segment none"
+    with pytest.raises(RuntimeError, match=told):
+        play(run.path, {"checkpoint-every": 3, "resume": True, "num-server-rounds": 4, "max-retries": 0})
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_model(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"checkpoint-every": 2})
+    before = run.model_bytes
+    again, _ = play(run.path, {"checkpoint-every": 2, "resume": True})
+    assert again.model_bytes == before
+
+
+def test_a_step_too_large_is_refused_before_round_1(tmp_path: Path) -> None:
+    with pytest.raises(
+        RuntimeError, match="learning-rate: got 1, but with 2 active parties.*steps below .* are stable"
+    ):
+        play(tmp_path / "run", {"learning-rate": 1.0, "vfb2.check-step": "refuse"})
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

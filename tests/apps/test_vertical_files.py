@@ -1,0 +1,110 @@
+"""Vertical runs of parties with files of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from sklearn.metrics import roc_auc_score
+
+from apps.party_table import split_rows
+from payloads.vfb2 import VFB2State
+from problems.vertical.analysis import value
+from problems.vertical.objectives import make_objective
+from problems.vertical.solvers import train
+from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -> None:
+    nodes, whole = own_files(tmp_path, [EVERYBODY] * 3)
+    run, _ = play(tmp_path / "run", CSV, nodes)
+    train_rows, test_rows = split_rows(60, 0.2, 0)
+    raw = whole[[f"x{column}" for column in range(9)]].to_numpy()
+    low, high = raw[train_rows].min(axis=0), raw[train_rows].max(axis=0)
+    X, y = (raw - low) / (high - low), np.where(whole["label"] == 1, 1.0, -1.0)
+    objective = make_objective("logistic")
+    w = train(X[train_rows], y[train_rows], objective, "sgd", step=0.02, epochs=3, batch_size=8, seed=0)
+    blocks = np.concatenate([run.model[f"weights.{party}"] for party in range(3)])
+    np.testing.assert_allclose(blocks, w, rtol=0, atol=1e-9)
+    assert run.lines[-1]["objective"] == pytest.approx(value(X[train_rows], y[train_rows], objective, w), abs=1e-9)
+    assert run.lines[-1]["auc"] == pytest.approx(roc_auc_score(y[test_rows] > 0, X[test_rows] @ w))
+    assert "suboptimality" not in run.lines[-1]  # the server has no data
+    assert set(run.model) == {"weights.0", "weights.1", "weights.2"}
+
+
+def test_parties_with_other_rows_are_named(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY, EVERYBODY, EVERYBODY[1:], EVERYBODY])
+    with pytest.raises(
+        RuntimeError, match=r"3 of 4 parties agree on 60 rows; not so party 2 \(59 rows\).*intersection"
+    ):
+        play(tmp_path / "run", CSV, nodes)
+
+
+def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
+    nodes, whole = own_files(tmp_path, [EVERYBODY[:50], EVERYBODY[5:], EVERYBODY[:2] + EVERYBODY[10:55]])
+    config = {**CSV, "vfb2.alignment": "intersection", "checkpoint-every": 2, "batch-size": 0}
+    kept = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
+    run, grid = play(tmp_path / "run", config, kept)
+    aligned = [context.state.config_records["client-state"] for context in grid._contexts.values()]
+    found = [VFB2State.from_record(record).aligned for record in aligned]
+    ids = []
+    for node, rows in zip(nodes, found, strict=True):
+        assert rows is not None
+        own = sorted(pd.read_csv(str(node["data-path"]))["id"])
+        ids.append([own[row] for row in rows])
+    assert ids[0] == ids[1] == ids[2]
+    assert sorted(ids[0]) == EVERYBODY[10:50]
+    by_id = whole.set_index("id").loc[ids[0]]
+    train_rows, _ = split_rows(40, 0.2, 0)
+    raw = by_id[[f"x{column}" for column in range(9)]].to_numpy()[train_rows]
+    X, y = (raw - raw.min(axis=0)) / np.ptp(raw, axis=0), np.where(by_id["label"] == 1, 1.0, -1.0)[train_rows]
+    w = train(X, y, make_objective("logistic"), "sgd", step=0.02, epochs=3, batch_size=0, seed=0)
+    blocks = np.concatenate([run.model[f"weights.{party}"] for party in range(3)])
+    np.testing.assert_allclose(blocks, w, rtol=0, atol=1e-9)
+    # and a continued run takes the rows that it began with
+    more, _ = play(tmp_path / "run", {**config, "num-server-rounds": 5, "resume": True}, kept)
+    further = train(X, y, make_objective("logistic"), "sgd", step=0.02, epochs=5, batch_size=0, seed=0)
+    blocks = np.concatenate([more.model[f"weights.{party}"] for party in range(3)])
+    np.testing.assert_allclose(blocks, further, rtol=0, atol=1e-9)
+
+
+def test_parties_without_a_common_row_are_told(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY[:20], EVERYBODY[20:40], EVERYBODY[40:]])
+    with pytest.raises(RuntimeError, match="0 rows in common; at least 2 are needed"):
+        play(tmp_path / "run", {**CSV, "vfb2.alignment": "intersection", "max-retries": 0}, nodes)
+
+
+def test_labels_that_nobody_holds(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
+    with pytest.raises(RuntimeError, match="vfb2.active-parties: got 2, but labels are held by party 0 only"):
+        play(tmp_path / "run", {**CSV, "vfb2.active-parties": 2}, nodes)
+
+
+def test_a_party_with_a_gap_in_its_file_is_refused_with_the_column(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    frame = pd.read_csv(tmp_path / "party-1.csv")
+    frame.loc[7, "x4"] = np.nan
+    frame.to_csv(tmp_path / "party-1.csv", index=False)
+    with pytest.raises(RuntimeError, match="column 'x4': 1 of 60 values are missing"):
+        play(tmp_path / "run", CSV, nodes)
+
+
+def test_a_party_keeps_what_it_needs_to_predict(tmp_path: Path) -> None:
+    nodes, whole = own_files(tmp_path, [EVERYBODY] * 3)
+    kept = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
+    run, _ = play(tmp_path / "run", CSV, kept)
+    (file,) = (tmp_path / "state").rglob("client-1/block.safetensors")
+    block = load_file(file)
+    with safe_open(file, framework="numpy") as tensors:
+        assert tensors.metadata()["columns"] == '["x3", "x4", "x5"]'
+    np.testing.assert_array_equal(block["weights"], run.model["weights.1"])
+    train_rows, _ = split_rows(60, 0.2, 0)
+    raw = whole[["x3", "x4", "x5"]].to_numpy()[train_rows]
+    np.testing.assert_array_equal(block["low"], raw.min(axis=0))
+    np.testing.assert_array_equal(block["high"], raw.max(axis=0))

@@ -1,0 +1,198 @@
+"""What stays at the parties of a vertical run, and what a node decides for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
+
+from apps.config import Scalar, parse_run_config
+from clients.parties import NoModel, Party
+from clients.vertical.addresses import local_addresses
+from clients.vertical.identity import Identity
+from clients.vertical.plan import Holding, Outcome
+from payloads.vfb2 import CREDENTIALS, Credentials, Segment, VFB2State
+from tests.apps.vertical_runs import KEYS, PARTIES, play
+from tests.battery.federation import flat_config, payloads_of
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def test_no_model_travels(tmp_path: Path) -> None:
+    _, tap = play(tmp_path / "run", {})
+    for exchange in tap.exchanges:
+        down, up = payloads_of("vfb2-sgd", exchange)
+        weights = getattr(up, "weights", None)
+        assert (weights is not None) == (exchange.server_round == 3)
+        assert exchange.message.content.array_records["arrays"]["parameters"].numpy().size == 0
+        assert isinstance(down, Segment) == (exchange.phase != CREDENTIALS)
+
+
+@pytest.mark.parametrize(
+    ("config", "nodes"),
+    [({"vfb2.assemble": False}, [{}] * PARTIES), ({}, [{}, {}, {"share-block": False}, {}])],
+    ids=["not-wanted", "one-does-not-share"],
+)
+def test_blocks_that_are_not_shared_stay_at_the_parties(
+    config: dict[str, Scalar], nodes: list[dict[str, Scalar]], tmp_path: Path
+) -> None:
+    kept = [{**node, "state-dir": str(tmp_path / f"state-{place}")} for place, node in enumerate(nodes)]
+    run, tap = play(tmp_path / "run", config, kept)
+    assert run.model == {}
+    assert all(getattr(payloads_of("vfb2-sgd", e)[1], "weights", None) is None for e in tap.exchanges)
+    shared, _ = play(tmp_path / "shared", {})
+    for place in range(PARTIES):
+        (file,) = (tmp_path / f"state-{place}").rglob("block.safetensors")
+        np.testing.assert_array_equal(load_file(file)["weights"], shared.model[f"weights.{place}"])
+
+
+def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
+    """Whatever the server asks."""
+    config = parse_run_config(flat_config(tmp_path, KEYS))
+    client = config.algorithm.client(_party(share=False), NoModel(), config.training, config.family)
+    client.run = lambda segment, start: Outcome(np.ones(3))  # type: ignore[attr-defined]
+    client.state = VFB2State.empty()
+    segment = _segment(share=True)
+    assert client.take_part(segment).weights is None  # type: ignore[attr-defined]
+    client.party = _party(share=True)  # type: ignore[attr-defined]
+    assert client.take_part(segment).weights is not None  # type: ignore[attr-defined]
+
+
+def test_no_key_is_written_to_a_disk(tmp_path: Path) -> None:
+    run, grid = play(tmp_path / "run", {"checkpoint-every": 1})
+    files = list((run.path / "client-state").rglob("*.safetensors"))
+    assert len(files) >= PARTIES
+    for file in files:
+        with safe_open(file, framework="numpy") as tensors:
+            assert "identity" not in tensors.keys()  # noqa: SIM118
+            assert "segments" in tensors.keys()  # noqa: SIM118
+    held = [context.state.config_records["client-state"] for context in grid._contexts.values()]
+    assert all(b"PRIVATE KEY" in bytes(record["identity"]) for record in held)  # type: ignore[arg-type]
+
+
+def test_the_sockets_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a socket's path may not be long
+        monkeypatch.setattr("tempfile.tempdir", short)
+        play(tmp_path / "run", {})
+        assert list(Path(short).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        ({"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
+        ({"advertise": 8080}, "advertise: got 8080, allowed: text"),
+        ({"peer-cert": "a.pem"}, "peer-cert and peer-key go together"),
+        ({"peer-ca": "a.pem"}, "peer-ca needs peer-cert and peer-key"),
+        ({"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"}, "peer-cert '/nowhere.pem' does not exist"),
+        ({"data-path": "/nowhere.csv"}, "a party with a data-path reads 'csv' or 'parquet'"),
+    ],
+)
+def test_a_wrong_node_config_says_why(node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=told):
+        play(tmp_path / "run", {}, [{}, node, {}])
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            {"dataset": "csv"},
+            "partition 0: dataset 'csv' is read from files: give the node a data-path, or set data-dir",
+        ),
+        ({"vfb2.alignment": "intersection"}, "simulated parties hold the same rows"),
+    ],
+)
+def test_parties_that_have_no_data_say_so(config: dict[str, Scalar], told: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=told):
+        play(tmp_path / "run", config)
+
+
+def test_certificates_of_their_own(tmp_path: Path) -> None:
+    nodes, pinned = [], []
+    for party in range(3):
+        identity = Identity.create(f"bank {party}")
+        (tmp_path / f"{party}.pem").write_bytes(identity.chain)
+        (tmp_path / f"{party}.key").write_bytes(identity.key)
+        nodes.append({"peer-cert": str(tmp_path / f"{party}.pem"), "peer-key": str(tmp_path / f"{party}.key")})
+        pinned.append(identity.certificate)
+    _, tap = play(tmp_path / "run", {}, nodes)
+    segments = [payloads_of("vfb2-sgd", exchange)[0] for exchange in tap.exchanges if exchange.phase != CREDENTIALS]
+    assert all(isinstance(segment, Segment) and segment.peers()[0] == pinned for segment in segments)
+
+
+def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = iter(range(100))
+    monkeypatch.setattr("clients.vfb2.host_mark", lambda: bytes([next(counter)]) * 32)
+    with pytest.raises(RuntimeError, match="on 3 hosts and party 0, 1, 2 has no address"):
+        play(tmp_path / "without", {}, [{}] * 3)
+    nodes = [{"advertise": address.text} for address in local_addresses(3)]
+    run, _ = play(tmp_path / "with", {}, nodes)
+    assert run.lines[-1]["clients_answered"] == 3
+
+
+# Parts by hand.
+
+
+class _Rows:
+    """Data of three columns."""
+
+    labelled = True
+    columns = 3
+    names: tuple[str, ...] = ("a", "b", "c")
+
+    def ids(self, rows: Any) -> list[str]:
+        return ["1", "2", "3"]
+
+    def holding(self, rows: Any) -> Any:
+        return Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
+
+    def keepsake(self, rows: Any) -> dict[str, Any]:
+        return {}
+
+
+def _party(**changes: Any) -> Party:
+    return dataclasses.replace(Party(0, 3, _Rows()), **changes)  # type: ignore[arg-type]
+
+
+def _segment(*, share: bool) -> Segment:
+    one = np.array([1])
+    empty, lengths = np.zeros(0, np.uint8), np.zeros(3, np.int64)
+    return Segment(
+        serial=one,
+        segment=one * 0,
+        base=-one,
+        step=np.ones(1),
+        salt=np.zeros(16, np.uint8),
+        active=np.array([0]),
+        power_iterations=one,
+        evaluate=np.array([True]),
+        share=np.array([share]),
+        last=np.array([False]),
+        certificates=empty,
+        certificate_lengths=lengths,
+        addresses=empty,
+        address_lengths=lengths,
+    )
+
+
+def test_a_party_s_credentials_stay_the_same(tmp_path: Path) -> None:
+    config = parse_run_config(flat_config(tmp_path, KEYS))
+    client = config.algorithm.client(_party(), NoModel(), config.training, config.family)
+    told = {"server-round": 0, "phase": CREDENTIALS, "salt": "ab" * 16}
+    shown = []
+    for _ in range(2):
+        assert client.fit([np.zeros(0)], dict(told)) == ([], 2, {})  # type: ignore[arg-type]
+        shown.append(client.outbox)
+    first, second = shown
+    assert isinstance(first, Credentials)
+    assert dict(first.to_record()) == dict(second.to_record())
+    assert first.rows.tolist() == [2, 1]
+    with pytest.raises(ValueError, match="carry an empty model"):
+        client.fit([np.zeros(3)], dict(told))  # type: ignore[arg-type]

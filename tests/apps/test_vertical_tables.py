@@ -1,0 +1,142 @@
+"""A party's own file: how rows are named, ordered and split, how columns are encoded, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apps.party_table import PartyTable, split_rows
+from problems.data import DataError, DataSpec
+
+SPEC = DataSpec("csv", test_fraction=0.25, seed=3)
+
+
+def table(path: Path, columns: dict[str, Any], spec: DataSpec = SPEC, **options: Any) -> PartyTable:
+    pd.DataFrame(columns).to_csv(path / "party.csv", index=False)
+    return PartyTable(path / "party.csv", spec, options.pop("id_column", "id"), **({"classification": True} | options))
+
+
+def rows_of(count: int) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {"id": rng.permutation(count), "a": rng.normal(size=count), "b": rng.integers(0, 9, count)}
+
+
+def test_rows_are_in_the_order_of_their_ids_as_text(tmp_path: Path) -> None:
+    party = table(tmp_path, {"id": ["b", "10", "9", "a"], "x": [1.0, 2.0, 3.0, 4.0]})
+    assert list(party.ids(None)) == ["10", "9", "a", "b"]
+    assert list(party.ids(np.array([3, 0]))) == ["b", "10"]
+    train, test = split_rows(4, 0.25, 3)
+    scaled = (np.array([2.0, 3.0, 4.0, 1.0]) - 1) / 3
+    holding = party.holding(None)
+    low, high = np.array([2.0, 3.0, 4.0, 1.0])[train].min(), np.array([2.0, 3.0, 4.0, 1.0])[train].max()
+    expected = (scaled * 3 + 1 - low) / (high - low)
+    np.testing.assert_allclose(holding.features[:, 0], expected[train], atol=1e-15)
+    assert holding.test_features is not None
+    np.testing.assert_allclose(holding.test_features[:, 0], expected[test], atol=1e-15)
+
+
+def test_ids_are_as_the_file_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "party.csv").write_text("id,x\n007,1\n7,2\n70,3\n")
+    party = PartyTable(tmp_path / "party.csv", SPEC, "id", classification=True)
+    assert list(party.ids(None)) == ["007", "7", "70"]
+
+
+def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
+    columns = rows_of(40)
+    party = table(tmp_path, columns | {"constant": 5.0})
+    holding = party.holding(None)
+    assert holding.features.min(axis=0).tolist() == [0, 0, 0]
+    assert holding.features.max(axis=0).tolist() == [1, 1, 0]
+    order = np.argsort([str(name) for name in columns["id"]])
+    train, test = split_rows(40, 0.25, 3)
+    raw = columns["a"][order]
+    kept = party.keepsake(None)
+    assert (kept["low"][0], kept["high"][0]) == (raw[train].min(), raw[train].max())
+    assert holding.test_features is not None
+    np.testing.assert_allclose(
+        holding.test_features[:, 0], (raw[test] - raw[train].min()) / np.ptp(raw[train]), atol=1e-14
+    )
+
+
+def test_text_becomes_one_column_a_value(tmp_path: Path) -> None:
+    party = table(tmp_path, rows_of(8) | {"town": ["x", "y", "x", "z"] * 2})
+    assert party.names == ["a", "b", "town=x", "town=y", "town=z"]
+    assert party.columns == 5
+    assert set(np.unique(party.holding(None).features[:, 2:])) == {0.0, 1.0}
+    kept = party.keepsake(None)
+    assert (kept["low"][2:].tolist(), kept["high"][2:].tolist()) == ([0, 0, 0], [1, 1, 1])
+
+
+def test_a_party_with_the_label_column_holds_labels(tmp_path: Path) -> None:
+    columns = rows_of(8)
+    assert not table(tmp_path, columns).labelled
+    assert table(tmp_path, columns).holding(None).labels is None
+    party = table(tmp_path, columns | {"label": columns["id"] % 2})
+    assert party.labelled
+    assert party.names == ["a", "b"]
+    order = np.argsort([str(name) for name in columns["id"]])
+    signs = np.where(columns["id"][order] % 2 == 1, 1.0, -1.0)
+    train, test = split_rows(8, 0.25, 3)
+    holding = party.holding(None)
+    assert holding.labels is not None
+    assert holding.test_labels is not None
+    assert (holding.labels.tolist(), holding.test_labels.tolist()) == (signs[train].tolist(), signs[test].tolist())
+
+
+def test_labels_of_a_regression_are_numbers(tmp_path: Path) -> None:
+    columns = rows_of(8)
+    party = table(tmp_path, columns | {"y": columns["a"] * 2}, DataSpec("csv", label_column="y"), classification=False)
+    holding = party.holding(None)
+    assert holding.labels is not None
+    assert np.unique(np.concatenate([holding.labels, holding.test_labels])).size == 8  # type: ignore[list-item]
+
+
+def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
+    party = table(tmp_path, {"id": list("abcdef"), "x": [0.0, 10.0, 20.0, 30.0, 40.0, 50.0], "label": [0, 1] * 3})
+    rows = np.array([5, 1, 3, 0])
+    holding = party.holding(rows)
+    train, _ = split_rows(4, 0.25, 3)
+    raw, signs = np.array([50.0, 10.0, 30.0, 0.0]), np.array([1.0, 1.0, 1.0, -1.0])
+    low, high = raw[train].min(), raw[train].max()
+    np.testing.assert_allclose(holding.features[:, 0], (raw[train] - low) / (high - low))
+    assert holding.labels is not None
+    assert holding.labels.tolist() == signs[train].tolist()
+    assert party.holding(None).features.shape == (4, 1)  # of six rows, two are for testing
+
+
+@pytest.mark.parametrize(("count", "fraction", "tests"), [(2, 0.2, 1), (2, 0.9, 1), (10, 0.2, 2), (10, 0.99, 9)])
+def test_the_split_has_rows_of_both_kinds(count: int, fraction: float, tests: int) -> None:
+    train, test = split_rows(count, fraction, 0)
+    assert len(test) == tests
+    assert sorted([*train, *test]) == list(range(count))
+    assert (np.diff(train) > 0).all()
+    assert (np.diff(test) > 0).all()
+
+
+def test_the_split_is_the_seed_s() -> None:
+    assert np.array_equal(split_rows(50, 0.2, 1)[1], split_rows(50, 0.2, 1)[1])
+    assert not np.array_equal(split_rows(50, 0.2, 1)[1], split_rows(50, 0.2, 2)[1])
+    with pytest.raises(DataError, match="1 rows are too few"):
+        split_rows(1, 0.2, 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id': set vfb2.id-column; columns: name, x"),
+        ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids occur more than once, such as '1'"),
+        ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids are missing"),
+        ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': 1 of 3 values are missing"),
+        ({"id": [1, 2], "town": ["x", None]}, "column 'town': 1 of 2 values are missing"),
+        ({"id": [1, 2], "label": [0, 1]}, "no column of features"),
+        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": ["u", "v", "w"]}, "3 labels: set positive-label"),
+        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": [0, 1, None]}, "1 of 3 labels are missing"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        table(tmp_path, columns)

@@ -1,0 +1,221 @@
+"""Parties of a mesh for the tests: in one loop, as threads, or as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, TypeVar
+
+from clients.vertical.addresses import Address, local_addresses, socket_folder
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame, Kind
+from clients.vertical.identity import Identity
+from clients.vertical.links import Link
+from clients.vertical.mesh import Limits, Mesh
+
+T = TypeVar("T")
+Said = list[tuple[int, int, bytes]]
+
+# generous where a failure shows at once; short where only the clock can tell
+QUICK = Limits(join=8.0, beat=0.2, silence=6.0, close=2.0)
+
+
+@cache
+def identities(parties: int) -> tuple[Identity, ...]:
+    """The same ones for every test."""
+    return tuple(Identity.create(f"party {party}") for party in range(parties))
+
+
+@dataclass(frozen=True)
+class Town:
+    """Where the parties live, and who they are."""
+
+    addresses: list[Address]
+    identities: tuple[Identity, ...]
+    limits: Limits = QUICK
+    serial: int = 7
+
+    @property
+    def parties(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def certificates(self) -> list[bytes]:
+        return [identity.certificate for identity in self.identities]
+
+    def mesh(self, me: int, **options: Any) -> Mesh:
+        options = {"limits": self.limits, "serial": self.serial, "hello": f"I am {me}".encode(), **options}
+        return Mesh(me, self.addresses, self.identities[me], self.certificates, **options)
+
+    def with_limits(self, **limits: float) -> Town:
+        return replace(self, limits=replace(self.limits, **limits))
+
+    def with_impostor(self, party: int) -> Town:
+        """The town as a party sees it whose own certificate is one that nobody else knows."""
+        strangers = list(self.identities)
+        strangers[party] = Identity.create("impostor")
+        return replace(self, identities=tuple(strangers))
+
+
+@contextlib.contextmanager
+def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Town]:
+    """Addresses of their own; at the end nothing may lie in the folder of the sockets."""
+    with socket_folder() as folder:
+        addresses = local_addresses(parties, folder if transport == "unix" else None)
+        yield Town(addresses, identities(parties)).with_limits(**limits)
+        assert not list(folder.iterdir())
+
+
+@contextlib.asynccontextmanager
+async def joined(place: Town, **options: Any) -> AsyncIterator[list[Mesh]]:
+    """All parties in this loop, joined; closed at the end."""
+    meshes = [place.mesh(party, **options) for party in range(place.parties)]
+    try:
+        await asyncio.gather(*(mesh.join() for mesh in meshes))
+        yield meshes
+    finally:
+        await asyncio.gather(*(mesh.close() for mesh in meshes))
+
+
+async def outcome(awaited: Awaitable[T]) -> T | PartyError:
+    """The result, or the failure."""
+    try:
+        return await awaited
+    except PartyError as error:
+        return error
+
+
+def as_threads(parties: int, party: Callable[[int], Awaitable[T]]) -> list[T | PartyError]:
+    """Each party in a thread and loop of its own."""
+    results: dict[int, T | PartyError] = {}
+
+    async def life(me: int) -> T | PartyError:
+        return await outcome(party(me))
+
+    def live(me: int) -> None:
+        results[me] = asyncio.run(life(me))
+
+    threads = [threading.Thread(target=live, args=(me,)) for me in range(parties)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+    return [results[me] for me in range(parties)]
+
+
+async def converse(mesh: Mesh, frames: int) -> dict[int, list[tuple[int, int, int, bytes]]]:
+    """Join, send `frames` to every peer in bursts, and return what came from each, when all has."""
+    heard: dict[int, list[tuple[int, int, int, bytes]]] = {}
+    everything = asyncio.Event()
+
+    def hear(peer: int, frame: Frame) -> None:
+        heard.setdefault(peer, []).append((frame.kind, frame.active, frame.update, bytes(frame.body)))
+        if sum(map(len, heard.values())) == frames * (mesh.parties - 1):
+            everything.set()
+
+    mesh.on_frame = hear
+    try:
+        await mesh.join()
+        for update in range(frames):
+            for peer in range(mesh.parties):
+                if peer != mesh.me:
+                    mesh.send(peer, Frame(Kind.PARTIAL, mesh.me, update, said(mesh.me, peer, update)))
+            if update % 16 == 15:
+                await asyncio.sleep(0)
+        work = asyncio.ensure_future(everything.wait())
+        await asyncio.wait({work, mesh.failed}, return_when=asyncio.FIRST_COMPLETED)
+        work.cancel()
+        if mesh.failed.done():
+            mesh.failed.result()
+        return heard
+    finally:
+        await mesh.close()
+
+
+def said(me: int, peer: int, update: int) -> bytes:
+    """What `converse` sends: of many lengths, zero among them."""
+    return f"{me} to {peer}: {update}".encode() * (update * update % 97)
+
+
+def all_heard(me: int, parties: int, frames: int) -> dict[int, list[tuple[int, int, int, bytes]]]:
+    """What `converse` must return."""
+    return {
+        peer: [(Kind.PARTIAL, peer, update, said(peer, me, update)) for update in range(frames)]
+        for peer in range(parties)
+        if peer != me
+    }
+
+
+async def wait_for_failure(mesh: Mesh, report: Callable[..., None]) -> None:
+    """Join and do nothing until the segment fails."""
+    try:
+        await mesh.join()
+        report("joined")
+        await mesh.failed
+    finally:
+        await mesh.close()
+
+
+def alone(place: Town, life: Callable[[Town], Coroutine[Any, Any, None]]) -> None:
+    """In one loop, which must be empty afterwards."""
+
+    async def watched() -> None:
+        loop: Any = asyncio.get_running_loop()
+        before = len(loop._selector.get_map())
+        await life(place)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert len(loop._selector.get_map()) == before
+        assert not [timer for timer in loop._scheduled if not timer.cancelled()]
+
+    asyncio.run(watched(), debug=False)
+
+
+def listen(mesh: Mesh) -> Said:
+    """A list that fills with what the mesh hands out."""
+    heard: Said = []
+    mesh.on_frame = lambda peer, frame: heard.append((peer, frame.update, bytes(frame.body)))
+    return heard
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.002)
+
+
+async def failures(meshes: list[Mesh]) -> list[PartyError]:
+    """What each of them fails with."""
+    errors = await asyncio.wait_for(asyncio.gather(*(outcome(mesh.failed) for mesh in meshes)), 10.0)
+    assert all(isinstance(error, PartyError) for error in errors)
+    return [error for error in errors if isinstance(error, PartyError)]
+
+
+def link(mesh: Mesh, peer: int) -> Link:
+    """One party's connection to another."""
+    found = mesh._links[peer]
+    assert found is not None
+    return found
+
+
+def everyone(place: Town, *but: int) -> dict[int, Town]:
+    """Each party's view of the town, some left out."""
+    return {me: place for me in range(place.parties) if me not in but}
+
+
+def occupy(address: Address) -> socket.socket:
+    """Somebody else at an address."""
+    if address.kind == "unix":
+        other = socket.socket(socket.AF_UNIX)
+        other.bind(address.text)
+        other.listen()
+        return other
+    return socket.create_server((address.host, address.port))

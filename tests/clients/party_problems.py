@@ -1,0 +1,128 @@
+"""Small vertical problems, the segments over them, and what is expected of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.frames import Frame
+from clients.vertical.plan import Array, Holding, Outcome, Plan
+from simulations.parties import run_parties
+from tests.reference import vfb2 as reference
+
+PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")
+ALGORITHMS = ("sgd", "svrg", "saga")
+WEIGHTS = {"logistic": 0.02, "nonconvex-logistic": 0.05, "ridge": 0.01, "robust": 0.0}
+
+
+@dataclass
+class Case:
+    """A problem cut among parties, and the plan of its first segment."""
+
+    features: Array  # (n, d)
+    labels: Array  # (n,)
+    test_features: Array
+    test_labels: Array
+    columns: list[NDArray[np.int64]]
+    plan: Plan
+
+    @property
+    def holdings(self) -> list[Holding]:
+        plan = self.plan
+        return [
+            Holding(
+                np.ascontiguousarray(self.features[:, own]),
+                np.ascontiguousarray(self.test_features[:, own]),
+                self.labels if party in plan.active else None,
+                self.test_labels if party == plan.reporter else None,
+            )
+            for party, own in enumerate(self.columns)
+        ]
+
+    def whole(self, outcomes: Sequence[Outcome]) -> Array:
+        """(d,) the assembled model."""
+        weights = np.full(self.features.shape[1], np.nan)
+        for own, outcome in zip(self.columns, outcomes, strict=True):
+            weights[own] = outcome.weights
+        return weights
+
+    def epochs(self, plan: Plan | None = None) -> list[list[list[NDArray[np.int64]]]]:
+        """Every epoch's batches, by place."""
+        plan = plan or self.plan
+        return [
+            reference.batches(plan.rows, len(plan.active), plan.batch_size, plan.seed, epoch)
+            for epoch in range(plan.first_epoch, plan.first_epoch + plan.epochs)
+        ]
+
+    def problem(self) -> reference.Problem:
+        return reference.Problem(self.plan.problem, self.plan.weight)
+
+    def centralised(self, frozen: Sequence[int] = ()) -> Array:
+        """(d,) the reference's model, from zero."""
+        plan = self.plan
+        return reference.centralised(
+            self.problem(), self.features, self.labels, plan.algorithm, plan.step, self.epochs(), frozen=frozen
+        )
+
+    def run(self, plans: Plan | Sequence[Plan] | None = None, **options: Any) -> list[Outcome]:
+        """The outcomes of the last segment, with a thread for each party."""
+        options.setdefault("processes", False)
+        options.setdefault("timeout", 30.0)
+        return run_parties(self.holdings, self.plan if plans is None else plans, **options)[-1]
+
+
+def make_case(
+    parties: int = 4, active: tuple[int, ...] = (0,), *, rows: int = 30, columns: int = 13, data: int = 0, **fields: Any
+) -> Case:
+    """A case of random data; `fields` are the plan's."""
+    rng = np.random.default_rng(data)
+    features, test_features = rng.standard_normal((rows, columns)), rng.standard_normal((11, columns))
+    truth = rng.standard_normal(columns)
+    labels, test_labels = features @ truth + rng.standard_normal(rows), test_features @ truth + rng.standard_normal(11)
+    problem = fields.get("problem", "logistic")
+    if "logistic" in problem:
+        labels, test_labels = np.sign(labels), np.sign(test_labels)
+    plan = Plan(
+        serial=7,
+        segment=0,
+        algorithm="sgd",
+        problem=problem,
+        weight=WEIGHTS[problem],
+        step=0.05,
+        batch_size=4,
+        seed=3,
+        first_epoch=0,
+        epochs=2,
+        parties=parties,
+        active=active,
+        window=1,
+        skew=0,
+        masking="pairwise",
+        synchronous=False,
+        update_passive=True,
+        evaluate=True,
+        label_epsilon=0.0,
+        rows=rows,
+        test_rows=11,
+        start=True,
+    )
+    own = [np.sort(part) for part in np.array_split(rng.permutation(columns), parties)]
+    return Case(features, labels, test_features, test_labels, own, replace(plan, **fields))
+
+
+@dataclass
+class Tape:
+    """A recorder: all a party received, and all it contributed in the clear."""
+
+    frames: list[tuple[int, Frame]] = field(default_factory=list)
+    partials: list[tuple[int, int, Array]] = field(default_factory=list)
+
+    def received(self, peer: int, frame: Frame) -> None:
+        self.frames.append((peer, Frame(frame.kind, frame.active, frame.update, bytes(frame.body))))
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        self.partials.append((kind, active, values.copy()))

@@ -1,0 +1,199 @@
+"""Certificates, and whom the TLS contexts let in."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import ssl
+import stat
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from clients.vertical.identity import Identity, client_context, fingerprint, server_context
+
+ALICE, BOB, EVE = (Identity.create(name) for name in ("alice", "bob", "eve"))
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext) -> tuple[ssl.SSLObject, ssl.SSLObject]:
+    """Both ends after their handshakes in memory."""
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = server.wrap_bio(up, down, server_side=True), client.wrap_bio(down, up, server_hostname="party-1")
+    waiting = [ends[1], ends[0]]
+    for _ in range(4):
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                pass
+    assert not waiting
+    return ends
+
+
+def test_both_ends_know_each_other() -> None:
+    server, client = handshake(
+        server_context(ALICE, [EVE.certificate, BOB.certificate]), client_context(BOB, [ALICE.certificate])
+    )
+    assert server.getpeercert(binary_form=True) == BOB.certificate
+    assert client.getpeercert(binary_form=True) == ALICE.certificate
+    assert server.version() == client.version() == "TLSv1.3"
+
+
+def test_a_stranger_is_refused_on_either_side() -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(ALICE, [BOB.certificate]), client_context(EVE, [ALICE.certificate]))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(EVE, [BOB.certificate]), client_context(BOB, [ALICE.certificate]))
+
+
+def test_a_client_without_a_certificate_is_refused() -> None:
+    bare = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    bare.check_hostname = False
+    bare.verify_mode = ssl.CERT_NONE
+    with pytest.raises(ssl.SSLError, match="(?i)did not return a certificate"):
+        handshake(server_context(ALICE, [BOB.certificate]), bare)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_nothing_older_than_tls_1_3(side: str) -> None:
+    server, client = server_context(ALICE, [BOB.certificate]), client_context(BOB, [ALICE.certificate])
+    other = client if side == "server" else server
+    other.minimum_version = ssl.TLSVersion.TLSv1_2
+    other.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(server, client)
+
+
+def test_two_identities_of_one_name_are_two() -> None:
+    one, other = Identity.create("p"), Identity.create("p")
+    peers = [ALICE.certificate, one.certificate, other.certificate]
+    for identity in (one, other):
+        server, _ = handshake(server_context(ALICE, peers), client_context(identity, peers))
+        assert server.getpeercert(binary_form=True) == identity.certificate
+    assert one.fingerprint != other.fingerprint
+
+
+def test_no_session_is_resumed_past_the_certificates() -> None:
+    server, client = server_context(ALICE, [BOB.certificate]), client_context(BOB, [ALICE.certificate])
+    _, end = handshake(server, client)
+    with pytest.raises(ssl.SSLWantReadError):
+        end.read()
+    assert end.session is None or not end.session.has_ticket
+
+
+def test_bytes_give_the_identity_back() -> None:
+    again = Identity.from_bytes(ALICE.to_bytes())
+    assert again == ALICE
+    assert again.fingerprint == fingerprint(ALICE.certificate)
+    handshake(server_context(again, [BOB.certificate]), client_context(BOB, [again.certificate]))
+    for wrong in (b"", b"-----BEGIN", ALICE.key, ALICE.chain, ALICE.chain + ALICE.key):
+        with pytest.raises(ValueError, match="no identity"):
+            Identity.from_bytes(wrong)
+
+
+def test_its_words_hide_the_key() -> None:
+    assert repr(ALICE) == f"Identity({ALICE.fingerprint})"
+    assert pickle.loads(pickle.dumps(ALICE)) == ALICE
+
+
+def test_the_key_lies_in_a_file_of_its_owner_only_and_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    modes: list[int] = []
+
+    load = ssl.SSLContext.load_cert_chain
+
+    def watched(context: ssl.SSLContext, path: Path) -> None:
+        modes.extend(stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent))
+        load(context, path)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", watched)
+    previous = os.umask(0)
+    try:
+        client_context(ALICE, [BOB.certificate])
+        server_context(ALICE, [BOB.certificate])
+        with pytest.raises(ssl.SSLError):
+            client_context(Identity(b"", b"no chain", b"no key"), [])
+    finally:
+        os.umask(previous)
+    assert modes == [0o600, 0o700] * 3
+    assert not list(tmp_path.iterdir())
+
+
+class Authority:
+    """A consortium's authority with one certificate between it and its parties'."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root, self.root_key = self._sign("root", None, None)
+        self.middle, self.middle_key = self._sign("middle", self.root, self.root_key)
+        self.file = folder / "authority.pem"
+        self.file.write_bytes(self.root.public_bytes(Encoding.PEM))
+
+    def _sign(
+        self, name: str, issuer: x509.Certificate | None, issuer_key: ec.EllipticCurvePrivateKey | None, days: int = 10
+    ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(issuer.subject if issuer else subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=20))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=name in ("root", "middle"), path_length=None), critical=True)
+            .sign(issuer_key or key, hashes.SHA256())
+        )
+        return certificate, key
+
+    def party(self, name: str, days: int = 10, password: bytes | None = None) -> tuple[Path, Path]:
+        """Files of a certificate (with the one between) and of its key."""
+        certificate, key = self._sign(name, self.middle, self.middle_key, days)
+        paths = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        paths[0].write_bytes(certificate.public_bytes(Encoding.PEM) + self.middle.public_bytes(Encoding.PEM))
+        hidden = BestAvailableEncryption(password) if password else NoEncryption()
+        paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, hidden))
+        return paths
+
+
+def test_a_consortiums_own_certificates(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    one = Identity.from_files(*authority.party("one"))
+    two = Identity.from_files(*authority.party("two", password=b"secret"), password=b"secret")
+    file = str(authority.file)
+    server, _ = handshake(server_context(one, [two.certificate], file), client_context(two, [one.certificate], file))
+    assert server.getpeercert(binary_form=True) == two.certificate
+    # pinned without the authority's word, whoever signed
+    handshake(server_context(one, [two.certificate]), client_context(two, [one.certificate]))
+    # the authority's word is needed even of a pinned one
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(server_context(one, [EVE.certificate], file), client_context(EVE, [one.certificate]))
+    assert Identity.from_bytes(one.to_bytes()) == one
+
+
+def test_bad_files_are_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    (certificate, key), (_, other) = authority.party("one"), authority.party("two")
+    tries: list[tuple[Callable[[], Identity], str]] = [
+        (lambda: Identity.from_files(certificate, other), "is not that of the first certificate"),
+        (lambda: Identity.from_files(key, key), "holds no PEM certificate"),
+        (lambda: Identity.from_files(certificate, certificate), "holds no PEM private key"),
+        (lambda: Identity.from_files(*authority.party("old", days=-1)), "which is not now"),
+        (lambda: Identity.from_files(*authority.party("hidden", password=b"secret")), "holds no PEM private key"),
+    ]
+    for attempt, words in tries:
+        with pytest.raises(ValueError, match=words):
+            attempt()

@@ -1,0 +1,328 @@
+"""Pairwise masks: exact cancellation, streams that never meet, and elements that say nothing about what they hide."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from itertools import product
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from clients.vertical.masks import PairwiseMasks, agree, pair_info, random_elements
+from clients.vertical.ring import decode, encode
+
+PARTIAL, SNAPSHOT, EVALUATION = 1, 2, 3
+
+
+def key(one: int, other: int) -> bytes:
+    return hashlib.sha256(b"a fixed key" + bytes(sorted((one, other)))).digest()
+
+
+def party(me: int, parties: int, chunk: int = 64) -> PairwiseMasks:
+    return PairwiseMasks(me, parties, {r: key(me, r) for r in range(parties) if r != me}, chunk=chunk)
+
+
+def counter_mode(secret: bytes, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
+    """The stream by the library's own counter mode, started at the address."""
+    start = bytes([0, kind]) + dominator.to_bytes(2, "big") + update.to_bytes(4, "big") + bytes(8)
+    encryptor = Cipher(algorithms.AES(secret), modes.CTR(start)).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * length)), dtype="<u8").astype(np.uint64)
+
+
+def expected(me: int, parties: int, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
+    mask = np.zeros(length, dtype=np.uint64)
+    for peer in set(range(parties)) - {me, dominator}:
+        stream = counter_mode(key(me, peer), kind, dominator, update, length)
+        mask = mask + stream if me < peer else mask - stream
+    return mask
+
+
+@pytest.mark.parametrize("parties", range(3, 10))
+def test_masks_cancel_exactly_for_every_dominator(parties: int) -> None:
+    everyone = [party(p, parties) for p in range(parties)]
+    for dominator, (kind, update, length) in product(
+        range(parties), [(PARTIAL, 0, 32), (PARTIAL, 1, 32), (PARTIAL, 2, 7), (SNAPSHOT, 0, 5001), (PARTIAL, 90, 1)]
+    ):
+        masks = [everyone[p].mask(kind, dominator, update, length) for p in range(parties) if p != dominator]
+        assert all(mask.shape == (length,) and mask.dtype == np.uint64 for mask in masks)
+        assert (sum(masks, np.zeros(length, dtype=np.uint64)) == 0).all()
+        # and no smaller group of them does
+        for left_out in masks:
+            assert (sum(masks, np.zeros(length, dtype=np.uint64)) - left_out != 0).all()
+
+
+def test_the_dominator_decodes_the_sum_of_the_partials() -> None:
+    parties, dominator = 5, 2
+    partials = np.random.default_rng(1).normal(scale=100, size=(parties, 32))
+    sent = [
+        encode(partials[p]) + party(p, parties).mask(PARTIAL, dominator, 4, 32)
+        for p in range(parties)
+        if p != dominator
+    ]
+    total = decode(sum(sent, np.zeros(32, dtype=np.uint64)))
+    # four values, each rounded to 2^-40
+    np.testing.assert_allclose(total, np.delete(partials, dominator, axis=0).sum(axis=0), rtol=0, atol=4 * 2**-40)
+
+
+addresses = st.lists(
+    st.tuples(
+        st.sampled_from([0, PARTIAL, 255]),
+        st.sampled_from([1, 2, 3]),
+        st.one_of(st.integers(0, 12), st.sampled_from([2**32 - 1, 2**32 - 2, 2**31])),
+        st.integers(1, 40),
+    ),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda address: address[:3],
+)
+
+
+@given(addresses, st.integers(1, 5), st.sampled_from([1, 2, 7, 64]))
+def test_a_mask_depends_on_its_address_alone(asked: list[tuple[int, int, int, int]], parties: int, chunk: int) -> None:
+    masks = party(0, 3 + parties, chunk)
+    for address in asked:
+        assert (masks.mask(*address) == expected(0, 3 + parties, *address)).all()
+
+
+def test_streams_are_independent_of_what_was_made_ahead() -> None:
+    longest_first, shortest_first = party(4, 6), party(4, 6)
+    lengths = [1, 3, 32, 100, 4096, 9000]
+    ahead = {update: longest_first.mask(PARTIAL, 0, update, length) for update, length in enumerate(lengths[::-1])}
+    for update in range(6):
+        length = lengths[::-1][update]
+        assert (shortest_first.mask(PARTIAL, 0, update, length) == ahead[update]).all()
+        assert (ahead[update] == expected(4, 6, PARTIAL, 0, update, length)).all()
+
+
+def test_no_two_addresses_share_a_block_of_key_stream() -> None:
+    # among 3 parties a mask is, but for its sign, the one stream that its two collaborators share
+    masks = party(0, 3)
+    blocks: set[bytes] = set()
+    count = 0
+    for update, kind, dominator in product(range(70), (0, 1, 2, 255), (1, 2)):
+        length = 2 * (1 + (7 * update + kind + dominator) % 23)
+        stream = masks.mask(kind, dominator, update, length).tobytes()
+        blocks.update(stream[at : at + 16] for at in range(0, len(stream), 16))
+        count += length // 2
+    assert len(blocks) == count > 5000
+
+
+def test_the_block_counter_never_runs_into_the_update() -> None:
+    masks = party(0, 3)
+    # the longest stream of the last update, then the first of the next dominator, which is next in address order
+    last = masks.mask(PARTIAL, 1, 2**32 - 1, 200_000)
+    following = masks.mask(PARTIAL, 2, 0, 200_000)
+    assert (last == expected(0, 3, PARTIAL, 1, 2**32 - 1, 200_000)).all()
+    assert (following == expected(0, 3, PARTIAL, 2, 0, 200_000)).all()
+    assert len(set(last.tolist()) & set(following.tolist())) == 0
+    with pytest.raises(ValueError, match=r"update 4294967296 .* 0 to 2\^32 - 1"):
+        masks.mask(PARTIAL, 1, 2**32, 1)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 0, 2, 1], [2, 3, 0, 1], [9, 8, 0, 1]])
+def test_an_address_is_handed_out_once(order: list[int]) -> None:
+    masks = party(1, 4)
+    for update in order:
+        masks.mask(PARTIAL, 0, update, 8)
+    for update, length in product(order, (8, 1, 9)):
+        with pytest.raises(ValueError, match=f"update {update} .kind 1, dominator 0. was handed out before"):
+            masks.mask(PARTIAL, 0, update, length)
+    # another kind or dominator is another address
+    masks.mask(SNAPSHOT, 0, order[0], 8)
+    masks.mask(PARTIAL, 2, order[0], 8)
+
+
+def test_what_was_handed_out_in_order_takes_no_memory() -> None:
+    masks = party(1, 4)
+    for update in [1, 0, *range(2, 1000)]:
+        masks.mask(PARTIAL, 0, update, 1)
+    assert not masks._streams[PARTIAL, 0]._ahead
+
+
+def test_a_mask_is_the_callers_to_change() -> None:
+    masks = party(1, 4)
+    for update in range(5):
+        mask = masks.mask(PARTIAL, 0, update, 8)
+        assert (mask == expected(1, 4, PARTIAL, 0, update, 8)).all()
+        mask += np.uint64(1)
+
+
+class Recorded:
+    """What a dominator of 8 parties receives in 500 updates of 32 rows each from 7 collaborators."""
+
+    parties, updates, length = 8, 500, 32
+
+    def __init__(self) -> None:
+        collaborators = range(1, self.parties)
+        self.partials = np.random.default_rng(7).normal(size=(7, self.updates, self.length))
+        masks = [party(p, self.parties) for p in collaborators]
+        self.masked = np.array(
+            [
+                [encode(self.partials[i, t]) + masks[i].mask(PARTIAL, 0, t, self.length) for t in range(self.updates)]
+                for i in range(7)
+            ]
+        )
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    return Recorded()
+
+
+# the keys are fixed, so these outcomes are too; a sound stream of other keys would fail one time in a million
+SIGNIFICANCE = 1e-6
+
+
+@pytest.mark.parametrize("collaborator", range(7))
+def test_masked_elements_are_uniform(recorded: Recorded, collaborator: int) -> None:
+    elements = recorded.masked[collaborator].ravel()
+    for place in range(8):
+        counts = np.bincount(elements >> np.uint64(8 * place) & np.uint64(255), minlength=256)
+        mean = elements.size / 256
+        assert chi2.sf(((counts - mean) ** 2 / mean).sum(), 255) > SIGNIFICANCE
+
+
+def test_masked_elements_do_not_follow_the_partials_nor_each_other(recorded: Recorded) -> None:
+    partials = recorded.partials.reshape(7, -1)
+    masked = recorded.masked.reshape(7, -1).view(np.int64).astype(np.float64)
+    lagged = recorded.masked[:, :-1].reshape(7, -1).view(np.int64).astype(np.float64)
+    correlations = {
+        "with the partials": np.corrcoef(masked, partials)[:7, 7:],
+        "with the fraction of the partials": np.corrcoef(
+            recorded.masked.reshape(7, -1) & np.uint64(2**20 - 1), np.abs(partials)
+        )[:7, 7:],
+        "with one another": np.corrcoef(masked) - np.eye(7),
+        "with the update before": np.corrcoef(lagged, masked[:, recorded.length :])[:7, 7:],
+    }
+    for name, values in correlations.items():
+        # of N = 16,000 pairs; 5.5 standard deviations, one in 2.6e7 for a single entry
+        assert np.abs(values).max() < 5.5 / np.sqrt(lagged.shape[1]), name
+
+
+def test_the_sum_over_all_but_one_collaborator_is_as_uniform(recorded: Recorded) -> None:
+    for left_out in range(7):
+        rest = np.delete(recorded.masked, left_out, axis=0).sum(axis=0).ravel()
+        counts = np.bincount(rest >> np.uint64(56), minlength=256)
+        mean = rest.size / 256
+        assert chi2.sf(((counts - mean) ** 2 / mean).sum(), 255) > SIGNIFICANCE
+
+
+def test_a_dominator_with_all_but_two_collaborators_still_sees_a_uniform_mask(recorded: Recorded) -> None:
+    # party 1 among dominator 0, colluding 3..7 and honest 2: take off all streams that the colluding ones know
+    left = np.empty((recorded.updates, recorded.length), dtype=np.uint64)
+    for t in range(recorded.updates):
+        known = sum((counter_mode(key(1, r), PARTIAL, 0, t, recorded.length) for r in range(3, 8)), np.uint64(0))
+        left[t] = recorded.masked[0, t] - known
+    counts = np.bincount(left.ravel() >> np.uint64(56), minlength=256)
+    assert chi2.sf(((counts - left.size / 256) ** 2 / (left.size / 256)).sum(), 255) > SIGNIFICANCE
+    honest = counter_mode(key(1, 2), PARTIAL, 0, 0, recorded.length)
+    np.testing.assert_allclose(decode(left[0] - honest), recorded.partials[0, 0], rtol=0, atol=2**-40)
+
+
+def test_random_elements_are_fresh_and_of_all_sizes() -> None:
+    elements = np.concatenate([random_elements(100) for _ in range(100)])
+    assert len(set(elements.tolist())) == elements.size
+    # each of the 64 bits is one in about half of the 10,000; 0.44 is 12 standard deviations away
+    ones = (elements[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).mean(axis=0)
+    assert ((ones > 0.44) & (ones < 0.56)).all()
+
+
+def test_two_parties_have_nothing_to_hide_behind() -> None:
+    with pytest.raises(ValueError, match="at least 3 parties"):
+        PairwiseMasks(0, 2, {1: key(0, 1)})
+    with pytest.raises(ValueError, match="at least 3 parties"):
+        PairwiseMasks(0, 1, {}, allow_bare=True)
+    bare = PairwiseMasks(0, 2, {}, allow_bare=True)
+    assert (bare.mask(PARTIAL, 1, 0, 5) == 0).all()
+    with pytest.raises(ValueError, match="handed out before"):
+        bare.mask(PARTIAL, 1, 0, 5)
+
+
+def test_keys_must_be_one_of_its_own_for_each_peer() -> None:
+    keys = {r: key(0, r) for r in range(1, 4)}
+    for wrong, what in [
+        ({1: keys[1], 2: keys[2]}, r"each of the parties \[1, 2, 3\], not for \[1, 2\]"),
+        (keys | {0: key(0, 0)}, r"not for \[0, 1, 2, 3\]"),
+        (keys | {2: b"short"}, "shared with party 2 has 5 bytes, not 32"),
+        (keys | {2: keys[3]}, "same key is shared with parties 2 and 3"),
+    ]:
+        with pytest.raises(ValueError, match=what):
+            PairwiseMasks(0, 4, wrong)
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ((256, 1, 0, 4), "kind 256"),
+        ((-1, 1, 0, 4), "kind -1"),
+        ((1, 4, 0, 4), "dominator 4 of 4"),
+        ((1, -1, 0, 4), "dominator -1 of 4"),
+        ((1, 0, 0, 4), "party 0 dominates"),
+        ((1, 1, -1, 4), "update -1"),
+        ((1, 1, 0, 0), "length 0"),
+    ],
+)
+def test_an_address_out_of_range_is_refused(address: tuple[int, int, int, int], what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        party(0, 4).mask(*address)
+
+
+def test_a_party_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="party 4 of 4"):
+        PairwiseMasks(4, 4, {r: key(4, r) for r in range(4)})
+    with pytest.raises(ValueError, match="chunk 0"):
+        party(0, 4, chunk=0)
+
+
+ALICE = X25519PrivateKey.from_private_bytes(hashlib.sha256(b"alice").digest())
+BOB = X25519PrivateKey.from_private_bytes(hashlib.sha256(b"bob").digest())
+CAROL = X25519PrivateKey.from_private_bytes(hashlib.sha256(b"carol").digest())
+
+
+def public(private: X25519PrivateKey) -> bytes:
+    return private.public_key().public_bytes_raw()
+
+
+def test_both_ends_agree_on_one_key() -> None:
+    info = pair_info(3, 0, 1)
+    ours = agree(ALICE, public(BOB), info=info)
+    assert ours == agree(BOB, public(ALICE), info=info)
+    # HKDF-SHA256 (RFC 5869) written out, one block
+    secret = hmac.digest(bytes(32), ALICE.exchange(BOB.public_key()), "sha256")
+    bound = info + b"".join(sorted([public(ALICE), public(BOB)]))
+    assert ours == hmac.digest(secret, bound + b"\x01", "sha256")
+
+
+def test_keys_differ_by_segment_pair_and_peer() -> None:
+    infos = [
+        pair_info(serial, *pair) for serial in (0, 1, 2**40) for pair in ((0, 1), (0, 2), (1, 2), (0, 258), (1, 256))
+    ]
+    keys = {agree(ALICE, public(peer), info=info) for info in infos for peer in (BOB, CAROL)}
+    assert len(keys) == 2 * len(infos)
+    assert pair_info(5, 7, 2) == pair_info(5, 2, 7)
+
+
+@pytest.mark.parametrize("weak", [bytes(32), b"\x01" + bytes(31), (2**255 - 20).to_bytes(32, "little")])
+def test_a_weak_public_key_is_refused(weak: bytes) -> None:
+    with pytest.raises(ValueError, match="small order"):
+        agree(ALICE, weak, info=b"")
+
+
+def test_a_public_key_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="of 31 bytes; X25519 has 32"):
+        agree(ALICE, bytes(31), info=b"")
+    with pytest.raises(ValueError, match="our own public key"):
+        agree(ALICE, public(ALICE), info=b"")
+
+
+@pytest.mark.parametrize("pair", [(1, 1), (-1, 2)])
+def test_a_pair_is_two_parties(pair: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="are no pair"):
+        pair_info(0, *pair)

@@ -1,0 +1,260 @@
+"""A segment's mathematics: without delay the parties compute what one machine with all columns computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from clients.vertical.plan import Holding, PartyState
+from problems.metrics import binary_metrics
+from problems.vertical.objectives import make_objective
+from problems.vertical.solvers import train
+from simulations.parties import PartiesError, run_parties
+from tests.clients.party_problems import ALGORITHMS, PROBLEMS, make_case
+
+MASKINGS = ("pairwise", "two-trees")
+# parties, batch size: one row, one that does not divide the rows, and the whole slice
+SHAPES = ((3, 4), (4, 1), (6, 7), (4, 0), (3, 1), (6, 4))
+GRID = [
+    (algorithm, problem, MASKINGS[place % 2 ^ place // 4 % 2], *SHAPES[place % len(SHAPES)])
+    for place, (algorithm, problem) in enumerate(product(ALGORITHMS, PROBLEMS))
+]
+
+
+@pytest.mark.parametrize(("algorithm", "problem", "masking", "parties", "batch"), GRID)
+def test_one_dominator_with_window_one_is_centralised(
+    algorithm: str, problem: str, masking: str, parties: int, batch: int
+) -> None:
+    # the dominator is not the first party
+    case = make_case(parties, (1,), algorithm=algorithm, problem=problem, masking=masking, batch_size=batch)
+    outcomes = case.run()
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
+    assert all(outcome.counters["max_delay"] == 0 for outcome in outcomes)
+
+
+@pytest.mark.parametrize(("algorithm", "problem", "masking", "parties", "batch"), GRID)
+def test_synchronous_rounds_are_the_centralised_order(
+    algorithm: str, problem: str, masking: str, parties: int, batch: int
+) -> None:
+    active = (2, 0, 1) if PROBLEMS.index(problem) % 2 else (1, 0)
+    masking = MASKINGS[masking == "pairwise"]  # the other one than above
+    # 31 rows: the slices differ by one row, and with batches of one some dominator is out of the last round
+    case = make_case(
+        parties,
+        active,
+        rows=31,
+        algorithm=algorithm,
+        problem=problem,
+        masking=masking,
+        batch_size=batch,
+        synchronous=True,
+        window=3,
+    )
+    outcomes = case.run(events=True)
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
+    assert len({len(outcome.log or []) for outcome in outcomes}) == 1
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_party_alone_is_centralised(algorithm: str, synchronous: bool) -> None:
+    case = make_case(1, algorithm=algorithm, batch_size=4, synchronous=synchronous, window=5, epochs=40)
+    outcomes = case.run()
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-12)
+    assert outcomes[0].metrics.keys() == {"objective", "loss", "accuracy", "auc"}
+    assert outcomes[0].counters["frames_sent"] == 0
+
+
+def test_all_parties_may_be_active() -> None:
+    case = make_case(3, (0, 1, 2), algorithm="saga", synchronous=True)
+    np.testing.assert_allclose(case.whole(case.run()), case.centralised(), rtol=0, atol=1e-9)
+
+
+def test_it_equals_the_products_own_nonfederated_solver() -> None:
+    case = make_case(5, (3, 1), algorithm="svrg", problem="nonconvex-logistic", synchronous=True, epochs=3)
+    plan = case.plan
+    expected = train(
+        case.features,
+        case.labels,
+        make_objective(plan.problem, plan.weight),
+        plan.algorithm,
+        step=plan.step,
+        epochs=plan.epochs,
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+        active=2,
+    )
+    np.testing.assert_allclose(case.whole(case.run()), expected, rtol=0, atol=1e-9)
+
+
+def test_two_parties_need_leave_and_are_then_centralised() -> None:
+    case = make_case(2, (1,))
+    with pytest.raises(ValueError, match="2 parties: the dominator would learn its only collaborator's partials"):
+        case.run()
+    for masking in (*MASKINGS, "none"):
+        outcomes = case.run(replace(case.plan, allow_bare=True, masking=masking))
+        np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
+
+
+def test_without_masks_the_result_is_the_same() -> None:
+    case = make_case(4, (2,), masking="none", algorithm="saga")
+    np.testing.assert_allclose(case.whole(case.run()), case.centralised(), rtol=0, atol=1e-9)
+
+
+def test_sparse_columns_are_like_dense_ones() -> None:
+    case = make_case(4, (1,), algorithm="svrg", problem="nonconvex-logistic")
+    case.features[np.abs(case.features) < 0.8] = 0.0
+    case.test_features[np.abs(case.test_features) < 0.8] = 0.0
+    expected = case.run()
+    holdings = [
+        Holding(
+            sparse.csr_array(holding.features),
+            sparse.csr_array(holding.test_features),
+            holding.labels,
+            holding.test_labels,
+        )
+        for holding in case.holdings
+    ]
+    outcomes = run_parties(holdings, case.plan, processes=False)[0]
+    np.testing.assert_allclose(case.whole(outcomes), case.whole(expected), rtol=0, atol=1e-9)
+    assert outcomes[1].metrics == pytest.approx(expected[1].metrics, abs=1e-9)
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_segments_add_up_to_one_run(algorithm: str, masking: str) -> None:
+    case = make_case(4, (1, 3), algorithm=algorithm, masking=masking, synchronous=True, epochs=3)
+    plan = case.plan
+    plans = [
+        replace(plan, serial=10, epochs=0),
+        replace(plan, serial=11, epochs=1, start=True),
+        # only evaluates: nothing may be lost
+        replace(plan, serial=12, segment=1, first_epoch=1, epochs=0, start=False),
+        replace(plan, serial=13, segment=2, first_epoch=1, epochs=2, start=False),
+    ]
+    segments = run_parties(case.holdings, plans, processes=False)
+    outcomes = segments[-1]
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(segments[0][0].weights, np.zeros(len(case.columns[0])))
+    assert segments[1][1].metrics == pytest.approx(segments[2][1].metrics, abs=1e-9)
+    for outcome in outcomes:
+        assert (outcome.table is None) == (algorithm != "saga")
+
+
+def test_a_party_starts_where_it_is_told() -> None:
+    case = make_case(4, (0,), epochs=0)
+    rng = np.random.default_rng(1)
+    states = [PartyState(rng.standard_normal(len(own))) for own in case.columns]
+    outcomes = case.run(states=states)
+    for state, outcome in zip(states, outcomes, strict=True):
+        np.testing.assert_array_equal(outcome.weights, state.weights)
+
+
+def test_saga_without_its_table_is_refused() -> None:
+    case = make_case(3, algorithm="saga", start=False)
+    with pytest.raises(PartiesError, match=r"party \d: saga goes on from the table"):
+        case.run()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_metrics_are_those_of_the_assembled_model(problem: str) -> None:
+    case = make_case(8, (5, 2), problem=problem, epochs=3, window=2, columns=17)
+    outcomes = case.run()
+    weights, reference = case.whole(outcomes), case.problem()
+    z = case.test_features @ weights
+    expected = {
+        "objective": reference.value(case.features, case.labels, weights),
+        "loss": float(np.mean(reference.losses(z, case.test_labels))),
+    }
+    if "logistic" in problem:
+        expected["accuracy"] = float(np.mean(np.sign(z) == case.test_labels))
+        expected["auc"] = binary_metrics((case.test_labels > 0).astype(int), z)["auc"]
+    else:
+        expected["rmse"] = float(np.sqrt(np.mean((z - case.test_labels) ** 2)))
+    assert outcomes[5].metrics == pytest.approx(expected, rel=0, abs=1e-10)
+    assert not any(outcome.metrics for party, outcome in enumerate(outcomes) if party != 5)
+
+
+def test_without_test_rows_or_evaluation() -> None:
+    case = make_case(3, (0,))
+    holdings = [Holding(holding.features, None, holding.labels) for holding in case.holdings]
+    outcomes = run_parties(holdings, replace(case.plan, test_rows=0), processes=False)[0]
+    assert outcomes[0].metrics.keys() == {"objective"}
+    outcomes = run_parties(case.holdings, replace(case.plan, evaluate=False), processes=False)[0]
+    assert outcomes[0].metrics == {}
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("problem", ["logistic", "ridge", "robust"])
+def test_power_iterations_find_the_largest_eigenvalue(problem: str, masking: str) -> None:
+    case = make_case(4, (2, 0), problem=problem, masking=masking, algorithm="svrg", power_iterations=60)
+    case.features[:, 3] *= 3.0
+    plain, asked = case.run(replace(case.plan, power_iterations=0)), case.run()
+    plan = case.plan
+    curvature = {"logistic": 0.25, "ridge": 2.0, "robust": 1.0}[problem]
+    hessian = curvature / plan.rows * case.features.T @ case.features + plan.weight * np.eye(13)
+    assert asked[2].metrics["largest_eigenvalue"] == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-6)
+    assert "largest_eigenvalue" not in plain[2].metrics
+    assert np.isfinite(case.whole(plain)).all()
+    # one iteration is a lower bound already
+    once = case.run(replace(plan, power_iterations=1, epochs=0))
+    assert 0 < once[2].metrics["largest_eigenvalue"] < asked[2].metrics["largest_eigenvalue"]
+
+
+def test_power_iterations_change_nothing() -> None:
+    case = make_case(4, (2,), algorithm="saga", masking="two-trees")
+    np.testing.assert_array_equal(case.whole(case.run()), case.whole(case.run(replace(case.plan, power_iterations=3))))
+
+
+def test_power_iterations_of_a_party_alone_and_of_nothing() -> None:
+    case = make_case(1, power_iterations=50)
+    expected = 0.25 / 30 * np.linalg.norm(case.features, 2) ** 2 + case.plan.weight
+    assert case.run()[0].metrics["largest_eigenvalue"] == pytest.approx(expected, rel=1e-6)
+    case.features[:] = 0.0
+    assert case.run()[0].metrics["largest_eigenvalue"] == case.plan.weight
+
+
+@pytest.mark.parametrize(("algorithm", "synchronous"), [("svrg", True), ("saga", True), ("sgd", False)])
+def test_frozen_passive_parties(algorithm: str, synchronous: bool) -> None:
+    active = (1, 3) if synchronous else (1,)
+    case = make_case(5, active, algorithm=algorithm, synchronous=synchronous, update_passive=False)
+    start = np.random.default_rng(2).standard_normal(13)
+    frozen = [int(column) for party, own in enumerate(case.columns) if party not in active for column in own]
+    outcomes = case.run(states=[PartyState(start[own]) for own in case.columns])
+    plan = case.plan
+    expected = train(
+        case.features,
+        case.labels,
+        make_objective(plan.problem, plan.weight),
+        algorithm,
+        step=plan.step,
+        epochs=plan.epochs,
+        batch_size=plan.batch_size,
+        seed=plan.seed,
+        active=len(active),
+        weights=start,
+        frozen_columns=np.array(frozen),
+    )
+    np.testing.assert_allclose(case.whole(outcomes), expected, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(case.whole(outcomes)[frozen], start[frozen])
+
+
+def test_counters() -> None:
+    case = make_case(4, (1, 2), rows=31, batch_size=4, epochs=3, window=2)
+    outcomes = case.run()
+    updates = 3 * (4 + 4)  # slices of 16 and 15 rows
+    for party, outcome in enumerate(outcomes):
+        counters = outcome.counters
+        assert counters["updates"] == updates
+        assert counters["dominated"] == (12 if party in (1, 2) else 0)
+        assert 0 < counters["seconds_training"] < counters["seconds_total"]
+        assert counters["max_delay"] <= 1
+        assert 0 <= counters["mean_delay"] <= counters["mean_staleness"] <= counters["max_staleness"]
+    sent = sum(outcome.counters["frames_sent"] for outcome in outcomes)
+    # 3 partials and 3 thetas an update, 3 evaluations, 2 notices of labels, two barriers of 12
+    assert sent == updates * 6 + 3 + 2 + 24
+    assert sent == sum(outcome.counters["frames_received"] for outcome in outcomes)

@@ -1,0 +1,260 @@
+"""Asynchronous segments: the model is that of the log, the log keeps window and skew, and the optimum is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from clients.vertical.agenda import Agenda
+from clients.vertical.collaborator import Updates
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame
+from clients.vertical.limits import Delays
+from clients.vertical.plan import Array, Holding, Injection, Outcome
+from clients.vertical.station import Station
+from clients.vertical.sums import Share, Sums
+from problems.vertical.blocks import make_block
+from problems.vertical.objectives import make_objective
+from problems.vertical.solvers import gradient, minimum, value
+from simulations.parties import run_parties
+from tests.clients.party_problems import ALGORITHMS, Case, make_case
+from tests.reference import vfb2 as reference
+
+FAR = 10**6  # a skew without effect
+SHAKEN = [Injection(delays=Delays(one_way=0.0003 * (party % 3), jitter=0.002, seed=party)) for party in range(8)]
+
+
+def logs_of(outcomes: list[Outcome]) -> list[list[reference.Event]]:
+    assert all(outcome.log is not None for outcome in outcomes)
+    return [[reference.Event(*event) for event in outcome.log or []] for outcome in outcomes]
+
+
+def replayed(case: Case, outcomes: list[Outcome]) -> list[np.ndarray]:
+    plan = case.plan
+    frozen = [] if plan.update_passive else [party for party in range(plan.parties) if party not in plan.active]
+    parties = reference.make_parties(
+        case.problem(), case.features, case.columns, plan.algorithm, plan.step, frozen=frozen
+    )
+    return reference.replay(case.problem(), parties, case.labels, plan.active, case.epochs(), logs_of(outcomes)).blocks
+
+
+def check_logs(case: Case, outcomes: list[Outcome], window: int | None = None, skew: int | None = None) -> None:
+    plan = case.plan
+    counts = [len(batches) for batches in case.epochs()[0]]
+    reference.check_logs(
+        logs_of(outcomes),
+        plan.active,
+        counts,
+        plan.epochs,
+        plan.window if window is None else window,
+        (plan.skew or FAR) if skew is None else skew,
+        barrier=plan.algorithm == "svrg",
+    )
+
+
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("sgd", "logistic", {"masking": "pairwise", "window": 3}),
+    ("sgd", "robust", {"masking": "two-trees", "window": 2, "skew": 2}),
+    ("svrg", "ridge", {"masking": "pairwise", "window": 4, "skew": 1}),
+    ("svrg", "nonconvex-logistic", {"masking": "two-trees", "window": 3}),
+    ("saga", "logistic", {"masking": "pairwise", "window": 5, "skew": 3}),
+    ("saga", "ridge", {"masking": "two-trees", "window": 1}),
+    ("saga", "logistic", {"masking": "pairwise", "window": 3, "update_passive": False}),
+]
+
+
+@pytest.mark.parametrize(("algorithm", "problem", "fields"), CASES)
+def test_the_model_is_that_of_the_log(algorithm: str, problem: str, fields: dict[str, Any]) -> None:
+    case = make_case(
+        5, (3, 0, 1), rows=40, batch_size=3, algorithm=algorithm, problem=problem, epochs=3, step=0.02, **fields
+    )
+    outcomes = case.run(events=True, injections=SHAKEN[:5])
+    for outcome, block in zip(outcomes, replayed(case, outcomes), strict=True):
+        np.testing.assert_allclose(outcome.weights, block, rtol=0, atol=1e-9)
+    check_logs(case, outcomes)
+    # and it was asynchronous: the parties applied in different orders
+    orders = {tuple(event for event in log if event.kind == "apply") for log in logs_of(outcomes)}
+    assert len(orders) > 1
+    assert all(outcome.counters["max_delay"] <= case.plan.window - 1 for outcome in outcomes)
+
+
+def test_the_window_is_used_and_kept() -> None:
+    case = make_case(4, (0,), rows=60, batch_size=2, window=4, step=0.01)
+    outcomes = case.run(events=True, injections=[Injection(delays=Delays(one_way=0.002))] * 4)
+    check_logs(case, outcomes, window=4)
+    with pytest.raises(ValueError, match="outside window"):
+        check_logs(case, outcomes, window=3)
+    assert [outcome.counters["max_delay"] for outcome in outcomes] == [0, 3, 3, 3]
+    np.testing.assert_allclose(
+        case.whole(outcomes),
+        np.concatenate(replayed(case, outcomes))[np.argsort(np.concatenate(case.columns))],
+        rtol=0,
+        atol=1e-9,
+    )
+
+
+class Gifts(Sums):
+    """Only takes note to which place a party gives."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+
+    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        self.places += [place for place, _ in shares]
+
+    def receive(self, peer: int, frame: Frame) -> bool:
+        raise NotImplementedError
+
+    def take(self, kind: int) -> Array | None:
+        raise NotImplementedError
+
+
+def by_hand(gifts: Gifts, ended: list[bool], **fields: Any) -> tuple[Station, Updates]:
+    """Party 3, passive, of dominators 0 and 1 with 5 updates of one row in each of two epochs."""
+    plan = make_case(4, (0, 1), rows=10, batch_size=1, epochs=2, **fields).plan
+    objective = make_objective("logistic", 0.1)
+    features = np.random.default_rng(0).standard_normal((10, 3))
+    block = make_block(features, "sgd", objective, 0.1)
+    station = Station(3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, lambda call: call())
+    return station, Updates(station, [[5, 5], [10, 10]], lambda: ended.append(True))
+
+
+def test_a_theta_out_of_turn_is_refused() -> None:
+    _, updates = by_hand(Gifts(), [], window=3)
+    updates.begin()
+    # 0, 1 and 2 are under way
+    with pytest.raises(PartyError, match="party 0: it sent theta 1, where 0 is the next"):
+        updates.answer(0, 1, bytes(8))
+    updates.answer(0, 0, bytes(8))
+    with pytest.raises(PartyError, match="party 0: it sent theta 0, where 1 is the next"):
+        updates.answer(0, 0, bytes(8))
+    for number in (1, 2, 3, 4):
+        updates.answer(0, number, bytes(8))
+    # the stretch is over for 0, whose sixth update is not due
+    with pytest.raises(PartyError, match="party 0: it sent theta 5, where 5 is the next and is not due"):
+        updates.answer(0, 5, bytes(8))
+
+
+def test_the_skew_holds_the_fast_dominator_back() -> None:
+    gifts = Gifts()
+    ended: list[bool] = []
+    station, updates = by_hand(gifts, ended, window=4, skew=2)
+
+    def thetas(place: int, *numbers: int) -> list[int]:
+        """What is given after these thetas of a place."""
+        gifts.places.clear()
+        for number in numbers:
+            updates.answer(place, number, np.array([0.1]).tobytes())
+        return sorted(gifts.places)
+
+    updates.begin()
+    # nothing is applied: updates 0, 1 and 2 of each may be under way, although the window is 4
+    assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
+    # 0 runs ahead, 1 has applied nothing
+    assert thetas(0, 0, 1, 2) == []
+    # 1 has applied one: update 3 of both
+    assert thetas(1, 0) == [0, 1]
+    assert thetas(1, 1) == [0, 1]
+    # all five of 0 are sent; they end, and 1 is the only one that is not through
+    assert thetas(0, 3, 4) == []
+    assert thetas(1, 2, 3) == []
+    assert not ended
+    assert thetas(1, 4) == []
+    assert ended == [True]
+    # the next stretch counts from its barrier
+    gifts.places.clear()
+    updates.begin()
+    assert sorted(gifts.places) == [0, 0, 0, 1, 1, 1]
+    assert (station.tally.most_delay, station.tally.applied) == (2, 10)
+
+
+def test_skew_ends_although_slices_differ_by_a_batch_in_every_epoch() -> None:
+    # 9 rows: slices of 5 and 4 rows with batches of one drift apart by one an epoch
+    for algorithm in ALGORITHMS:
+        case = make_case(3, (2, 0), rows=9, batch_size=1, window=3, skew=1, epochs=12, step=0.01, algorithm=algorithm)
+        outcomes = case.run()
+        assert outcomes[0].counters["updates"] == 12 * 9
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem", "step", "weight"),
+    [
+        ("svrg", "logistic", 0.3, 0.1),
+        ("saga", "nonconvex-logistic", 0.4, 0.1),
+        ("saga", "ridge", 0.03, 0.1),
+        ("svrg", "robust", 0.1, 0.0),
+    ],
+)
+def test_three_dominators_with_windows_reach_the_optimum(
+    algorithm: str, problem: str, step: float, weight: float
+) -> None:
+    case = make_case(
+        4,
+        (0, 2, 3),
+        rows=36,
+        columns=6,
+        batch_size=6,
+        window=3,
+        algorithm=algorithm,
+        problem=problem,
+        epochs=80,
+        step=step,
+        weight=weight,
+    )
+    objective = make_objective(problem, weight)
+    if problem == "nonconvex-logistic":
+        case.labels[::3] *= -1  # a model that separates the labels would go very far away
+    weights = case.whole(case.run())
+    assert np.linalg.norm(gradient(case.features, case.labels, objective, weights)) < 1e-4
+    if problem in ("logistic", "ridge"):  # convex: one stationary point
+        _, lowest = minimum(case.features, case.labels, objective)
+        assert value(case.features, case.labels, objective, weights) - lowest < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_threads_within_a_party(kind: str) -> None:
+    case = make_case(
+        4, (0, 2, 3), rows=60, columns=8, batch_size=5, window=2, algorithm="svrg", weight=0.1, step=0.3, epochs=20
+    )
+    make = np.ascontiguousarray if kind == "dense" else sparse.csr_array
+    holdings = [Holding(make(h.features), make(h.test_features), h.labels, h.test_labels) for h in case.holdings]
+    outcomes = run_parties(holdings, case.plan, processes=False, threads=3)[0]
+    objective = make_objective("logistic", 0.1)
+    _, lowest = minimum(case.features, case.labels, objective)
+    assert value(case.features, case.labels, objective, case.whole(outcomes)) - lowest < 1e-5
+    assert all(outcome.counters["updates"] == 20 * 12 for outcome in outcomes)
+
+
+def test_threads_with_one_dominator_change_nothing() -> None:
+    case = make_case(4, (2,), algorithm="saga", masking="two-trees")
+    np.testing.assert_allclose(case.whole(case.run(threads=3)), case.centralised(), rtol=0, atol=1e-9)
+    # rounds have an order of their own
+    case = make_case(4, (2, 1), algorithm="saga", synchronous=True)
+    np.testing.assert_allclose(case.whole(case.run(threads=3)), case.centralised(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_injected_time_is_spent_and_changes_nothing_else(synchronous: bool) -> None:
+    case = make_case(3, (1,), algorithm="svrg", synchronous=synchronous, batch_size=3, epochs=2)
+    outcomes = case.run(injections=[Injection(compute=0.004), None, Injection(compute=0.001)], events=True)
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
+    # 20 updates, one after another: party 0 sleeps 4 ms for each
+    assert all(20 * 0.004 <= outcome.counters["seconds_training"] < 20 * 0.02 for outcome in outcomes)
+
+
+def test_injected_time_occupies_a_worker_a_thread() -> None:
+    case = make_case(3, (0, 1), rows=40, batch_size=2, epochs=1, window=4)
+    one = case.run(injections=[None, None, Injection(compute=0.01)])
+    two = case.run(injections=[None, None, Injection(compute=0.01)], threads=2)
+    assert one[2].counters["seconds_training"] >= 20 * 0.01
+    assert 10 * 0.01 <= two[2].counters["seconds_training"] < 0.8 * one[2].counters["seconds_training"]
+
+
+def test_a_straggler_in_rounds() -> None:
+    case = make_case(4, (0, 1, 2), rows=31, batch_size=2, synchronous=True, algorithm="saga")
+    outcomes = case.run(injections=[Injection(compute=0.001), None, Injection(compute=0.003), None], threads=3)
+    np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)

@@ -1,0 +1,81 @@
+"""Each frame once, against a model that remembers everything."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clients.vertical.frames import FrameError
+from clients.vertical.replay import ReplayGuard
+
+
+def accepts(guard: ReplayGuard, kind: int, active: int, update: int) -> bool:
+    try:
+        guard.accept(kind, active, update)
+    except FrameError:
+        return False
+    return True
+
+
+@given(
+    st.integers(1, 70),
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), st.integers(0, 150)), max_size=200),
+)
+def test_it_accepts_what_is_new_and_not_too_old(width: int, frames: list[tuple[int, int, int]]) -> None:
+    guard = ReplayGuard(width)
+    seen: set[tuple[int, int, int]] = set()
+    highest: dict[tuple[int, int], int] = {}
+    for kind, active, update in frames:
+        top = highest.get((kind, active), update)
+        fresh = (kind, active, update) not in seen and update > top - width
+        assert accepts(guard, kind, active, update) is fresh
+        if fresh:
+            seen.add((kind, active, update))
+            highest[kind, active] = max(top, update)
+
+
+def test_a_long_run_keeps_no_more_than_its_width() -> None:
+    guard = ReplayGuard(64)
+    for update in range(100_000):
+        guard.accept(1, 0, update)
+    [(top, bits)] = guard._windows.values()
+    assert top == 99_999
+    assert bits == 2**64 - 1
+
+
+def test_a_jump_to_the_last_update_costs_nothing() -> None:
+    guard = ReplayGuard(64)
+    guard.accept(1, 0, 0)
+    tracemalloc.start()
+    guard.accept(1, 0, 2**32 - 1)
+    assert tracemalloc.get_traced_memory()[1] < 10_000
+    tracemalloc.stop()
+    assert not accepts(guard, 1, 0, 0)
+    assert accepts(guard, 1, 0, 2**32 - 2)
+
+
+def test_one_sender_cannot_open_streams_without_end() -> None:
+    guard = ReplayGuard(streams=3)
+    for active in range(3):
+        guard.accept(1, active, 0)
+    with pytest.raises(FrameError, match="more than 3 pairs"):
+        guard.accept(1, 3, 0)
+    guard.accept(1, 2, 1)
+
+
+def test_the_words_say_which_frame() -> None:
+    guard = ReplayGuard(2)
+    guard.accept(7, 4, 9)
+    with pytest.raises(FrameError, match=r"kind 7, active 4, update 9\) came a second time"):
+        guard.accept(7, 4, 9)
+    with pytest.raises(FrameError, match=r"update 7\) is more than 2 updates old"):
+        guard.accept(7, 4, 7)
+
+
+@pytest.mark.parametrize("arguments", [(0, 1), (1, 0)])
+def test_empty_windows_are_refused(arguments: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        ReplayGuard(*arguments)

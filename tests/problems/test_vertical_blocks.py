@@ -1,0 +1,308 @@
+"""Blocks of columns against the textbook updates on dense arrays: every algorithm, problem and kind of block."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import sparse
+
+from problems.vertical import ALGORITHMS, PROBLEMS, Block, make_block, make_objective
+from problems.vertical.blocks import DenseBlock
+
+Array = NDArray[np.float64]
+
+HAS_NUMBA = importlib.util.find_spec("numba") is not None
+KINDS = ["dense", "numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing"))]
+
+
+class Textbook:
+    """SGD, SVRG and SAGA on a dense array, written as in the paper, one column loop at a time."""
+
+    def __init__(self, x: Array, algorithm: str, problem: str, weight: float, step: float) -> None:
+        self.x, self.algorithm, self.problem, self.weight, self.step = x, algorithm, problem, weight, step
+        self.n, self.d = x.shape
+        self.w = np.zeros(self.d)
+
+    def remember(self, theta: Array) -> None:
+        self.old = theta.copy()
+        self.mean = sum((self.x[i] * theta[i] for i in range(self.n)), np.zeros(self.d)) / self.n
+
+    def decay(self) -> Array:
+        if self.problem == "nonconvex-logistic":
+            return self.weight * self.w / (1 + self.w**2) ** 2
+        return self.weight * self.w
+
+    def apply(self, rows: Array, theta: Array) -> None:
+        direction = self.decay()
+        for i, slope in zip(rows, theta, strict=True):
+            reference = 0.0 if self.algorithm == "sgd" else self.old[i]
+            direction = direction + self.x[i] * (slope - reference) / len(rows)
+        if self.algorithm != "sgd":
+            direction = direction + self.mean
+        self.w = self.w - self.step * direction
+        if self.algorithm == "saga":
+            for i, slope in zip(rows, theta, strict=True):
+                self.mean = self.mean + self.x[i] * (slope - self.old[i]) / self.n
+                self.old[i] = slope
+
+
+def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
+    """(n, d) mostly zeros, with an empty row and an empty column now and then."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, columns)) * (rng.random((rows, columns)) < density)
+
+
+def block_of(x: Array, kind: str, algorithm: str, problem: str, weight: float, step: float) -> Block:
+    objective = make_objective(problem, weight)
+    if kind == "dense":
+        return make_block(x, algorithm, objective, step)
+    return make_block(sparse.csr_array(x), algorithm, objective, step, kernels=kind)
+
+
+def close(got: Array, expected: Array, tolerance: float = 1e-12) -> None:
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    algorithm=st.sampled_from(ALGORITHMS),
+    problem=st.sampled_from(PROBLEMS),
+    weight=st.sampled_from([0.0, 1e-4, 0.05, 2.0]),
+    step=st.sampled_from([0.01, 0.2, 0.7]),
+    rows=st.integers(1, 12),
+    columns=st.integers(1, 30),
+    seed=st.integers(0, 2**20),
+    actions=st.lists(st.sampled_from(["apply"] * 6 + ["partials", "all", "step", "remember", "set"]), max_size=40),
+)
+def test_any_course_of_updates_is_the_textbooks(
+    kind: str,
+    algorithm: str,
+    problem: str,
+    weight: float,
+    step: float,
+    rows: int,
+    columns: int,
+    seed: int,
+    actions: list[str],
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = features(rows, columns, seed)
+    block, book = block_of(x, kind, algorithm, problem, weight, step), Textbook(x, algorithm, problem, weight, step)
+    start = rng.standard_normal(columns)
+    block.set_weights(start)
+    book.w = start
+    if algorithm != "sgd":
+        theta = rng.standard_normal(rows)
+        block.remember(theta)
+        book.remember(theta)
+    for action in actions:
+        batch = rng.permutation(rows)[: rng.integers(1, rows + 1)]
+        if action == "apply":
+            theta = rng.standard_normal(len(batch))
+            block.apply(batch, theta)
+            book.apply(batch, theta)
+        elif action == "partials":
+            close(block.partials(batch), x[batch] @ book.w)
+        elif action == "all":
+            close(block.partials(), x @ book.w)
+        elif action == "step":
+            book.step *= 0.5
+            block.set_step(book.step)
+            assert block.step == book.step
+        elif action == "set":
+            book.w = rng.standard_normal(columns)
+            block.set_weights(book.w)
+        elif algorithm != "sgd":
+            theta = rng.standard_normal(rows)
+            block.remember(theta)
+            book.remember(theta)
+    if algorithm == "saga":
+        assert block.table is not None
+        np.testing.assert_array_equal(block.table, book.old)
+    else:
+        assert block.table is None
+    penalty = block.penalty()
+    close(block.weights, book.w)
+    assert penalty == pytest.approx(make_objective(problem, weight).penalty(book.w), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_block_is_zero(kind: str) -> None:
+    block = block_of(np.ones((3, 2)), kind, "sgd", "logistic", 0.1, 0.1)
+    assert (block.rows, block.columns, block.algorithm, block.step) == (3, 2, "sgd", 0.1)
+    assert block.partials(np.array([0, 2])).tolist() == [0.0, 0.0]
+    assert block.weights.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("problem", "weight", "step"),
+    [("logistic", 1e-4, 0.1), ("logistic", 6.0, 0.1), ("nonconvex-logistic", 1e-4, 0.1), ("robust", 0.0, 0.3)],
+)
+def test_columns_that_wait_long(kind: str, algorithm: str, problem: str, weight: float, step: float) -> None:
+    """Hundreds of updates go by before some columns are seen again; and rates above 1/2 have their own formula."""
+    rng = np.random.default_rng(5)
+    x = features(40, 100, 5, density=0.03)
+    block, book = block_of(x, kind, algorithm, problem, weight, step), Textbook(x, algorithm, problem, weight, step)
+    start = rng.standard_normal(100)
+    block.set_weights(start)
+    book.w = start
+    theta = 0.1 * rng.standard_normal(40)
+    if algorithm != "sgd":
+        block.remember(theta)
+        book.remember(theta)
+    for turn in range(500):
+        batch = np.array([turn % 39])
+        slope = 0.1 * rng.standard_normal(1)
+        block.apply(batch, slope)
+        book.apply(batch, slope)
+    close(block.partials(np.array([39, 3])), x[[39, 3]] @ book.w, 1e-11)
+    close(block.weights, book.w, 1e-11)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_predictions_of_other_rows(kind: str) -> None:
+    block = block_of(features(6, 5, 0), kind, "sgd", "logistic", 0.1, 0.1)
+    block.set_weights(np.arange(5.0))
+    block.apply(np.array([1, 2]), np.array([0.5, -0.5]))
+    other = features(4, 5, 1, density=0.9)
+    close(block.predict(other if kind == "dense" else sparse.csr_array(other)), other @ block.weights)
+    with pytest.raises(ValueError, match=r"features must be \(k, 5\), got \(4, 3\)"):
+        block.predict(other[:, :3])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_handed_out_is_a_copy(kind: str) -> None:
+    block = block_of(features(6, 5, 0), kind, "saga", "logistic", 0.1, 0.1)
+    theta, start = np.ones(6), np.ones(5)
+    block.remember(theta)
+    block.set_weights(start)
+    theta[:] = start[:] = 7.0
+    assert block.table is not None
+    block.weights[:] = 9.0
+    block.table[:] = 9.0
+    assert block.weights.tolist() == [1.0] * 5
+    assert block.table.tolist() == [1.0] * 6
+    block.apply(np.array([0]), np.array([3.0]))
+    assert theta.tolist() == [7.0] * 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_carries_a_run_over(kind: str) -> None:
+    """Weights and table are all there is to SAGA: a new block with them goes on as the old one."""
+    rng = np.random.default_rng(0)
+    x = features(10, 8, 3, density=0.5)
+    old = block_of(x, kind, "saga", "logistic", 0.01, 0.3)
+    old.remember(rng.standard_normal(10))
+    for turn in range(20):
+        old.apply(np.array([turn % 10, (turn + 3) % 10]), rng.standard_normal(2))
+    new = block_of(x, kind, "saga", "logistic", 0.01, 0.3)
+    new.set_weights(old.weights)
+    assert old.table is not None
+    new.remember(old.table)
+    for block in (old, new):
+        for turn in range(10):
+            block.apply(np.array([turn]), np.array([0.1 * turn]))
+    close(new.weights, old.weights)
+
+
+def test_matrices_of_any_format_are_taken_as_they_are_meant() -> None:
+    dense = np.array([[1.0, 0.0, 2.0], [0.0, 3.0, 0.0]])
+    w = np.array([1.0, 10.0, 100.0])
+    jumbled = sparse.csr_array((np.array([2.0, 0.5, 0.5, 3.0]), np.array([2, 0, 0, 1]), np.array([0, 3, 4])))
+    kinds = [jumbled, sparse.csc_matrix(dense), sparse.coo_array(dense), sparse.csr_matrix(dense.astype(np.float32))]
+    for matrix in kinds:
+        block = make_block(matrix, "sgd", make_objective("logistic"), 0.1, kernels="numpy")
+        block.set_weights(w)
+        assert block.partials(np.array([0, 1])).tolist() == [201.0, 30.0]
+        block.apply(np.array([0]), np.array([1.0]))
+        close(block.weights, w * (1 - 1e-5) - 0.1 * dense[0])
+    assert jumbled.nnz == 4
+    fortran = make_block(np.asfortranarray(dense.astype(np.float32)), "sgd", make_objective("logistic"), 0.1)
+    fortran.set_weights(w)
+    assert fortran.partials().tolist() == [201.0, 30.0]
+    assert isinstance(fortran, DenseBlock)
+    assert fortran._x.flags.c_contiguous
+
+
+def test_slopes_near_the_largest_floats_are_finite() -> None:
+    block = block_of(features(3, 2, 0), "dense", "sgd", "robust", 0.0, 1e-300)
+    block.apply(np.array([0, 1]), np.array([1e200, -1e200]))
+    assert np.isfinite(block.weights).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda b: b.apply(np.array([0, 1]), np.array([1.0])), "theta must be 2 finite numbers, got 1"),
+        (lambda b: b.apply(np.array([0]), np.array([1.0, 2.0])), "theta must be 1 finite numbers, got 2"),
+        (
+            lambda b: b.apply(np.array([0]), np.array([math.nan])),
+            "must be 1 finite numbers, got 1, 1 of them not finite",
+        ),
+        (lambda b: b.apply(np.array([0]), np.array([-math.inf])), "must be 1 finite numbers, got 1, 1 of them not"),
+        (lambda b: b.apply(np.array([0]), np.array([[1.0]])), r"must be 1 finite numbers, got shape \(1, 1\)"),
+        (lambda b: b.apply(np.array([], dtype=int), np.array([])), "theta must be 1 or more finite numbers, got 0"),
+        (lambda b: b.apply(np.array([0, 4]), np.ones(2)), "rows must be 0 to 3, got 0 to 4"),
+        (lambda b: b.apply(np.array([-1, 0]), np.ones(2)), "rows must be 0 to 3, got -1 to 0"),
+        (lambda b: b.partials(np.array([0, 4])), "rows must be 0 to 3, got 0 to 4"),
+        (lambda b: b.partials(np.array([-1, 0])), "rows must be 0 to 3, got -1 to 0"),
+        (lambda b: b.remember(np.ones(3)), "theta must be 4 finite numbers, got 3"),
+        (lambda b: b.remember(np.array([1.0, 2.0, 3.0, math.nan])), "theta must be 4 finite numbers, got 4, 1 of them"),
+        (lambda b: b.set_weights(np.ones(3)), "weights must be 2 finite numbers, got 3"),
+        (lambda b: b.set_weights(np.array([1.0, math.nan])), "weights must be 2 finite numbers, got 2, 1 of them not"),
+        (lambda b: b.set_step(0.0), "step must be > 0 and finite, got 0.0"),
+        (lambda b: b.set_step(math.nan), "step must be > 0 and finite, got nan"),
+    ],
+)
+def test_what_is_refused_changes_nothing(kind: str, act: Callable[[Block], object], message: str) -> None:
+    block, twin = (block_of(np.eye(4)[:, :2], kind, "saga", "logistic", 0.1, 0.1) for _ in range(2))
+    for one in (block, twin):
+        one.remember(np.arange(4.0))
+        one.apply(np.array([1]), np.array([2.0]))
+    with pytest.raises(ValueError, match=message):
+        act(block)
+    assert block.step == 0.1
+    for one in (block, twin):
+        one.apply(np.array([3, 0]), np.array([2.0, -1.0]))
+    np.testing.assert_array_equal(block.weights, twin.weights)
+    np.testing.assert_array_equal(block.table, twin.table)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_svrg_and_saga_must_remember_and_sgd_cannot(kind: str) -> None:
+    for algorithm, what in (("svrg", "a snapshot"), ("saga", "a table")):
+        block = block_of(np.ones((4, 2)), kind, algorithm, "logistic", 0.1, 0.1)
+        assert block.table is None
+        with pytest.raises(ValueError, match=f"{algorithm} needs {what} before its first update: call remember"):
+            block.apply(np.array([0]), np.array([1.0]))
+    with pytest.raises(ValueError, match="sgd remembers no slopes"):
+        block_of(np.ones((4, 2)), kind, "sgd", "logistic", 0.1, 0.1).remember(np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("x", "algorithm", "step", "loops", "message"),
+    [
+        (np.ones((2, 2)), "adam", 0.1, "auto", "algorithm 'adam' is not known; one of: sgd, svrg, saga"),
+        (np.ones((2, 2)), "sgd", -0.1, "auto", "step must be > 0 and finite, got -0.1"),
+        (np.ones((2, 2)), "sgd", math.inf, "auto", "step must be > 0 and finite, got inf"),
+        (np.ones(2), "sgd", 0.1, "auto", r"features must be \(n, d\), got \(2,\)"),
+        (np.ones((2, 0)), "sgd", 0.1, "auto", "needs rows and columns, got 2 x 0"),
+        (np.array([[1.0, math.nan]]), "sgd", 0.1, "auto", "features must be finite, 1 are not"),
+        (sparse.csr_array(np.array([[1.0, math.inf]])), "sgd", 0.1, "auto", "features must be finite, 1 are not"),
+        (sparse.csr_array(np.ones((2, 2))), "sgd", 0.1, "cuda", "kernels 'cuda' are not known; one of: auto, numba"),
+        (sparse.coo_array(np.ones(2)), "sgd", 0.1, "auto", r"features must be \(n, d\), got \(2,\)"),
+    ],
+)
+def test_bad_blocks_are_named(x: Array, algorithm: str, step: float, loops: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_block(x, algorithm, make_objective("logistic"), step, kernels=loops)

@@ -1,0 +1,131 @@
+"""The loops of sparse blocks: updates put off, numba and NumPy alike, compiled before they are needed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from problems.vertical import ALGORITHMS, Schedule, kernels, make_block, make_objective
+from problems.vertical.kernels import Lazy, NumpyKernels, load_kernels
+from problems.vertical.sparse_blocks import SparseBlock
+
+HAS_NUMBA = importlib.util.find_spec("numba") is not None
+KINDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing"))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(
+    rate=st.floats(-7.0, -2.5).map(lambda exponent: 10.0**exponent),
+    reach=st.floats(-8.0, -2.5).map(lambda exponent: 10.0**exponent),
+    count=st.sampled_from([1, 7, 8, 30, 400, 1500]),
+    seed=st.integers(0, 2**20),
+)
+@example(rate=1e-4, reach=3.8e-3, count=400, seed=0)
+@example(rate=1e-4, reach=1e-6, count=400, seed=1)
+@example(rate=1e-6, reach=3.8e-3, count=400, seed=2)
+def test_put_off_drifts_of_the_nonconvex_problem(kind: str, rate: float, reach: float, count: int, seed: int) -> None:
+    """Columns of all sizes, k drifts at once against k drifts one by one in a longer float."""
+    rng = np.random.default_rng(seed)
+    w = np.concatenate([rng.uniform(-3, 3, 12), 10.0 ** rng.uniform(-9, 2, 7), [0.0]])
+    mean = np.concatenate([[0.0], reach * rng.uniform(-1, 1, 18), [0.0]])
+    settled = np.zeros(20, dtype=np.int64)
+    step, weight = 0.25, 4.0 * rate
+    exact, largest = w.astype(np.longdouble), np.abs(w)
+    for _ in range(count):
+        exact -= np.longdouble(step) * (mean + weight * exact / (1 + exact**2) ** 2)
+        largest = np.maximum(largest, np.abs(exact).astype(float))
+    got = w.copy()
+    load_kernels(kind).settle(Lazy(got, settled, mean, count, step, weight, False))
+    assert (settled == count).all()
+    error = np.abs(got - exact).astype(float)
+    # 2e-14 of following the flow, 1e-16 a step of walking
+    assert (error <= (4e-14 + 2e-16 * count) * largest + 1e-300).all(), (error / largest.clip(1e-300)).max()
+
+
+def test_numpy_and_numba_agree_on_many_columns() -> None:
+    pytest.importorskip("numba")
+    rng = np.random.default_rng(1)
+    x = sparse.random_array((200, 5000), density=0.004, rng=rng, format="csr")
+    for index_type in (np.int32, np.int64):
+        x.indices, x.indptr = x.indices.astype(index_type), x.indptr.astype(index_type)
+        for algorithm in ALGORITHMS:
+            blocks = [make_block(x, algorithm, make_objective("logistic"), 0.5, kernels=k) for k in ("numpy", "numba")]
+            theta = rng.standard_normal(200)
+            for block in blocks:
+                if algorithm != "sgd":
+                    block.remember(theta)
+                for turn in range(30):
+                    rows = np.arange(turn, turn + 40)
+                    block.apply(rows, block.partials(rows) - theta[rows])
+            np.testing.assert_allclose(blocks[0].weights, blocks[1].weights, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+def test_no_update_waits_for_the_compiler(algorithm: str, index_type: type) -> None:
+    """Read-only rows of a schedule, slopes out of a message's bytes, whole weights: all meet code that is there."""
+    compiled = pytest.importorskip("problems.vertical.compiled")
+    x = sparse.csr_array(np.eye(4))
+    x.indices, x.indptr = x.indices.astype(index_type), x.indptr.astype(index_type)
+    make_block(x, algorithm, make_objective("ridge", 1.0), 1.0, kernels="numba")
+    functions = [compiled._partials, compiled._apply, compiled._settle]
+    before = [len(function.signatures) for function in functions]
+    block = make_block(x, algorithm, make_objective("ridge", 1), 1, kernels="numba")
+    rows = Schedule(4, 1, 2, 0).batches(0, 0)[0]
+    if algorithm != "sgd":
+        block.remember(np.frombuffer(np.ones(4).tobytes()))
+    for chosen in (rows, np.arange(4)[::2], np.array([1, 2], dtype=np.int32)):
+        block.partials(chosen)
+        block.apply(chosen, np.frombuffer(np.ones(2).tobytes()))
+        block.apply(chosen, np.ones(4)[::2])
+        block.penalty()
+    assert [len(function.signatures) for function in functions] == before
+
+
+def test_a_block_is_compiled_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = set()
+
+    class Watched(NumpyKernels):
+        def __getattribute__(self, name: str) -> object:
+            called.add(name)
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr("problems.vertical.sparse_blocks.load_kernels", lambda name: Watched())
+    make_block(sparse.csr_array(np.eye(2)), "sgd", make_objective("logistic"), 0.1)
+    assert called >= {"partials", "apply", "settle"}
+
+
+def test_numpy_and_numba_draw_the_same_lines() -> None:
+    compiled = pytest.importorskip("problems.vertical.compiled")
+    for name in ("MAX_RATE", "MAX_REACH", "PIECE", "WORTH", "MAX_SLOPE"):
+        assert getattr(compiled, name) == getattr(kernels, name)
+    slopes = np.linspace(0, 2, 20_001) / (1 + np.linspace(0, 2, 20_001) ** 2) ** 2
+    assert slopes.max() <= kernels.MAX_SLOPE < slopes.max() + 1e-4
+
+
+def test_an_update_touches_only_the_columns_of_its_rows() -> None:
+    """The cost of an update is its rows' entries: nothing of size d is written but by settling."""
+    x = sparse.csr_array(([1.0, 2.0], [3, 5], [0, 2, 2]), shape=(2, 1000))
+    for loops in ("numpy", "auto"):
+        block = make_block(x, "svrg", make_objective("logistic", 0.1), 0.1, kernels=loops)
+        assert isinstance(block, SparseBlock)
+        block.set_weights(np.ones(1000))
+        block.remember(np.array([1.0, 1.0]))
+        block.apply(np.array([0]), np.array([2.0]))
+        assert np.flatnonzero(block._w != 1.0).tolist() == [3, 5]
+        assert (block.weights != 1.0).all()
+
+
+def test_without_numba_auto_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    x = sparse.csr_array(np.ones((2, 2)))
+    block = make_block(x, "sgd", make_objective("logistic"), 0.1)
+    assert isinstance(block, SparseBlock)
+    assert isinstance(block._kernels, NumpyKernels)
+    with pytest.raises(ImportError, match="kernels 'numba' need the package numba: install it, or choose 'numpy'"):
+        make_block(x, "sgd", make_objective("logistic"), 0.1, kernels="numba")

@@ -1,0 +1,171 @@
+"""The problems of VFB2: plain formulas, differences of values, and the correction for flipped labels."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from problems.vertical import PROBLEMS, Objective, corrected, make_objective
+
+Array = NDArray[np.float64]
+
+LOSSES: dict[str, Callable[[float, float], float]] = {
+    "logistic": lambda z, y: math.log(1.0 + math.exp(-y * z)),
+    "nonconvex-logistic": lambda z, y: math.log(1.0 + math.exp(-y * z)),
+    "ridge": lambda z, y: (z - y) ** 2,
+    "robust": lambda z, y: math.log((y - z) ** 2 / 2 + 1),
+}
+PENALTIES: dict[str, Callable[[float], float]] = {
+    "logistic": lambda w: w**2 / 2,
+    "nonconvex-logistic": lambda w: w**2 / (1 + w**2) / 2,
+    "ridge": lambda w: w**2 / 2,
+    "robust": lambda w: w**2 / 2,
+}
+
+
+def pairs(name: str, seed: int = 0) -> tuple[Array, Array]:
+    """(k,) predictions and labels of the problem's kind."""
+    rng = np.random.default_rng(seed)
+    z = 3.0 * rng.standard_normal(40)
+    return z, np.sign(rng.standard_normal(40)) if "logistic" in name else rng.standard_normal(40)
+
+
+def difference(function: Callable[[Array], Array], at: Array) -> Array:
+    """The derivative by central differences, good to about 1e-9."""
+    h = 1e-5
+    return (function(at + h) - function(at - h)) / (2 * h)
+
+
+def test_the_names() -> None:
+    assert PROBLEMS == ("logistic", "nonconvex-logistic", "ridge", "robust")
+    assert [make_objective(name).classification for name in PROBLEMS] == [True, True, False, False]
+    assert [make_objective(name).weight for name in PROBLEMS] == [1e-4, 1e-4, 1e-4, 0.0]
+    assert [make_objective(name).curvature_bound for name in PROBLEMS] == [0.25, 0.25, 2.0, 1.0]
+    assert [make_objective(name, 0.1).linear_decay for name in PROBLEMS] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_losses_and_penalty_are_the_papers(name: str) -> None:
+    z, y = pairs(name)
+    objective = make_objective(name, 0.3)
+    expected = [LOSSES[name](a, b) for a, b in zip(z, y, strict=True)]
+    np.testing.assert_allclose(objective.losses(z, y), expected, rtol=1e-13, atol=1e-15)
+    assert objective.penalty(z) == pytest.approx(0.3 * sum(map(PENALTIES[name], z)), rel=1e-13)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_slopes_and_curvatures_are_derivatives(name: str) -> None:
+    z, y = pairs(name)
+    objective = make_objective(name, 0.3)
+    np.testing.assert_allclose(objective.slopes(z, y), difference(lambda a: objective.losses(a, y), z), atol=1e-8)
+    np.testing.assert_allclose(objective.curvatures(z, y), difference(lambda a: objective.slopes(a, y), z), atol=1e-8)
+    each = np.vectorize(lambda w: 0.3 * PENALTIES[name](w))
+    np.testing.assert_allclose(objective.penalty_slope(z), difference(each, z), atol=1e-8)
+    np.testing.assert_allclose(objective.penalty_curvature(z), difference(objective.penalty_slope, z), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_the_curvature_bound_is_the_supremum(name: str) -> None:
+    z = np.linspace(-8.0, 8.0, 1601)
+    objective = make_objective(name)
+    seen = objective.curvatures(z, np.ones(len(z)))
+    assert seen.max() <= objective.curvature_bound * (1 + 1e-15)
+    assert seen.max() == pytest.approx(objective.curvature_bound, rel=1e-12)
+    assert (seen.min() < 0) == (name == "robust")
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_a_weight_of_zero_costs_nothing(name: str) -> None:
+    objective = make_objective(name, 0.0)
+    w = np.array([0.0, -2.0, 3.0])
+    assert objective.penalty(w) == 0.0
+    assert not objective.penalty_slope(w).any()
+    assert not objective.penalty_curvature(w).any()
+    assert objective.linear_decay
+
+
+def test_large_predictions_do_not_overflow() -> None:
+    objective = make_objective("logistic")
+    z, y = np.array([-1e4, 1e4, -1e4, 1e4]), np.array([1.0, 1.0, -1.0, -1.0])
+    assert objective.losses(z, y).tolist() == [1e4, 0.0, 0.0, 1e4]
+    assert objective.slopes(z, y).tolist() == [-1.0, 0.0, 0.0, 1.0]
+    assert objective.curvatures(z, y).tolist() == [0.0] * 4
+
+
+@given(epsilon=st.floats(0.05, 20.0), name=st.sampled_from(PROBLEMS[:2]), seed=st.integers(0, 99))
+def test_the_correction_is_the_formula_and_unbiased(epsilon: float, name: str, seed: int) -> None:
+    z, y = pairs(name, seed)
+    plain = make_objective(name, 0.2)
+    fixed = corrected(plain, epsilon)
+    r = 1.0 / (1.0 + math.exp(epsilon))
+    scale = 1.0 / (1.0 - 2.0 * r)
+    for got, of in ((fixed.losses, plain.losses), (fixed.slopes, plain.slopes), (fixed.curvatures, plain.curvatures)):
+        formula = ((1 - r) * of(z, y) - r * of(z, -y)) * scale
+        np.testing.assert_allclose(got(z, y), formula, rtol=1e-9, atol=1e-12 * scale)
+        mean = (1 - r) * got(z, y) + r * got(z, -y)
+        np.testing.assert_allclose(mean, of(z, y), rtol=1e-9, atol=1e-12 * scale)
+    assert (fixed.penalty(z), fixed.curvature_bound) == (plain.penalty(z), 0.25)
+    assert fixed.linear_decay == plain.linear_decay
+    fixed.check_labels(y)
+
+
+def test_much_privacy_budget_corrects_nothing() -> None:
+    plain = make_objective("logistic")
+    assert corrected(plain, math.inf) == plain
+    assert corrected(plain, 1e5) == plain
+    assert corrected(plain, 1.0) != plain
+
+
+def test_an_objective_survives_pickling() -> None:
+    objective = corrected(make_objective("nonconvex-logistic", 0.01), 2.0)
+    copy = pickle.loads(pickle.dumps(objective))
+    assert copy == objective
+    z, y = pairs("logistic")
+    np.testing.assert_array_equal(copy.slopes(z, y), objective.slopes(z, y))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_objective("hinge"), "problem 'hinge' is not known; one of: logistic, nonconvex-logistic, ridge"),
+        (lambda: make_objective("ridge", -1e-9), "weight of the regulariser must be >= 0 and finite, got -1e-09"),
+        (lambda: make_objective("ridge", math.nan), "must be >= 0 and finite, got nan"),
+        (lambda: make_objective("ridge", math.inf), "must be >= 0 and finite, got inf"),
+        (lambda: Objective("logistic", 0.0, -0.1), "tilt must be >= 0 and finite, got -0.1"),
+        (lambda: Objective("ridge", 0.0, 0.1), "'ridge' has no two classes"),
+        (lambda: corrected(make_objective("robust"), 1.0), "'robust' has no two classes"),
+        (lambda: corrected(make_objective("logistic"), 0.0), "epsilon must be > 0, got 0.0"),
+        (lambda: corrected(make_objective("logistic"), math.nan), "epsilon must be > 0, got nan"),
+        (lambda: corrected(corrected(make_objective("logistic"), 1.0), 1.0), "is corrected already"),
+    ],
+)
+def test_bad_settings_are_named(make: Callable[[], Objective], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "message"),
+    [
+        ("logistic", [0.0, 1.0, -1.0], "labels of problem 'logistic' must be -1 or \\+1, got 0.0"),
+        ("nonconvex-logistic", [1.0, 2.0], "must be -1 or \\+1, got 2.0"),
+        ("ridge", [1.0, math.nan], "1 of 2 labels are not finite"),
+        ("logistic", [1.0, math.inf], "1 of 2 labels are not finite"),
+        ("robust", [[1.0]], "labels must be \\(n,\\), got shape \\(1, 1\\)"),
+    ],
+)
+def test_labels_that_do_not_fit(name: str, labels: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_objective(name).check_labels(np.array(labels))
+
+
+def test_labels_that_fit() -> None:
+    make_objective("logistic").check_labels(np.array([1.0, -1.0]))
+    make_objective("ridge").check_labels(np.array([0.3, -7.0]))

@@ -1,0 +1,288 @@
+"""Training in one place against loops written here, minima against scikit-learn and SciPy, steps against simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import optimize, sparse
+from sklearn.linear_model import LogisticRegression
+
+from problems.randomness import stream
+from problems.vertical import ALGORITHMS, PROBLEMS, Objective, make_objective
+from problems.vertical.solvers import (
+    gradient,
+    largest_eigenvalue,
+    largest_step,
+    minimum,
+    smoothness,
+    trace,
+    train,
+    value,
+)
+
+Array = NDArray[np.float64]
+
+
+def data(problem: str, rows: int = 60, columns: int = 7, seed: int = 0) -> tuple[Array, Array]:
+    """(n, d) features and (n,) labels of the problem's kind."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((rows, columns)) * np.linspace(0.4, 1.4, columns)
+    y = x @ rng.standard_normal(columns) + rng.standard_normal(rows)
+    return x, np.where(y > 0, 1.0, -1.0) if "logistic" in problem else y
+
+
+def slope(problem: str, z: float, y: float) -> float:
+    if "logistic" in problem:
+        return -y / (1.0 + math.exp(y * z))
+    return 2.0 * (z - y) if problem == "ridge" else (z - y) / ((z - y) ** 2 / 2 + 1)
+
+
+def decay(problem: str, weight: float, w: Array) -> Array:
+    return weight * w / (1 + w**2) ** 2 if problem == "nonconvex-logistic" else weight * w
+
+
+def plain(
+    x: Array, y: Array, problem: str, weight: float, algorithm: str, step: float, epochs: int, size: int, active: int
+) -> Array:
+    """Synchronous rounds of `active` slices, every update written out row by row."""
+    n, w = len(y), np.zeros(x.shape[1])
+    old, mean = np.zeros(n), np.zeros(x.shape[1])
+    for epoch in range(epochs):
+        if algorithm == "svrg" or (algorithm == "saga" and epoch == 0):
+            old = np.array([slope(problem, float(x[i] @ w), y[i]) for i in range(n)])
+            mean = x.T @ old / n
+        order = stream(4, "vertical batches", epoch).permutation(n)
+        parts = np.array_split(order, active)
+        for turn in range(n):
+            batches = [part[turn * size : (turn + 1) * size] for part in parts if turn * size < len(part)]
+            here = w.copy()
+            for rows in batches:
+                direction = decay(problem, weight, w) + mean
+                theta = {i: slope(problem, float(x[i] @ here), y[i]) for i in rows}
+                for i in rows:
+                    direction = direction + x[i] * (theta[i] - old[i]) / len(rows)
+                w = w - step * direction
+                if algorithm == "saga":
+                    for i in rows:
+                        mean = mean + x[i] * (theta[i] - old[i]) / n
+                        old[i] = theta[i]
+    return w
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("active", "size"), [(1, 1), (1, 8), (7, 4), (4, 60)])
+def test_training_is_the_plain_loop(problem: str, algorithm: str, active: int, size: int) -> None:
+    x, y = data(problem)
+    expected = plain(x, y, problem, 0.01, algorithm, 0.05, 3, size, active)
+    settings = {"step": 0.05, "epochs": 3, "batch_size": size, "seed": 4, "active": active}
+    objective = make_objective(problem, 0.01)
+    for features in (x, sparse.csr_array(x)):
+        w = train(features, y, objective, algorithm, **settings)
+        np.testing.assert_allclose(w, expected, rtol=1e-11, atol=1e-12)
+
+
+def test_taking_turns_is_one_long_list_of_batches() -> None:
+    """Without rounds, two slices are walked in turn, each update at the point that the one before it left."""
+    x, y = data("ridge", rows=11)
+    objective = make_objective("ridge", 0.1)
+    w = np.zeros(7)
+    for epoch in range(2):
+        first, second = np.array_split(stream(0, "vertical batches", epoch).permutation(11), 2)
+        for rows in (first[:4], second[:4], first[4:], second[4:]):
+            w = w - 0.02 * (x[rows].T @ (2 * (x[rows] @ w - y[rows])) / len(rows) + 0.1 * w)
+    settings = {"step": 0.02, "epochs": 2, "batch_size": 4, "seed": 0, "active": 2}
+    got = train(x, y, objective, "sgd", synchronous=False, **settings)
+    np.testing.assert_allclose(got, w, rtol=1e-13)
+    assert np.abs(train(x, y, objective, "sgd", **settings) - w).max() > 1e-4
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_frozen_columns_keep_their_weights_and_still_count(algorithm: str) -> None:
+    x, y = data("ridge")
+    start = np.linspace(-1.0, 1.0, 7)
+    objective = make_objective("ridge", 0.01)
+    settings = {"step": 0.02, "epochs": 4, "batch_size": 5, "seed": 1}
+    frozen = np.array([6, 1])
+    for features in (x, sparse.csr_array(x)):
+        w = train(features, y, objective, algorithm, weights=start, frozen_columns=frozen, **settings)
+        assert w[frozen].tolist() == start[frozen].tolist()
+        free = [0, 2, 3, 4, 5]
+        rest = train(
+            x[:, free], y - x[:, frozen] @ start[frozen], objective, algorithm, weights=start[free], **settings
+        )
+        np.testing.assert_allclose(w[free], rest, rtol=1e-11, atol=1e-12)
+    assert start.tolist() == np.linspace(-1.0, 1.0, 7).tolist()
+
+
+def test_a_trace_sees_the_values_of_shorter_runs() -> None:
+    x, y = data("logistic")
+    objective = make_objective("logistic", 0.1)
+    settings = {"step": 0.1, "batch_size": 8, "seed": 0}
+    seen = trace(x, y, objective, "saga", epochs=5, every=2, **settings)
+    assert [epoch for epoch, _ in seen.objective] == [0, 2, 4, 5]
+    for epoch, found in seen.objective:
+        w = train(x, y, objective, "saga", epochs=epoch, **settings)
+        direct = np.mean([math.log1p(math.exp(-b * float(a @ w))) for a, b in zip(x, y, strict=True)]) + 0.05 * w @ w
+        assert found == pytest.approx(direct, rel=1e-12)
+    np.testing.assert_allclose(seen.weights, train(x, y, objective, "saga", epochs=5, **settings), rtol=1e-13)
+
+
+@pytest.mark.parametrize(("algorithm", "reaches"), [("sgd", False), ("svrg", True), ("saga", True)])
+def test_variance_reduction_reaches_the_minimum(algorithm: str, reaches: bool) -> None:
+    x, y = data("logistic", rows=200)
+    objective = make_objective("logistic", 0.01)
+    best = minimum(x, y, objective)[1]
+    step = 1.0 / smoothness(x, objective) / 3
+    w = train(x, y, objective, algorithm, step=step, epochs=150, batch_size=5, seed=0)
+    assert (value(x, y, objective, w) - best < 1e-12) == reaches
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_gradient_is_the_derivative_of_the_value(problem: str) -> None:
+    x, y = data(problem)
+    objective, w = make_objective(problem, 0.3), np.linspace(-1, 1, 7)
+    for features in (x, sparse.csr_array(x)):
+        numeric = optimize.approx_fprime(w, lambda at: value(features, y, objective, at), 1e-7)  # noqa: B023
+        np.testing.assert_allclose(gradient(features, y, objective, w), numeric, atol=1e-5)
+
+
+def test_the_minimum_of_ridge_solves_the_normal_equations() -> None:
+    x, y = data("ridge")
+    w, f = minimum(x, y, make_objective("ridge", 0.2))
+    solution = np.linalg.solve(2 * x.T @ x / 60 + 0.2 * np.eye(7), 2 * x.T @ y / 60)
+    np.testing.assert_allclose(w, solution, rtol=1e-10)
+    assert f == pytest.approx(float(np.mean((x @ solution - y) ** 2)) + 0.1 * float(solution @ solution), rel=1e-13)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
+def test_the_minimum_of_logistic_is_scikit_learns(kind: Callable[[Array], Array]) -> None:
+    x, y = data("logistic", rows=300)
+    weight = 1e-3
+    w, _ = minimum(kind(x), y, make_objective("logistic", weight))
+    reference = LogisticRegression(C=1 / (300 * weight), fit_intercept=False, solver="newton-cholesky", tol=1e-12)
+    np.testing.assert_allclose(w, reference.fit(x, y).coef_[0], rtol=1e-6)
+    assert np.linalg.norm(gradient(x, y, make_objective("logistic", weight), w)) < 1e-10
+
+
+@pytest.mark.parametrize("problem", ["nonconvex-logistic", "robust"])
+def test_a_stationary_point_of_what_is_not_convex(problem: str) -> None:
+    x, y = data(problem, rows=100)
+    x, y = x, y + (5.0 * (np.arange(100) % 3 == 0) if problem == "robust" else 0.0)
+    objective = make_objective(problem, 0.05)
+    w, f = minimum(x, y, objective)
+    assert np.linalg.norm(gradient(x, y, objective, w)) < 1e-9
+    assert f < value(x, y, objective, np.zeros(7))
+    found = optimize.minimize(lambda at: value(x, y, objective, at), w, tol=1e-9)
+    assert found.fun == pytest.approx(f, abs=1e-9)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_many_columns_go_by_conjugate_gradients(problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = data(problem, rows=100, columns=20)
+    objective = make_objective(problem, 0.01)
+    few = minimum(x, y, objective)
+    monkeypatch.setattr("problems.vertical.minimum._DENSE_COLUMNS", 10)
+    monkeypatch.setattr("problems.vertical.minimum._factored", None)
+    many = minimum(sparse.csr_array(x), y, objective)
+    assert many[1] == pytest.approx(few[1], rel=1e-12)
+    np.testing.assert_allclose(many[0], few[0], rtol=1e-6, atol=1e-8)
+
+
+def test_a_thousand_columns_and_more() -> None:
+    rng = np.random.default_rng(0)
+    x = sparse.random_array((300, 3000), density=0.01, rng=rng, format="csr")
+    y = np.sign(rng.standard_normal(300))
+    objective = make_objective("logistic")
+    w, _ = minimum(x, y, objective)
+    assert np.linalg.norm(gradient(x, y, objective, w)) <= 1e-10
+
+
+def test_no_minimum_is_an_error() -> None:
+    x = np.array([[1.0], [-1.0]])
+    with pytest.raises(RuntimeError, match="the norm of the gradient is .*: no minimum found"):
+        minimum(x, np.array([1.0, -1.0]), make_objective("logistic", 0.0), tolerance=1e-300)
+
+
+@given(seed=st.integers(0, 50), size=st.integers(1, 12))
+def test_the_largest_eigenvalue(seed: int, size: int) -> None:
+    root = np.random.default_rng(seed).standard_normal((size + 3, size))
+    matrix = root.T @ root
+    found = largest_eigenvalue(lambda v: matrix @ v, size, iterations=20_000, tolerance=1e-9)
+    assert found == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-7)
+
+
+def test_the_eigenvalue_of_zero_is_zero() -> None:
+    assert largest_eigenvalue(lambda v: 0.0 * v, 3) == 0.0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_smoothness_bounds_the_hessian(problem: str) -> None:
+    x, y = data(problem)
+    objective = make_objective(problem, 0.3)
+    bound = smoothness(x, objective)
+    assert smoothness(sparse.csr_array(x), objective) == pytest.approx(bound, rel=1e-12)
+    for w in np.random.default_rng(0).standard_normal((20, 7)):
+        hessian = x.T @ (objective.curvatures(x @ w, y)[:, None] * x) / 60 + np.diag(objective.penalty_curvature(w))
+        assert np.linalg.eigvalsh(hessian)[-1] <= bound * (1 + 1e-6)
+    if problem == "ridge":
+        assert bound == pytest.approx(np.linalg.eigvalsh(2 * x.T @ x / 60)[-1] + 0.3, rel=1e-6)
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5, 20])
+def test_the_largest_step_is_where_delayed_descent_turns(delay: int) -> None:
+    """w_{t+1} = w_t - gamma h w_{t-tau}: a hundredth below the bound it dies out, a hundredth above it grows."""
+    eigenvalue = 3.7
+
+    def radius(gamma: float) -> float:
+        roots = np.roots(
+            [1.0, -1.0, *[0.0] * (delay - 1), gamma * eigenvalue] if delay else [1.0, gamma * eigenvalue - 1]
+        )
+        return float(np.abs(roots).max())
+
+    bound = largest_step(eigenvalue, delay)
+    assert radius(0.99 * bound) < 1.0 < radius(1.01 * bound)
+    if delay == 0:
+        assert bound == pytest.approx(2 / eigenvalue, rel=1e-14)
+
+
+def _train(objective: Objective | None = None, labels: Array | None = None, **changes: object) -> object:
+    x, y = data("logistic")
+    settings: dict[str, object] = {"step": 0.1, "epochs": 1, "batch_size": 4, "seed": 0, **changes}
+    return train(x, y if labels is None else labels, objective or make_objective("logistic"), "sgd", **settings)
+
+
+def _trace_every(every: int) -> object:
+    x, y = data("ridge")
+    return trace(x, y, make_objective("ridge"), "sgd", step=0.1, epochs=1, batch_size=1, seed=0, every=every)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: _train(labels=np.ones(3)), "60 rows of features but 3 labels"),
+        (lambda: _train(labels=np.zeros(60)), "labels of problem 'logistic' must be -1 or"),
+        (lambda: _train(weights=np.ones(6)), r"weights must be \(7,\), got \(6,\)"),
+        (lambda: _train(epochs=-1), "epochs must be 0 or more, got -1"),
+        (lambda: _train(frozen_columns=np.array([7])), "frozen_columns must be 0 to 6, got 7 to 7"),
+        (lambda: _train(frozen_columns=np.arange(7)), "all 7 columns are frozen: nothing to train"),
+        (lambda: _train(active=61), "active parties must be 1 to 60"),
+        (lambda: _trace_every(0), "every must be 1 or more epochs, got 0"),
+        (lambda: minimum(*data("ridge"), make_objective("ridge"), tolerance=0.0), "tolerance must be > 0, got 0.0"),
+        (lambda: minimum(data("ridge")[0], np.ones(2), make_objective("ridge")), "60 rows of features but 2 labels"),
+        (lambda: minimum(*data("ridge"), make_objective("logistic")), "labels of problem 'logistic' must be -1 or"),
+        (lambda: largest_step(0.0, 1), "the eigenvalue must be > 0 and finite, got 0.0"),
+        (lambda: largest_step(1.0, -1), "the delay must be 0 or more, got -1"),
+        (lambda: largest_eigenvalue(lambda v: v, 0), "size and iterations must be 1 or more, tolerance >= 0, got 0"),
+        (lambda: largest_eigenvalue(lambda v: v * math.nan, 2), "product with the matrix is not finite, nan"),
+    ],
+)
+def test_bad_arguments_are_named(act: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        act()

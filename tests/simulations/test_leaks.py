@@ -1,0 +1,194 @@
+"""Each demonstration of `simulations.leaks` finds what it claims, and no attack reaches what is said to be hidden."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clients.vertical.masks import PairwiseMasks
+from clients.vertical.ring import decode, encode
+from clients.vertical.trees import Tree, TreeError, check_pair
+from problems.vertical import make_block, make_objective
+from simulations import leaks
+from simulations.leaks import DEMONSTRATIONS, Equations
+from simulations.watched import pairwise_keys, patients, updates
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+def found(name: str) -> leaks.Numbers:
+    return DEMONSTRATIONS[name]()
+
+
+def test_what_is_watched_is_sgd_on_all_columns() -> None:
+    features, labels = patients((3, 2, 2), rows=40)
+    objective = make_objective("logistic", 1e-2)
+    block = make_block(np.hstack(features), "sgd", objective, 0.5)
+    seen_rows = []
+    for seen in updates(features, labels, objective, step=0.5, batch_size=16, epochs=3):
+        z = block.partials(seen.rows)
+        np.testing.assert_allclose(seen.partials.sum(axis=0), z, atol=1e-10)
+        np.testing.assert_allclose(seen.others, seen.partials[1:].sum(axis=0), atol=2e-12)
+        np.testing.assert_allclose(seen.theta, objective.slopes(z, labels[seen.rows]), atol=1e-10)
+        assert np.abs(decode(seen.received[0]) - seen.partials[1]).min() > 1.0  # masked: 2^24 values to hit
+        block.apply(seen.rows, seen.theta)
+        seen_rows.append(seen.rows)
+    assert sorted(np.concatenate(seen_rows)) == sorted([*range(40)] * 3)
+
+
+def test_the_labels_are_in_the_thetas() -> None:
+    numbers = found("labels")
+    assert numbers["labels right"] == 1.0
+    assert numbers["median error of z"] < 1e-9
+
+
+def test_label_privacy_hides_labels_as_much_as_it_says_and_z_not_at_all() -> None:
+    numbers = found("labels")
+    expected = math.e / (1 + math.e)
+    assert numbers["expected: 1 / (1 + exp(-epsilon))"] == pytest.approx(expected)
+    deviation = math.sqrt(expected * (1 - expected) / 455)  # of the share of labels that are not flipped
+    assert numbers["labels right, epsilon 1"] == pytest.approx(expected, abs=4 * deviation)
+    assert numbers["median error of z, epsilon 1"] > 1.0
+    assert numbers["median error of z, epsilon 1, t taken off"] < 1e-9
+    assert 0.8 < numbers["labels right, epsilon 1, by the sign of z"] < 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0])
+def test_other_epsilons(epsilon: float) -> None:
+    numbers = leaks.labels(epsilon)
+    expected = 1 / (1 + math.exp(-epsilon))
+    assert numbers[f"labels right, epsilon {epsilon:g}"] == pytest.approx(expected, abs=0.08)
+    assert numbers[f"median error of z, epsilon {epsilon:g}, t taken off"] < 1e-9
+
+
+def test_label_privacy_costs_accuracy_and_a_larger_weight_saves_some() -> None:
+    numbers = found("label-cost")
+    for weight in ("0.0001", "0.1"):
+        kept, four, _, one = (numbers[f"test accuracy, weight {weight}, epsilon {e}"] for e in ("inf", "4", "2", "1"))
+        assert kept > 0.95
+        assert kept >= four > one > 0.8
+    assert numbers["test accuracy, weight 0.1, epsilon 1"] > numbers["test accuracy, weight 0.0001, epsilon 1"] + 0.02
+
+
+def test_inner_products_follow_from_what_is_seen() -> None:
+    numbers = found("gram")
+    largest = numbers.pop("largest inner product")
+    assert largest > 10.0
+    errors = {what: value for what, value in numbers.items() if what.startswith("error")}
+    assert len(errors) == 5
+    assert all(0 < error < 1e-5 * largest for error in errors.values())
+
+
+def test_one_update_moves_a_partial_by_a_multiple_of_inner_products() -> None:
+    """The example by hand: rows of one column, so K is the outer product of the column with itself."""
+    column = np.array([1.0, 2.0, -3.0])
+    objective = make_objective("ridge", 0.0)
+    block, equations = make_block(column[:, None], "sgd", objective, 0.1), Equations(3, objective, 0.1)
+    theta = np.array([0.5, -1.0])
+    before = block.partials()
+    block.apply(np.array([0, 2]), theta)
+    moved = block.partials() - before
+    np.testing.assert_allclose(moved, -0.1 / 2 * np.outer(column, column)[:, [0, 2]] @ theta, atol=1e-15)
+    equations.add(np.array([0, 2]), before[[0, 2]], theta)
+    equations.add(np.array([1]), moved[[1]], np.zeros(1))
+    ((_,), (left,), _) = equations._left
+    np.testing.assert_allclose(left, [-0.025, 0.0, 0.05], atol=1e-15)
+
+
+def test_equations_give_products_and_offsets() -> None:
+    rng = np.random.default_rng(0)
+    features, offsets, objective = rng.normal(size=(6, 3)), rng.normal(size=6), make_objective("logistic", 0.01)
+    block, equations = make_block(features, "sgd", objective, 0.3), Equations(6, objective, 0.3)
+    for _ in range(40):
+        rows, theta = rng.permutation(6)[:4], rng.normal(size=4)
+        equations.add(rows, block.partials(rows) + offsets[rows], theta)
+        block.apply(rows, theta)
+    products, told = equations.solve(offset=True)
+    np.testing.assert_allclose(products, features @ features.T, atol=1e-9)
+    np.testing.assert_allclose(told, offsets, atol=1e-9)
+
+
+def test_two_parties_hide_nothing() -> None:
+    numbers = found("two-parties")
+    assert numbers["largest error of a partial"] <= 2.0**-41
+    assert 0 < numbers["largest error of a feature, up to rotation, 4 columns"] < 1e-4
+    assert 0 < numbers["largest error of a feature, up to sign, 1 column"] < 1e-5
+    with pytest.raises(ValueError, match="only collaborator"):
+        PairwiseMasks(0, 2, {1: bytes(32)})
+
+
+def test_definition_4_is_neither_sufficient_nor_necessary() -> None:
+    numbers = found("trees")
+    for name in ("two stars", "one child in both"):
+        assert numbers[f"{name}: Definition 4 holds"] == 1
+    assert numbers["two stars: error of party 1's partial at party 0"] <= 2.0**-40
+    assert numbers["one child in both: error of party 2's partial at party 1"] <= 2.0**-40
+    assert numbers["one subtree at two parties: Definition 4 holds"] == 0
+    assert numbers["one subtree at two parties: sums exposed to one"] == 0
+    with pytest.raises(TreeError, match="party 1 could unmask the value of party 2"):
+        check_pair(Tree(0, (-1, 0, 1, 0, 3)), Tree(0, (-1, 0, 1, 1, 0)), 5, 0)
+    check_pair(Tree(0, (-1, 0, 0, 1, 3)), Tree(0, (-1, 0, 0, 4, 2)), 5, 0)
+
+
+def test_two_colluding_parties_break_two_trees() -> None:
+    numbers = found("trees")
+    assert numbers["Appendix B: Definition 4 holds"] == 1
+    assert numbers["Appendix B: sums exposed to one"] == 0
+    assert numbers["Appendix B: error of party 3's partial at parties 1 and 2"] <= 2.0**-40
+    assert numbers["make_pair(8, 0): sums exposed to one"] == 0
+    counts = [value for what, value in numbers.items() if "those that unmask a sum" in what]
+    assert len(counts) == 3
+    assert all(count > 0 for count in counts)
+
+
+def test_no_coalition_of_all_but_two_breaks_pairwise_masks() -> None:
+    numbers = found("trees")
+    assert numbers["pairwise masks: coalitions of 6, the dominator among them"] == 21
+    assert numbers["pairwise masks: largest correlation with a partial"] < 6 / math.sqrt(1000)
+    assert numbers["pairwise masks: of 21000 partials, those known to 1"] <= 1  # each by a chance of 2^-23
+
+
+def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> None:
+    """So one that finds nothing is not a broken one."""
+    keys, values = pairwise_keys(4), np.array([1.5, -2.0])
+    masked = encode(values) + PairwiseMasks(1, 4, keys[1]).mask(leaks.KIND, 0, 0, 2)
+    assert leaks.unmasked(masked, 1, keys[1]).tolist() == [1.5, -2.0]
+    assert np.abs(leaks.unmasked(masked, 1, {**keys[1], 3: bytes(32)}) - values).min() > 1.0
+
+
+def test_noise_on_doubles_shows_the_value_and_the_ring_does_not() -> None:
+    numbers = found("float-masks")
+    assert numbers["correlation, noise 10 s"] == pytest.approx(1 / math.sqrt(101), abs=0.04)
+    assert numbers["correlation, noise 10 s, mean of 100 epochs"] == pytest.approx(1 / math.sqrt(2), abs=0.02)
+    assert numbers["error of the sum, noise 1e+06 s"] > 1e-10
+    assert abs(numbers["correlation, ring"]) < 0.06
+    assert abs(numbers["correlation, ring, mean of 100 epochs"]) < 0.06
+    assert numbers["error of the sum, ring"] <= 2 * 2.0**-41 + 1e-15
+
+
+def test_the_reporter_learns_each_pair_s_common_rows() -> None:
+    assert list(found("intersection").values()) == [100, 150, 150, 50, 100, 0, 300, 350]
+
+
+def test_each_takes_less_than_five_seconds_and_the_command_prints_it() -> None:
+    command = [sys.executable, "-m", "simulations.leaks"]
+    done = subprocess.run([*command, "trees", "intersection"], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "rows common to all                                          100" in lines
+    assert sum(line.endswith("measured") for line in lines) == 2
+
+
+def test_json_and_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    leaks.main(["float-masks"], as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert list(printed) == ["float-masks"]
+    assert printed["float-masks"]["error of the sum, ring"] < 1e-11
+    with pytest.raises(Exception, match="nothing; one or more of: labels, label-cost, gram"):
+        leaks.main(["nothing"])

@@ -1,0 +1,395 @@
+"""VFB2's server half without parties: who may meet, where, how large a step, whom a failure blames."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from payloads.handshake import SiteReport
+from payloads.record import PayloadError
+from payloads.settings import TrainingSettings
+from payloads.vfb2 import (
+    COUNTERS,
+    PAGE,
+    Credentials,
+    Report,
+    VFB2Progress,
+    VFB2Settings,
+    blame,
+    blamed,
+    cut,
+    joined,
+    text,
+)
+from strategies.meeting import addresses_of, check_capacity, check_rows, check_simulation, check_step, meet_on
+from strategies.roster import Roster, StrategyError
+from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG, culprits, step_of
+
+
+def credentials(host: int = 0, **changes: Any) -> Credentials:
+    """Those of a party on some host, with labels and 4 columns of 10 rows."""
+    certificate, length = joined([b"certificate"], PAGE)
+    fields: dict[str, Any] = {
+        "certificate": certificate,
+        "certificate_length": length,
+        "folder": text("/tmp/f"),
+        "advertised": text(""),
+        "port": np.array([0]),
+        "host": text(bytes([host]) * 32),
+        "rows": np.array([8, 2]),
+        "columns": np.array([4]),
+        "digest": text(b"d" * 32),
+        "labels": np.array([True]),
+        "share": np.array([True]),
+        "serial": np.array([0]),
+    }
+    return Credentials(**(fields | changes))
+
+
+def roster_of(parties: int) -> Roster:
+    reports = [SiteReport(identity=np.array([p, parties]), class_counts=np.array([4, 4])) for p in range(parties)]
+    return Roster(tuple(range(parties)), tuple(reports))
+
+
+# Settings.
+
+
+@pytest.mark.parametrize("algorithm", [VFB2SGD, VFB2SVRG, VFB2SAGA])
+def test_the_settings_are_the_table_s(algorithm: type[VFB2SGD]) -> None:
+    assert algorithm().vfb2 == VFB2Settings()
+    assert algorithm(None, VFB2Settings(window=7)).vfb2.window == 7
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": -1.0},
+        {"weight": "none"},
+        {"skew": 0},
+        {"delay": "-1"},
+        {"delay": "0.1;0.2"},
+        {"jitter": "inf"},
+        {"extra_compute": "nan"},
+        {"window": 0},
+        {"problem": "hinge"},
+    ],
+)
+def test_a_wrong_setting_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        VFB2Settings(**wrong)
+
+
+def test_what_auto_means() -> None:
+    assert VFB2Settings().factor is None
+    assert VFB2Settings(weight=0.5).factor == 0.5
+    assert VFB2Settings(window=5).skew_bound == 20
+    assert VFB2Settings(window=5, skew=3).skew_bound == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        ({"active_parties": 1, "window": 1}, 1),
+        ({"active_parties": 3, "window": 4}, 12),
+        ({"active_parties": 3, "window": 4, "synchronous": True}, 2),
+        ({"active_parties": 1, "synchronous": True}, 0),
+    ],
+)
+def test_the_delay_is_bounded_by_what_is_under_way(settings: dict[str, Any], bound: int) -> None:
+    assert VFB2Settings(**settings).delay_bound == bound
+
+
+def test_seconds_are_for_all_or_one_a_party() -> None:
+    settings = VFB2Settings(delay="0.5", jitter="1, 2,3")
+    assert settings.seconds("delay", 3) == [0.5, 0.5, 0.5]
+    assert settings.seconds("jitter", 3) == [1.0, 2.0, 3.0]
+    assert settings.seconds("extra_compute", 3) == [0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match=r"vfb2\.jitter: got 3 numbers for 4 parties"):
+        settings.seconds("jitter", 4)
+
+
+# Records.
+
+
+def test_byte_strings_are_joined_and_cut() -> None:
+    parts = [b"one", b"", b"three"]
+    whole, lengths = joined(parts)
+    assert (whole.tobytes(), lengths.tolist()) == (b"onethree", [3, 0, 5])
+    assert cut("parts", whole, lengths) == parts
+    padded, lengths = joined(parts, 6)
+    assert padded.tobytes() == b"onethree\0\0\0\0"
+    assert cut("parts", padded, lengths) == parts
+
+
+@pytest.mark.parametrize("lengths", [[9], [4, 5], [-1, 5]])
+def test_lengths_that_do_not_fit_are_a_payload_error(lengths: list[int]) -> None:
+    with pytest.raises(PayloadError, match="parts: 8 bytes, but lengths"):
+        cut("parts", text("onethree"), np.array(lengths))
+
+
+def test_metrics_keep_their_names_on_the_way() -> None:
+    metrics = {"auc": 0.75, "objective": 0.5}
+    report = Report(serial=np.array([1]), counters=np.zeros(len(COUNTERS)), **Report.of_metrics(metrics))
+    assert Report.from_record(report.to_record()).metrics() == metrics
+    assert Report.of_metrics({}) == {}
+
+
+def test_a_metric_without_a_name_is_a_payload_error() -> None:
+    common: dict[str, Any] = {"serial": np.array([1]), "counters": np.zeros(len(COUNTERS))}
+    with pytest.raises(PayloadError, match="metric_names: got"):
+        Report(**common, metric_names=np.array([99]), metric_values=np.ones(1)).metrics()
+    with pytest.raises(PayloadError, match="go together"):
+        Report(**common, metric_values=np.ones(1)).metrics()
+
+
+# Who may meet.
+
+
+@pytest.mark.parametrize(
+    ("parties", "settings", "told"),
+    [
+        (1, {"allow_two_parties": True}, "got 1 parties; needs at least 2"),
+        (2, {}, "take at least 3, or set vfb2.allow-two-parties=true"),
+        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, but there are 3 parties"),
+        (4, {"delay": "1,2,3"}, "vfb2.delay: got 3 numbers for 4 parties"),
+    ],
+)
+def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(StrategyError, match=told):
+        VFB2SGD(None, VFB2Settings(**settings)).meet(roster_of(parties))
+
+
+def test_two_parties_may_meet_where_that_is_asked() -> None:
+    VFB2SGD(None, VFB2Settings(allow_two_parties=True)).meet(roster_of(2))
+    VFB2SGD().meet(roster_of(3))
+
+
+@pytest.mark.parametrize(
+    ("parties", "cores", "actors", "told"),
+    [
+        (7, 2, 16, r"min\(32, 2 cores \+ 4\) = 6 clients"),
+        (33, 64, 64, r"min\(32, 64 cores \+ 4\) = 32 clients"),
+        (4, 8, 3, "Ray runs 3 clients at once.*num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=4"),
+    ],
+)
+def test_flower_s_simulation_has_room_for_so_many(parties: int, cores: int, actors: int, told: str) -> None:
+    with pytest.raises(StrategyError, match=told):
+        check_simulation(parties, cores, actors)
+
+
+@pytest.mark.parametrize(("parties", "cores", "actors"), [(6, 2, 6), (32, 28, 32), (4, 2, None)])
+def test_and_for_so_many_it_has(parties: int, cores: int, actors: int | None) -> None:
+    check_simulation(parties, cores, actors)
+
+
+def test_the_in_process_engine_is_asked_to_run_all_together() -> None:
+    class Grid:
+        together = 0
+
+        def run_together(self, nodes: int) -> None:
+            self.together = nodes
+
+    grid: Any = Grid()
+    check_capacity(grid, 5)
+    assert grid.together == 5
+
+
+class Post:
+    """A grid whose replies come at the looks that they are for: message id -> (look, whether it is an error)."""
+
+    pull_interval = 0.001
+
+    def __init__(self, replies: dict[str, tuple[int, bool]]) -> None:
+        self.replies, self.looks = replies, 0
+
+    def push_messages(self, messages: Any) -> list[str]:
+        return ["a", "b", "c"]
+
+    def pull_messages(self, ids: Any) -> list[Any]:
+        self.looks += 1
+        due = [name for name, (look, _) in self.replies.items() if name in ids and look <= self.looks]
+        return [self.reply(name, self.replies[name][1]) for name in due]
+
+    def reply(self, name: str, broken: bool) -> Any:
+        error = SimpleNamespace(reason="Message: party 2: gone", code=2)
+        told = SimpleNamespace(reply_to_message_id=name)
+        return SimpleNamespace(metadata=told, has_error=lambda: broken, error=error)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_all_replies_are_waited_for(broken: bool) -> None:
+    grid: Any = Post({"a": (1, broken), "b": (30, False), "c": (5, broken)})
+    found = meet_on(grid, [], timeout=60, patience=60)
+    assert sorted(reply.metadata.reply_to_message_id for reply in found) == ["a", "b", "c"]
+
+
+def test_but_not_for_long_once_a_party_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    grid: Any = Post({"a": (1, False), "b": (2, True)})
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found = meet_on(grid, [], timeout=60, patience=0.05)
+    assert len(found) == 2
+    assert "a party failed: party 2: gone; waiting 0.05 s at most for 1 more" in caplog.text
+
+
+def test_nor_longer_than_a_round_may_take() -> None:
+    grid: Any = Post({"a": (1, False)})
+    assert len(meet_on(grid, [], timeout=0.05, patience=60)) == 1
+
+
+# Where they listen.
+
+
+def test_parties_of_one_host_meet_in_a_folder() -> None:
+    assert addresses_of([credentials(), credentials()], "auto", 7) == ["unix:/tmp/f/7-0", "unix:/tmp/f/7-1"]
+
+
+def test_parties_of_several_hosts_need_addresses() -> None:
+    near, far = credentials(advertised=text("a:1")), credentials(host=1, advertised=text("b:2"))
+    assert addresses_of([near, far], "auto", 7) == ["tcp:a:1", "tcp:b:2"]
+    with pytest.raises(StrategyError, match="on 2 hosts and party 1 has no address.*advertise"):
+        addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
+    with pytest.raises(StrategyError, match="got 'unix', but the 2 parties are on 2 hosts"):
+        addresses_of([near, far], "unix", 7)
+
+
+def test_tcp_on_one_host_needs_none() -> None:
+    parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
+    assert addresses_of(parties, "tcp", 7) == ["tcp:127.0.0.1:8", "tcp:b:2"]
+
+
+# Whether their rows fit.
+
+
+def test_parties_whose_rows_differ_are_named() -> None:
+    same, other = (np.array([8, 2]), text(b"a" * 32)), (np.array([8, 2]), text(b"b" * 32))
+    assert check_rows([same, same, same]) == (8, 2)
+    with pytest.raises(StrategyError, match=r"3 of 5 parties agree on 10 rows; not so party 1 \(10 rows\), 4 \(7 rows"):
+        check_rows([same, other, same, same, (np.array([6, 1]), text(b"a" * 32))])
+
+
+# How large a step may be.
+
+
+@pytest.mark.parametrize(("step", "fits"), [(0.999, True), (1.001, False)])
+def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -> None:
+    settings = VFB2Settings(active_parties=1, window=1, check_step="refuse")
+    largest = 2 * np.sin(np.pi / 6) / 4.0  # the delay is 1
+    if fits:
+        check_step(step * largest, 4.0, settings)
+    else:
+        with pytest.raises(StrategyError, match="learning-rate: got 0.25025.*steps below 0.25 are stable"):
+            check_step(step * largest, 4.0, settings)
+
+
+def test_or_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        check_step(1.0, 4.0, VFB2Settings())
+    assert "2 active parties (window 4) an update may be 8 others late" in caplog.text
+    caplog.clear()
+    check_step(1e-3, 4.0, VFB2Settings())
+    check_step(1e-3, 0.0, VFB2Settings())  # all features are zero
+    assert not caplog.text
+
+
+def test_an_epoch_is_what_drops_count() -> None:
+    training = TrainingSettings(num_server_rounds=4, local_steps=99, learning_rate=1.0, lr_decay=0.5, lr_decay_every=3)
+    settings = VFB2Settings(epochs=2)
+    assert [step_of(training, settings, segment) for segment in (0, 1, 2, 3, 4)] == [1, 1, 1, 0.5, 0.25]
+    halfway = training.model_copy(update={"lr_decay_every": 0, "lr_decay_at": "0.5"})
+    assert [step_of(halfway, settings, segment) for segment in (1, 2, 3, 4)] == [1, 1, 0.5, 0.5]
+
+
+# Whom a failure blames.
+
+
+def test_blame_survives_the_way() -> None:
+    assert blamed(blame(3, "it is gone: party 1 saw it")) == (3, "it is gone: party 1 saw it")
+    assert blamed(blame(None, "no party joined")) is None
+    assert blamed("the disk is full") is None
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ({}, {}),
+        ({1: "the disk is full"}, {1: "the disk is full"}),
+        ({0: "party 2: gone", 1: "party 2: gone"}, {2: "gone"}),
+        ({0: "party 2: gone", 1: "party 2: gone", 2: "no answer"}, {2: "no answer; the others say: gone"}),
+        ({0: "party 2: bad", 2: "party 2: bad"}, {2: "bad"}),
+        ({0: "party 1: silent", 1: "party 0: silent", 2: "party 1: silent"}, {1: "silent"}),
+        ({0: "lost", 1: "lost"}, {0: "lost", 1: "lost"}),
+    ],
+)
+def test_the_party_that_most_errors_name_is_to_blame(reasons: dict[int, str], expected: dict[int, str]) -> None:
+    assert culprits(reasons) == expected
+
+
+# What the server keeps.
+
+
+def test_a_restored_strategy_knows_what_it_knew() -> None:
+    strategy = VFB2SGD()
+    assert strategy.snapshot() is None
+    strategy.rows, strategy.finished, strategy.serial = (8, 2), 3, 5
+    strategy.blocks = [np.arange(2.0), np.arange(3.0)]
+    kept = strategy.snapshot()
+    assert kept is not None
+    other = VFB2SGD()
+    other.restore(VFB2Progress(**kept.arrays()).check())
+    assert (other.rows, other.finished, other.serial) == ((8, 2), 3, 5)
+    assert [block.tolist() for block in other.output(3, [])] == [[0, 1], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("number", "assemble", "consent", "shared"),
+    [
+        (4, True, True, True),
+        (2, True, True, True),
+        (3, True, True, False),
+        (4, False, True, False),
+        (4, True, False, False),
+    ],
+)
+def test_blocks_are_asked_for_where_all_agree_and_they_are_kept(
+    number: int, assemble: bool, consent: bool, shared: bool
+) -> None:
+    training = TrainingSettings(num_server_rounds=4, checkpoint_every=2)
+    strategy = VFB2SGD(training, VFB2Settings(assemble=assemble))
+    strategy.credentials = [credentials(), credentials(share=np.array([consent]))]
+    strategy.active, strategy.salt = (0, 1), "00" * 16
+    segment = strategy.down(number)
+    assert bool(segment.share[0]) == shared
+    assert bool(segment.last[0]) == (number == 4)
+    assert (int(segment.base[0]), int(segment.serial[0])) == (number - 1, 1)
+    certificates, addresses = segment.peers()
+    assert certificates == [b"certificate"] * 2
+    assert addresses == ["unix:/tmp/f/1-0", "unix:/tmp/f/1-1"]
+    assert segment.certificates.nbytes == PAGE
+
+
+def test_every_attempt_has_a_serial_of_its_own() -> None:
+    strategy = VFB2SGD()
+    strategy.credentials, strategy.active, strategy.salt = [credentials()] * 2, (0,), "00" * 16
+    assert [int(strategy.down(1).serial[0]) for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("place", "phase", "changes", "told"),
+    [
+        (1, "", {"serial": np.array([4])}, "report of attempt 4, expected 5"),
+        (0, "", {}, "the reporter's report has no metrics"),
+        (1, "", {"weights": np.zeros(3)}, "got 3 weights of a block of 4 columns"),
+        (1, "alignment", {}, "the report of the alignment phase has no rows"),
+    ],
+)
+def test_an_impossible_report_is_refused(place: int, phase: str, changes: dict[str, Any], told: str) -> None:
+    strategy = VFB2SGD()
+    strategy.credentials, strategy.active, strategy.serial, strategy.under_way = [credentials()] * 2, (0,), 5, 1
+    report = Report(**({"serial": np.array([5]), "counters": np.zeros(len(COUNTERS))} | changes))
+    with pytest.raises(PayloadError, match=told):
+        strategy.check_report(place, report, phase)

@@ -1,0 +1,201 @@
+"""Parties as real processes that a test starts, stops and has misbehave one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from clients.vertical.addresses import Address, local_addresses, socket_folder
+from clients.vertical.failures import PartyError
+from clients.vertical.frames import Frame, Kind
+from clients.vertical.identity import Identity
+from clients.vertical.limits import Limits
+from clients.vertical.party import run_segment
+from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan
+from problems.vertical.objectives import Array
+
+# long enough for a busy machine, short enough for 15 seconds
+LIMITS = Limits(join=6.0, beat=0.3, silence=3.0, close=1.5)
+# seconds in which every survivor must have ended
+WITHIN = 15.0
+# a party that has heard so much is in the middle of its work
+_UNDER_WAY = 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a party's segment ended: with an outcome or an error, and the most memory its process had, in bytes."""
+
+    result: Outcome | BaseException
+    memory: int
+
+
+@dataclass
+class Post:
+    """What one party is started with.
+
+    Attributes:
+        act: called in the party's process before its segment, to change what it does there.
+    """
+
+    me: int
+    plan: Plan
+    holding: Holding
+    endpoint: Endpoint
+    state: PartyState = field(default_factory=PartyState)
+    injection: Injection | None = None
+    act: Callable[[], None] | None = None
+
+
+class _Watch:
+    """Tells once that the party is in the middle of its work."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell, self._heard = tell, 0
+
+    def received(self, peer: int, frame: Frame) -> None:
+        self._heard += frame.kind in (Kind.PARTIAL, Kind.THETA)
+        if self._heard == _UNDER_WAY:
+            self._heard += 1
+            self._tell()
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        pass
+
+
+class Company:
+    """The processes of a segment. All start at the same moment, those that do not come excepted."""
+
+    def __init__(self, posts: Iterable[Post]) -> None:
+        context = multiprocessing.get_context("forkserver")
+        # as `simulations.parties` asks for, which shares the server
+        context.set_forkserver_preload(["simulations.parties"])
+        self._pipes: dict[int, Connection] = {}
+        self._processes: dict[int, BaseProcess] = {}
+        self._ended: dict[int, Ended] = {}
+        posts = list(posts)
+        for post in posts:
+            self._pipes[post.me], theirs = context.Pipe()
+            self._processes[post.me] = context.Process(target=_live, args=(theirs,), daemon=True)
+            self._processes[post.me].start()
+            theirs.close()
+        for post in posts:
+            self._pipes[post.me].send(post)
+        for post in posts:
+            assert self._pipes[post.me].recv() == "ready"
+        for post in posts:
+            self._pipes[post.me].send("go")
+        self.began = time.monotonic()
+
+    def __enter__(self) -> Company:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.join(5.0)
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    def under_way(self, within: float = 20.0) -> None:
+        """Wait until every party is in the middle of its work."""
+        for me, pipe in self._pipes.items():
+            assert pipe.poll(within), f"party {me} has not begun"
+            told = pipe.recv()
+            assert told == "under way", told
+
+    def signal(self, me: int, number: int) -> None:
+        """Send a signal to a party's process; what follows is timed from here."""
+        os.kill(self._processes[me].pid or 0, number)
+        self.began = time.monotonic()
+
+    def ends(self, parties: Sequence[int] | None = None, within: float = WITHIN) -> dict[int, Ended]:
+        """How these parties, or all, end."""
+        waiting = {self._pipes[me]: me for me in (self._pipes if parties is None else parties)}
+        found = {}
+        while waiting:
+            ready = wait(list(waiting), max(0.0, self.began + within - time.monotonic()))
+            assert ready, f"parties {sorted(waiting.values())} have not ended within {within:g} s"
+            for pipe in list(waiting):
+                if pipe in ready:
+                    told = pipe.recv()
+                    if isinstance(told, Ended):
+                        found[waiting.pop(pipe)] = told
+        return found
+
+    def outcomes(self, within: float = 60.0) -> list[Outcome]:
+        """Of all parties, of which none fails."""
+        outcomes = []
+        for _, ended in sorted(self.ends(within=within).items()):
+            assert isinstance(ended.result, Outcome), repr(ended.result)
+            outcomes.append(ended.result)
+        return outcomes
+
+    def blamed(self, culprit: int, words: str, survivors: Sequence[int] | None = None) -> None:
+        """All survivors end in time with an error that names the culprit and has these words in it."""
+        for me, ended in self.ends(survivors).items():
+            error = ended.result
+            assert isinstance(error, PartyError), f"party {me}: {error!r}"
+            assert (error.party, words in error.reason) == (culprit, True), f"party {me}: {error}"
+
+
+@contextlib.contextmanager
+def posts(
+    plan: Plan, holdings: Sequence[Holding], transport: str = "unix", limits: Limits = LIMITS
+) -> Iterator[dict[int, Post]]:
+    """What each party is started with; addresses are of the test's own."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(socket_folder()) if transport == "unix" else None
+        addresses = local_addresses(len(holdings), folder)
+        identities = [Identity.create(f"party {me}") for me in range(len(holdings))]
+        certificates = [identity.certificate for identity in identities]
+        yield {
+            me: Post(me, plan, holding, Endpoint(addresses, identities[me], certificates, limits=limits))
+            for me, holding in enumerate(holdings)
+        }
+
+
+def impostor(post: Post) -> Post:
+    """The same party with a certificate that nobody else knows."""
+    own = Identity.create("impostor")
+    certificates = [own.certificate if me == post.me else known for me, known in enumerate(post.endpoint.certificates)]
+    return replace(post, endpoint=replace(post.endpoint, identity=own, certificates=certificates))
+
+
+def address_of(team: Mapping[int, Post], me: int) -> Address:
+    return team[me].endpoint.addresses[me]
+
+
+def _live(pipe: Connection) -> None:
+    post: Post = pipe.recv()
+    with contextlib.suppress(BrokenPipeError):
+        if post.act is not None:
+            post.act()
+        pipe.send("ready")
+        pipe.recv()
+        watch = _Watch(lambda: pipe.send("under way"))
+        result: Outcome | BaseException
+        try:
+            result = asyncio.run(
+                run_segment(
+                    post.me,
+                    post.plan,
+                    post.holding,
+                    post.state,
+                    post.endpoint,
+                    injection=post.injection,
+                    recorder=watch,
+                )
+            )
+        except Exception as error:
+            result = error
+        pipe.send(Ended(result, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))

@@ -1,0 +1,331 @@
+"""A run that is rolled back, cut or continued ends where the undisturbed one ends, bit for bit.
+
+With one active party and one update under way (m = 1, W = 1) nothing depends on whose message is faster.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+import clients.vertical.party
+from apps.config import Scalar
+from clients.vertical.frames import Frame
+from clients.vertical.limits import Delays, Limits
+from clients.vertical.plan import Injection, Outcome, PartyState, Plan
+from problems.vertical.blocks import DenseBlock
+from problems.vertical.objectives import Array
+from simulations.parties import PartiesError, run_parties
+from tests.apps.vertical_runs import KEYS, PARTIES, play
+from tests.battery.federation import Exchange, Run, federate
+from tests.clients.party_problems import ALGORITHMS, Case, make_case
+
+LIMITS = Limits(join=5.0, beat=0.3, silence=3.0, close=1.0)
+SEGMENTS = 4
+SLOW = pytest.mark.slow
+SOME_SLOW = [pytest.param("sgd", marks=SLOW), "svrg", pytest.param("saga", marks=SLOW)]
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Curves take longer to draw than a small run to train."""
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+
+
+def case_of(algorithm: str, **fields: Any) -> Case:
+    return make_case(4, (1,), algorithm=algorithm, rows=60, batch_size=5, epochs=1, step=0.03, **fields)
+
+
+def plans_of(case: Case, first: int = 0, attempts: int = 0) -> list[Plan]:
+    """The plans of the segments from `first` on, each of one epoch; serials count every attempt."""
+    return [
+        replace(case.plan, serial=10 + segment + attempts, segment=segment, first_epoch=segment, start=segment == 0)
+        for segment in range(first, SEGMENTS)
+    ]
+
+
+def states(outcomes: Sequence[Outcome]) -> list[PartyState]:
+    """What the parties go on from, as a file would keep it."""
+    kept: list[PartyState] = pickle.loads(pickle.dumps([outcome.state for outcome in outcomes]))
+    return kept
+
+
+def play_segments(case: Case, plans: Sequence[Plan], start: list[PartyState] | None = None) -> list[list[Outcome]]:
+    return run_parties(case.holdings, plans, processes=False, states=start, limits=LIMITS)
+
+
+def assert_same(left: Sequence[Outcome], right: Sequence[Outcome]) -> None:
+    for mine, theirs in zip(left, right, strict=True):
+        assert mine.weights.tobytes() == theirs.weights.tobytes()
+        assert (mine.table is None) == (theirs.table is None)
+        if mine.table is not None and theirs.table is not None:
+            assert mine.table.tobytes() == theirs.table.tobytes()
+        assert mine.metrics == theirs.metrics
+
+
+# the engine
+
+
+@pytest.fixture
+def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Have party 0, which alone has four columns, fail after so many updates, once; returns the updates it has seen."""
+
+    def prepare(after: int) -> list[int]:
+        applied: list[int] = []
+        apply = DenseBlock.apply
+
+        def fragile(block: DenseBlock, rows: Any, theta: Any) -> None:
+            if block.columns == 4 and len(applied) <= after:
+                applied.append(len(rows))
+                if len(applied) > after:
+                    raise OSError("its disk is full")
+            apply(block, rows, theta)
+
+        monkeypatch.setattr(DenseBlock, "apply", fragile)
+        return applied
+
+    return prepare
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("failing", [pytest.param(0, marks=SLOW), 2])
+def test_a_segment_that_failed_midway_is_made_again(
+    algorithm: str, failing: int, breaking: Callable[[int], list[int]]
+) -> None:
+    """The others have updated their blocks by then; what they keep is untouched."""
+    case = case_of(algorithm)
+    whole = play_segments(case, plans_of(case))
+    done = play_segments(case, plans_of(case)[:failing]) if failing else []
+    kept = states(done[-1]) if done else [PartyState() for _ in range(4)]
+    before = pickle.dumps(kept)
+    applied = breaking(7)
+    with pytest.raises(PartiesError) as caught:
+        play_segments(case, plans_of(case, failing)[:1], kept)
+    assert len(applied) == 8
+    assert {str(error) for error in caught.value.errors.values()} == {"party 0: OSError: its disk is full"}
+    assert pickle.dumps(kept) == before
+    again = play_segments(case, plans_of(case, failing, attempts=1), kept)
+    for here, there in zip(again, whole[failing:], strict=True):
+        assert_same(here, there)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("masking", ["pairwise", pytest.param("two-trees", marks=SLOW)])
+def test_a_run_goes_on_from_what_it_kept(algorithm: str, masking: str) -> None:
+    case = case_of(algorithm, masking=masking)
+    whole = play_segments(case, plans_of(case))
+    for cut in range(1, SEGMENTS):
+        rest = play_segments(case, plans_of(case, cut, attempts=5), states(whole[cut - 1]))
+        assert_same(rest[-1], whole[-1])
+    assert any(outcome.weights.any() for outcome in whole[-1])
+    assert whole[-1][0].weights.tobytes() != whole[-2][0].weights.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_segments_are_one_run(algorithm: str) -> None:
+    """To the bit, but for SAGA: its running mean is computed anew from the table where a segment starts."""
+    case = case_of(algorithm)
+    parts = play_segments(case, plans_of(case))[-1]
+    (one,) = play_segments(case, [replace(case.plan, epochs=SEGMENTS)])
+    if algorithm == "saga":
+        np.testing.assert_allclose(case.whole(parts), case.whole(one), rtol=0, atol=1e-12)
+    else:
+        assert_same(parts, one)
+    # and that of everything in one place
+    case.plan = replace(case.plan, epochs=SEGMENTS)
+    np.testing.assert_allclose(case.whole(parts), case.centralised(), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_nothing_depends_on_who_is_faster(algorithm: str) -> None:
+    case = case_of(algorithm)
+    whole = play_segments(case, plans_of(case)[:2])
+    shaken = [Injection(delays=Delays(one_way=0.0005 * party, jitter=0.002, seed=party)) for party in range(4)]
+    other = run_parties(case.holdings, plans_of(case)[:2], processes=False, injections=shaken, limits=LIMITS)
+    assert_same(whole[-1], other[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_processes_go_on_from_what_threads_have_done(algorithm: str) -> None:
+    case = case_of(algorithm)
+    whole = play_segments(case, plans_of(case))
+    rest = run_parties(
+        case.holdings, plans_of(case, 2, attempts=1), transport="tcp", states=states(whole[1]), limits=LIMITS
+    )
+    assert_same(rest[-1], whole[-1])
+
+
+# the whole run
+
+RUN: dict[str, Scalar] = {
+    "num-server-rounds": 5,
+    "learning-rate": 0.04,
+    "checkpoint-every": 2,
+    "vfb2.active-parties": 1,
+    "vfb2.window": 1,
+    "vfb2.synchronous": False,
+    "vfb2.join-timeout": 1.0,
+}
+FULL = "its disk is full"
+
+
+class Bomb:
+    """A recorder that fails when it is shown frame number `after`."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def received(self, peer: int, frame: Frame) -> None:
+        if self._left == 0:
+            raise OSError(FULL)
+        self._left -= 1
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        pass
+
+
+WAYS_TO_FAIL = [
+    (2, "midway"),
+    *(pytest.param(*row, marks=SLOW) for row in ((0, "midway"), (1, "after"), (3, "before"))),
+]
+
+
+@dataclass
+class Saboteur:
+    """Has one party's client fail in one round, the first `times` times.
+
+    Attributes:
+        when: "before" it joins, "midway" in its updates, or "after" its segment, which the others then have finished.
+        serials: of each attempt of that party at the round.
+        starts: what every party starts each attempt at the round from, by party.
+    """
+
+    party: int
+    segment: int
+    when: str
+    times: int = 1
+    serials: list[int] = field(default_factory=list)
+    starts: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = clients.vertical.party.run_segment
+
+        async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
+            if plan.segment != self.segment:
+                return await real(me, plan, holding, start, *rest, **options)
+            self.starts.setdefault(me, []).append(pickle.dumps(start))
+            if me != self.party:
+                return await real(me, plan, holding, start, *rest, **options)
+            self.serials.append(plan.serial)
+            broken = len(self.serials) <= self.times
+            if broken and self.when == "before":
+                raise OSError(FULL)
+            if broken and self.when == "midway":
+                options["recorder"] = Bomb(60)
+            outcome = await real(me, plan, holding, start, *rest, **options)
+            if broken:
+                raise OSError(FULL)
+            return outcome
+
+        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """The run of an algorithm in which nothing happens."""
+    runs: dict[str, Run] = {}
+
+    def run(algorithm: str) -> Run:
+        if algorithm not in runs:
+            runs[algorithm], _ = play(tmp_path_factory.mktemp("whole") / algorithm, config_of(algorithm))
+        return runs[algorithm]
+
+    return run
+
+
+def config_of(algorithm: str, **more: Scalar) -> dict[str, Scalar]:
+    return {**RUN, "strategy": f"vfb2-{algorithm}", **{key.replace("_", "-"): value for key, value in more.items()}}
+
+
+def assert_same_run(run: Run, whole: Run) -> None:
+    assert run.model_bytes == whole.model_bytes
+    assert [line["round"] for line in run.lines] == list(range(6))
+    for mine, theirs in zip(run.lines, whole.lines, strict=True):
+        for name in ("objective", "loss", "accuracy", "auc", "suboptimality"):
+            assert mine[name] == theirs[name]
+    assert all(run.model[f"weights.{party}"].any() for party in range(PARTIES))
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("algorithm", SOME_SLOW)
+@pytest.mark.parametrize(("party", "when"), WAYS_TO_FAIL)
+def test_a_party_that_fails_once_changes_nothing(
+    party: int,
+    when: str,
+    algorithm: str,
+    undisturbed: Callable[[str], Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    whole = undisturbed(algorithm)
+    saboteur = Saboteur(party, 2, when)
+    saboteur.install(monkeypatch)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        run, _ = play(tmp_path / "run", config_of(algorithm))
+    assert re.search(f"round 2: retry 1 of 3: party {party}: (OSError: )?{FULL}", caplog.text)
+    assert len(saboteur.serials) == 2
+    assert saboteur.serials[0] < saboteur.serials[1]
+    # everyone made both attempts from the same state, and not from zero
+    for starts in saboteur.starts.values():
+        assert len(starts) == 2
+        assert starts[0] == starts[1]
+    assert len(saboteur.starts) == PARTIES
+    assert len({pickle.loads(starts[0]).weights.tobytes() for starts in saboteur.starts.values()}) == PARTIES
+    assert_same_run(run, whole)
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("algorithm", SOME_SLOW)
+@pytest.mark.parametrize("segment", [pytest.param(3, marks=SLOW), 4])
+def test_a_run_that_ended_with_a_failure_is_resumed(
+    segment: int,
+    algorithm: str,
+    undisturbed: Callable[[str], Run],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """A party fails for good; what the parties did since the checkpoint of round 2 is made again."""
+    with monkeypatch.context() as patch:
+        saboteur = Saboteur(2, segment, "midway", times=99)
+        saboteur.install(patch)
+        with pytest.raises(RuntimeError, match=f"round {segment}: partition 2 gave no good reply.*{FULL}"):
+            play(tmp_path / "run", config_of(algorithm, max_retries=1))
+    assert len(saboteur.serials) == 2
+    assert (tmp_path / "run" / "failure.json").exists()
+    run, _ = play(tmp_path / "run", config_of(algorithm, resume=True))
+    assert_same_run(run, undisturbed(algorithm))
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("algorithm", SOME_SLOW)
+def test_a_run_whose_server_died_is_resumed(algorithm: str, undisturbed: Callable[[str], Run], tmp_path: Path) -> None:
+    def die(exchange: Exchange) -> Message:
+        if exchange.server_round == 4:
+            raise KeyboardInterrupt
+        return exchange.reply
+
+    with pytest.raises(KeyboardInterrupt):
+        federate(tmp_path / "run", {**KEYS, **config_of(algorithm)}, clients=PARTIES, tamper=die)
+    run, _ = play(tmp_path / "run", config_of(algorithm, resume=True))
+    assert_same_run(run, undisturbed(algorithm))
