@@ -67,7 +67,7 @@ def node_place(context: Context) -> tuple[int, int]:
 
 
 def _site(context: Context, config: RunConfig) -> Site:
-    torch.set_num_threads(config.training.torch_threads)
+    resources.hold_threads(config.training)
     partition_id, num_partitions = node_place(context)
     return resources.site(config, num_partitions, partition_id)
 
@@ -129,7 +129,6 @@ def train(message: Message, context: Context) -> Message:
         arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
     if client.memory is not None and client.state is not None:
         context.state[STATE] = client.state.to_record()
-        context.state[STATE + "-round"] = MetricRecord({ROUND: server_round})
         if store is not None:
             store.save(server_round, client.state)
     return Message(

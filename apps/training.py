@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from logging import INFO
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -54,7 +53,7 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Train to the last round; returns what result.json holds."""
         config, training = self.config, self.config.training
-        torch.set_num_threads(training.torch_threads)
+        resources.hold_threads(training)
         if hasattr(self.grid, "pull_interval"):
             self.grid.pull_interval = 0.005  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
