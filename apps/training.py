@@ -150,8 +150,10 @@ class Training:
             "seconds": seconds,
             "server_seconds": seconds - exchange,
         }
-        self.directory.append(line)
-        if metrics or report.dropped:
+        # an event takes longer than the line, and a round without metrics has little to draw
+        notable = bool(metrics or report.dropped)
+        self.directory.append(line, event=notable)
+        if notable:
             self.tell(server_round, metrics, seconds)
         listener = ROUND_LISTENER.get()
         if listener is not None:
