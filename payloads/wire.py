@@ -58,7 +58,9 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 def _encode(value: FloatArray) -> Array:
     # What Array(value) makes, in one copy and with the header cached.
     data = b"".join((_npy_header_for(value.dtype.str, value.shape), np.ascontiguousarray(value).data))
-    return Array(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+    array = Array.__new__(Array)  # its constructor finds out which of three sets of arguments it was given
+    array.__dict__.update(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+    return array
 
 
 _name_of = lru_cache(maxsize=16)(str)

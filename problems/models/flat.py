@@ -257,13 +257,14 @@ class FlatModel:
         if self.dim > count:
             scores += self.parameters[count]
         weights = slope(scores)
-        if host is None:
-            torch.mv(rows.T, weights, out=self.gradient[:count])
-        else:
-            np.dot(weights.numpy(), rows.numpy(), out=host[:count])
         if self.dim > count:
             torch.sum(weights, 0, out=self.gradient[count])
-        self.gradient.div_(number)
+        if host is None:
+            torch.mv(rows.T, weights, out=self.gradient[:count])
+            self.gradient.div_(number)
+        else:
+            np.dot(weights.numpy(), rows.numpy(), out=host[:count])
+            np.divide(host, number, out=host)
         return self.gradient if ridge is None else self.gradient.addcmul_(self.parameters, ridge)
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
