@@ -92,4 +92,4 @@ def ratio_slope(logits: Tensor, labels: Tensor, weights: tuple[float, float]) ->
 
 def _of_samples(labels: Tensor, weights: tuple[float, float]) -> Tensor:
     negative, positive = weights
-    return labels * positive + (1 - labels) * negative
+    return (labels * (positive - negative)).add_(negative)
