@@ -99,10 +99,12 @@ class RunDirectory:
 
     # One line a round.
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add a round's line to metrics.jsonl and its numbers to the TensorBoard events."""
+    def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
+        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        if not event:
+            return
         numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
         self.events.add(numbers, line["round"])
 

@@ -69,10 +69,10 @@ def node_place(context: Context) -> tuple[int, int]:
 
 
 def _site(context: Context, config: RunConfig) -> Site | Party:
+    resources.hold_threads(config.training)
     partition_id, num_partitions = node_place(context)
     if config.algorithm.strategy.vertical:
         return vertical.make_party(config, context, partition_id, num_partitions)
-    torch.set_num_threads(config.training.torch_threads)
     return resources.site(config, num_partitions, partition_id)
 
 
@@ -132,7 +132,6 @@ def train(message: Message, context: Context) -> Message:
         arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
     if client.memory is not None and client.state is not None:
         context.state[STATE] = client.state.to_record()
-        context.state[STATE + "-round"] = MetricRecord({ROUND: server_round})
         if store is not None:
             store.save(server_round, client.state)
     if isinstance(client, VFB2Client):

@@ -17,7 +17,7 @@ from payloads.record import FloatArray
 from problems.data import FederatedData
 from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
-from problems.objectives.composite import LinearObjective, layout_of, linear_features
+from problems.objectives.composite import LinearObjective, linear_features
 from problems.optimum import Optimum, minimise
 from problems.penalties import make_penalty, selected
 
@@ -40,7 +40,7 @@ class CompositeEvaluator(ModelEvaluator):
     def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
         super().__init__(config, model, data.test)
         assert isinstance(config.family, CompositeSettings)
-        self.layout = layout_of(model)
+        self.layout = model.layout
         try:
             self.penalty = make_penalty(config.family.penalty, self.layout, **config.family.penalty_options)
             ridged = selected(self.layout, config.family.parameters)

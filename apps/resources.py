@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from apps.config import RunConfig
 from clients.base import Site, Trained
@@ -50,6 +51,17 @@ def device_of(training: TrainingSettings) -> torch.device:
 def dtype_of(training: TrainingSettings) -> torch.dtype:
     """The number type of a run."""
     return torch.float64 if training.dtype == "float64" else torch.float32
+
+
+def hold_threads(training: TrainingSettings) -> None:
+    """Let PyTorch, and NumPy's BLAS, which multiplies linear models, take ``torch-threads`` threads in this process."""
+    torch.set_num_threads(training.torch_threads)
+    _hold_blas(training.torch_threads)
+
+
+@lru_cache(maxsize=1)  # it looks at every library of the process, so only where the number changes
+def _hold_blas(threads: int) -> None:
+    threadpool_limits(threads, user_api="blas")
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from logging import INFO
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -54,7 +53,7 @@ class Training:
     def run(self) -> dict[str, Any]:
         """Train to the last round; returns what result.json holds."""
         config, training = self.config, self.config.training
-        torch.set_num_threads(training.torch_threads)
+        resources.hold_threads(training)
         if hasattr(self.grid, "pull_interval"):
             self.grid.pull_interval = 0.005  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
@@ -151,8 +150,10 @@ class Training:
             "server_seconds": seconds - exchange,
             **report.timings,
         }
-        self.directory.append(line)
-        if metrics or report.dropped:
+        # an event takes longer than the line, and a round without metrics has little to draw
+        notable = bool(metrics or report.dropped)
+        self.directory.append(line, event=notable)
+        if notable:
             self.tell(server_round, metrics, seconds)
         listener = ROUND_LISTENER.get()
         if listener is not None:

@@ -26,7 +26,7 @@ from torch import Tensor
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import ROUND
-from problems.models import FlatModel
+from problems.models import NUMPY_DTYPES, FlatModel
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
 from problems.sampling import EpochSampler, Indices, on_device
@@ -69,7 +69,7 @@ class Site:
         )
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self.labels.shape[0]
 
     def rows(self, indices: Indices | None) -> Tensor:
         """(len(indices), *shape) the features of some samples, or of all."""
@@ -141,7 +141,8 @@ class PayloadClient(NumPyClient, Generic[M]):
     def vector(self, array: FloatArray) -> Tensor:
         """(d,) a received array as a tensor of its own, of the model's number type and on its device."""
         # a copy by NumPy: torch.tensor takes a multiple of the time over a read-only array
-        return torch.from_numpy(np.array(array)).to(self.model.device, self.model.parameters.dtype)
+        own = torch.from_numpy(np.array(array, NUMPY_DTYPES[self.model.parameters.dtype]))
+        return own if self.model.device.type == "cpu" else own.to(self.model.device)
 
     def vector_or_zeros(self, array: FloatArray | None) -> Tensor:
         """(d,) likewise; zeros where nothing was received."""

@@ -18,9 +18,9 @@ from payloads.composite import SMOOTHNESS, CompositeSettings, CorrectionState, S
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import PHASE
-from problems.models import FlatModel
+from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
-from problems.objectives.composite import Layout, layout_of, linear_smoothness
+from problems.objectives.composite import linear_smoothness
 from problems.penalties import Penalty, make_penalty, selected
 
 
@@ -46,7 +46,7 @@ class ProximalClient(SampleLossClient):
         super().__init__(site, model, training, settings)
         self.composite = settings if isinstance(settings, CompositeSettings) else CompositeSettings()
         self.sizes = StepSizes(training, self.composite)
-        self.penalty, self.ridge = _terms(self.composite, layout_of(model), model.dtype, model.device)
+        self.penalty, self.ridge = _terms(self.composite, model.layout, model.dtype, model.device)
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -84,41 +84,42 @@ class CompositeClient(ProximalClient):
 
     def update(self, server_round: int) -> Tensor:
         """z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
-        sizes, z = self.sizes, self.model.parameters
-        eta, correction = sizes.local(server_round), self.correction(server_round)
+        sizes, z, correction = self.sizes, self.model.parameters, self.correction(server_round)
+        eta, shift = sizes.local(server_round), self.vector(correction)
         start = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()
         total = torch.zeros_like(z)  # of corrected gradients
         for t, (_, batch) in enumerate(self.steps(server_round), start=1):
-            total.add_(self.gradient(batch)).add_(correction)
+            total.add_(self.gradient(batch)).add_(shift)
             torch.add(start, total, alpha=-eta, out=z)
             if t < self.training.local_steps:  # nothing is computed at z_tau
                 self.penalty.prox(z, t * eta, out=z)
-        carried = (correction - total / self.training.local_steps).add_(start, alpha=1 / sizes.between(server_round))
-        self.state = CorrectionState(
-            server_round=np.array([server_round]),
-            correction=correction.cpu().numpy(),
-            carried=carried.cpu().numpy(),
-        )
+        corrections = np.empty((2, len(correction)), correction.dtype)
+        corrections[0] = correction
+        mean = total.cpu().numpy() / self.training.local_steps
+        corrections[1] = correction - mean + start.cpu().numpy() / sizes.between(server_round)
+        self.state = CorrectionState(server_round=np.array([server_round]), corrections=corrections)
         return z
 
-    def correction(self, server_round: int) -> Tensor:
+    def correction(self, server_round: int) -> FloatArray:
         """(d,) c_i: the mean of all clients' gradients of the round before, told by the last two models, minus its own.
 
         Raises:
             ValueError: the client knows nothing of the round before.
         """
-        point = self.model.parameters
+        point = self.model.point()
         if server_round == 1:
-            return torch.zeros_like(point)
+            return np.zeros_like(point)
         kept = 0 if self.state is None else int(self.state.check({"d": len(point)}, finite=False).server_round[0])
         if kept == server_round:
-            return self.vector(self.state.correction)
+            again: FloatArray = self.state.correction
+            return again
         if kept != server_round - 1:
             raise ValueError(
                 f"round {server_round}: this site's newest record is of round {kept}, so that it has no correction; "
                 "without that of every site the method does not converge"
             )
-        return self.vector(self.state.carried).sub_(point, alpha=1 / self.sizes.between(kept))
+        correction: FloatArray = self.state.carried - point / self.sizes.between(kept)
+        return correction
 
 
 class FedMidClient(ProximalClient):

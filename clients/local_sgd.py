@@ -32,7 +32,7 @@ class SampleLossClient(ScoringClient):
         return self.model.pullback(self.site.rows(batch), lambda scores: self.slope(scores, labels), self.ridge)
 
     def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(n,) the derivative of the mean loss in the logits."""
+        """(n,) the derivative of each sample's loss in its logit."""
         return SAMPLE_LOSSES[self.loss].slope(logits, labels)
 
 

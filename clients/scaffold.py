@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.common import Scalar
 from torch import Tensor
@@ -13,19 +14,26 @@ from clients.base import PayloadClient
 from clients.local_sgd import SampleLossClient
 from payloads.coda import ControlChange, ControlVariate
 from payloads.record import FloatArray
+from problems.models import NUMPY_DTYPES
 
 
-def recall_control(client: PayloadClient[Any], received: FloatArray | None) -> tuple[Tensor, Tensor]:
+def recall_control(client: PayloadClient[Any], received: FloatArray | None) -> tuple[FloatArray, Tensor]:
     """(d,) c_i, zeros before the client's first round, and the correction c - c_i."""
-    kept = None if client.state is None else client.state.check({"d": len(client.model.parameters)}).control
-    own = client.vector_or_zeros(kept)
-    return own, client.vector_or_zeros(received) - own
+    point = client.model.parameters
+    own: FloatArray
+    if client.state is None:
+        own = np.zeros(len(point), NUMPY_DTYPES[point.dtype])
+    else:
+        own = client.state.check({"d": len(point)}, finite=False).control
+    correction = np.negative(own) if received is None else np.subtract(received, own)
+    return own, torch.from_numpy(correction).to(point)
 
 
-def keep_control(client: PayloadClient[Any], own: Tensor, control: Tensor) -> None:
+def keep_control(client: PayloadClient[Any], own: FloatArray, control: Tensor) -> None:
     """Keep the new c_i as the client's state and send what it is more than the old one."""
-    client.outbox = ControlChange(change=(control - own).cpu().numpy())
-    client.state = ControlVariate(control=control.cpu().numpy())
+    kept = control.cpu().numpy()
+    client.outbox = ControlChange(change=kept - own)
+    client.state = ControlVariate(control=kept)
 
 
 class ScaffoldClient(SampleLossClient):

@@ -9,11 +9,12 @@ Flower's FedAvg, its mods and its differential-privacy wrappers accept beside th
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
@@ -30,6 +31,8 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "bytes": (np.dtype("uint8"),),
 }
 _TENSOR = "value"
+
+R = TypeVar("R", ArrayRecord, ConfigRecord, RecordDict)
 
 
 class PayloadError(ValueError):
@@ -106,7 +109,7 @@ class Payload:
         Raises:
             PayloadError: naming the field, what was expected and what it got.
         """
-        known = dict(sizes or {})
+        known = {} if sizes is None else dict(sizes)
         for name, spec in specs_of(type(self)).items():
             value = getattr(self, name)
             if value is None:
@@ -117,14 +120,16 @@ class Payload:
                 got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
                 allowed = " or ".join(dtype.name for dtype in _DTYPES[spec.kind])
                 raise PayloadError(f"{type(self).__name__}.{name}: got {got}, allowed: {allowed}")
-            expected = tuple([known.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.dims])
-            if expected != value.shape:
-                if len(expected) != value.ndim or any(
-                    isinstance(length, int) and length != got for length, got in zip(expected, value.shape, strict=True)
-                ):
-                    shape = "(" + ", ".join(str(length) for length in expected) + ")"
-                    raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
-                known |= {dim: got for dim, got in zip(spec.dims, value.shape, strict=True) if isinstance(dim, str)}
+            expected = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
+            fits = len(expected) == value.ndim
+            for length, got in zip(expected, value.shape, strict=False):
+                if isinstance(length, str):  # seen for the first time
+                    fits &= known.setdefault(length, got) == got
+                else:
+                    fits &= length == got
+            if not fits:
+                shape = "(" + ", ".join(str(length) for length in expected) + ")"
+                raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
             if finite and spec.finite and spec.kind == "float" and not np.isfinite(value).all():
                 bad = int(value.size - np.isfinite(value).sum())
                 raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
@@ -133,10 +138,11 @@ class Payload:
     def to_record(self) -> ConfigRecord:
         """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
         self.check(finite=False)
-        record = ConfigRecord()
-        for name, value in self.arrays().items():
-            record[name] = b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
-        return record
+        encoded = {
+            name: b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
+            for name, value in self.arrays().items()
+        }
+        return filled(ConfigRecord(), encoded)
 
     @classmethod
     def from_record(cls, record: ConfigRecord, sizes: dict[str, int] | None = None) -> Self:
@@ -146,8 +152,8 @@ class Payload:
             PayloadError: a field is unknown, missing, not safetensors, misshapen or not finite.
         """
         declared = specs_of(cls)
-        if unknown := sorted(set(record) - set(declared)):
-            raise PayloadError(f"{cls.__name__}: unknown field {unknown[0]!r}, allowed: {', '.join(declared)}")
+        if unknown := record.keys() - declared.keys():
+            raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
         values: dict[str, NDArray[Any] | None] = {}
         for name, spec in declared.items():
             if name in record:
@@ -157,6 +163,13 @@ class Payload:
             else:
                 raise PayloadError(f"{cls.__name__}.{name}: missing")
         return cls(**values).check(sizes)
+
+
+def filled(record: R, values: Mapping[str, Any]) -> R:
+    """The new record with values of the types it takes. Its own ``record[name] = value`` looks at the type of each,
+    several times, which every message feels; the dictionary behind it is private to Flower."""
+    record.__dict__["_data"].update(values)
+    return record
 
 
 def _decode(field: str, blob: object) -> NDArray[Any]:

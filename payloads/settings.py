@@ -68,7 +68,7 @@ class TrainingSettings(Settings):
         "float32",
         description="number type of the model and the payloads: float32, float64, or in a run config auto",
     )
-    torch_threads: int = Field(1, ge=1, description="PyTorch threads of a process, an integer >= 1")
+    torch_threads: int = Field(1, ge=1, description="threads of PyTorch and NumPy's BLAS in a process, an integer >= 1")
     loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")
     score: Literal["logit", "sigmoid"] = Field(
         "logit", description="what pairwise losses compare: logit (raw output) or sigmoid"

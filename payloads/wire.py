@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.record import FloatArray, Payload, PayloadError, filled
 
 ARRAYS = "arrays"
 PAYLOAD = "payload"
@@ -27,14 +27,14 @@ NUM_EXAMPLES = "num-examples"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
+_FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    record = ArrayRecord()  # made from a dictionary, it would copy every Array
-    for name, value in zip(MODEL_ARRAYS, arrays, strict=False):
-        record[name] = _encode(value)
-    return record
+    # made from a dictionary, it would copy every Array
+    encoded = {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)}
+    return filled(ArrayRecord(), encoded)
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
@@ -50,7 +50,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
     except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
     for name, value in zip(record, arrays, strict=True):
-        if value.ndim != 1 or value.dtype.name not in ("float32", "float64"):
+        if value.ndim != 1 or value.dtype not in _FLOATS:
             raise PayloadError(f"model: {name!r} is {value.dtype.name}{value.shape}, expected a flat float vector")
     return arrays
 
@@ -58,7 +58,9 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 def _encode(value: FloatArray) -> Array:
     # What Array(value) makes, in one copy and with the header cached.
     data = b"".join((_npy_header_for(value.dtype.str, value.shape), np.ascontiguousarray(value).data))
-    return Array(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+    array = Array.__new__(Array)  # its constructor finds out which of three sets of arguments it was given
+    array.__dict__.update(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
+    return array
 
 
 _name_of = lru_cache(maxsize=16)(str)
@@ -126,18 +128,9 @@ def content(
     local: ConfigRecord | None = None,
 ) -> RecordDict:
     """A message's content from its parts; an absent part does not travel."""
-    records = RecordDict()
-    if arrays is not None:
-        records[ARRAYS] = arrays
-    if config is not None:
-        records[CONFIG] = config
-    if payload is not None:
-        records[PAYLOAD] = payload
-    if metrics is not None:
-        records[METRICS] = MetricRecord(dict(metrics))
-    if local is not None:
-        records[LOCAL] = local
-    return records
+    numbers = None if metrics is None else MetricRecord(dict(metrics))
+    parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local}
+    return filled(RecordDict(), {name: part for name, part in parts.items() if part is not None})
 
 
 def payload_record(payload: Payload | None) -> ConfigRecord | None:
@@ -164,7 +157,9 @@ def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
 
     ``RecordDict.config_records`` and its like build a new dictionary at each access, which a small message feels.
     """
-    record = records.get(name)
+    if name not in records:
+        return None
+    record = records[name]
     return record if isinstance(record, kind) else None
 
 

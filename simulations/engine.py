@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,6 +20,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
+
+T = TypeVar("T")
 
 RUN_ID = 1
 SERVER_NODE_ID = 1
@@ -202,25 +204,32 @@ def _own_message(message: Message) -> Message:
 
 
 def _own_records(records: RecordDict) -> RecordDict:
-    copied = records.copy()
-    data = copied.__dict__["_data"]
-    for name, record in records.items():
-        data[name] = _own_record(record)
-    return copied
+    return _like(records, {name: _own_record(record) for name, record in _data(records).items()})
 
 
 def _own_record(record: Any) -> Any:
-    copied = record.copy()
-    data = copied.__dict__["_data"]
+    values = _data(record)
     if isinstance(record, ArrayRecord):
-        for name, array in record.items():
-            data[name] = own = Array.__new__(Array)
-            own.__dict__.update(array.__dict__)
-    else:
-        for name, value in record.items():
-            if isinstance(value, list):
-                data[name] = list(value)
-    return copied
+        return _like(record, {name: _own_array(array) for name, array in values.items()})
+    return _like(record, {name: list(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _own_array(array: Array) -> Array:
+    own = Array.__new__(Array)
+    own.__dict__.update(array.__dict__)
+    return own
+
+
+def _data(record: Any) -> dict[str, Any]:
+    data: dict[str, Any] = record.__dict__["_data"]
+    return data
+
+
+def _like(record: T, data: dict[str, Any]) -> T:
+    like = record.__class__.__new__(record.__class__)
+    old, new = record.__dict__, like.__dict__
+    new["_check_key_fn"], new["_check_value_fn"], new["_data"] = old["_check_key_fn"], old["_check_value_fn"], data
+    return like
 
 
 def run_in_process(

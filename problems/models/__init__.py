@@ -5,7 +5,7 @@ takes `(batch, *input_shape)` and returns one raw logit a sample, `(batch,)`. `F
 the gradient and the buffers of such a network each into one contiguous vector.
 """
 
-from problems.models.flat import FlatModel
+from problems.models.flat import NUMPY_DTYPES, FlatModel, Layout
 from problems.models.zoo import MODELS, ModelEntry, ModelError, build_model
 
-__all__ = ["MODELS", "FlatModel", "ModelEntry", "ModelError", "build_model"]
+__all__ = ["MODELS", "NUMPY_DTYPES", "FlatModel", "Layout", "ModelEntry", "ModelError", "build_model"]

@@ -31,6 +31,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from problems.models.networks import Linear, LinearNoIntercept
 from problems.models.zoo import ModelError
 
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
 NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
 
 # Of predictions. On a CPU larger activations come fresh from the system every time, which halves the speed.
@@ -76,6 +77,9 @@ class FlatModel:
         Whether a forward pass may draw random numbers, as dropout does.
     parameter_names, parameter_shapes, buffer_names, buffer_shapes
         In the order of the vectors.
+    layout
+        Names and shapes of the parts of `parameters`, frozen ones as one-dimensional, like the biases that penalties
+        spare.
 
     Raises
     ------
@@ -103,6 +107,10 @@ class FlatModel:
         }
         self.parameter_names = tuple(parameters)
         self.parameter_shapes = tuple(tuple(value.shape) for value in parameters.values())
+        self.layout: Layout = tuple(
+            (name, shape if value.requires_grad else (value.numel(),))
+            for (name, value), shape in zip(parameters.items(), self.parameter_shapes, strict=True)
+        )
         self.buffer_names = tuple(buffers)
         self.buffer_shapes = tuple(tuple(value.shape) for value in buffers.values())
 
@@ -113,6 +121,8 @@ class FlatModel:
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
 
+        # The same memory, on a CPU.
+        self._host_gradient = self.gradient.numpy() if self.device.type == "cpu" else None
         gradients = _views(self.gradient, self.parameter_shapes)
         self._trained = [
             (parameter, gradient)
@@ -125,6 +135,7 @@ class FlatModel:
             if not parameter.requires_grad
         ]
         self._bind_gradient()
+        self._linear = type(module) in (Linear, LinearNoIntercept) and not self._frozen
 
         slots: dict[int, _Slot] = {}  # by the tensor's identity, for tensors with several names
         members: list[list[torch.Tensor]] = [list(parameters.values()), list(buffers.values())]
@@ -139,6 +150,7 @@ class FlatModel:
         vectors = (self.parameters, self.buffers)
         pinned = self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
+        self._host_arrays = [host.numpy() for host in self._hosts]
         self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in slots}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
@@ -152,13 +164,15 @@ class FlatModel:
             Wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
         """
         staged = self._checked(arrays)
-        for vector, host, array in zip((self.parameters, self.buffers), self._hosts, staged, strict=False):
-            np.copyto(host.numpy(), array)
+        vectors = (self.parameters, self.buffers)
+        for vector, host, written, array in zip(vectors, self._hosts, self._host_arrays, staged, strict=False):
+            np.copyto(written, array)
             if host is not vector:
                 vector.copy_(host, non_blocking=True)
-        with torch.no_grad():
-            for buffer, initial in self._fixed.values():
-                buffer.copy_(initial)
+        if self._fixed:
+            with torch.no_grad():
+                for buffer, initial in self._fixed.values():
+                    buffer.copy_(initial)
 
     def arrays(self) -> list[FloatArray]:
         """Return independent copies: `[parameters]`, and `buffers` after it if there are any.
@@ -170,12 +184,16 @@ class FlatModel:
             then misses it.
         """
         if self.num_buffers == 0:
-            return [_to_numpy(self.parameters)]
+            return [np.array(self.point())]
         buffers = dict(self.module.named_buffers())
         for name, view in zip(self.buffer_names, _views(self.buffers, self.buffer_shapes), strict=True):
             if buffers[name].data_ptr() != view.data_ptr():
                 raise ModelError(f"the module replaced its buffer '{name}'; change buffers in place, as with copy_()")
         return [_to_numpy(self.parameters), _to_numpy(self.buffers)]
+
+    def point(self) -> FloatArray:
+        """Return the parameters `(d,)`; on a CPU their own memory, to be read before it changes."""
+        return self._host_arrays[0] if self.device.type == "cpu" else _to_numpy(self.parameters)
 
     def scores(self, features: torch.Tensor) -> torch.Tensor:
         """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
@@ -218,24 +236,36 @@ class FlatModel:
         slope: Callable[[torch.Tensor], torch.Tensor],
         ridge: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the gradient `(d,)` of a loss with derivative `slope` in its scores, both `(batch,)`.
+        """Return the gradient `(d,)` of the mean of a loss, whose derivatives in the scores `(batch,)` are `slope`'s.
 
-        As `vjp(scores, slope(scores), ridge)`, but a linear module needs no graph. Overwritten by the next call.
+        As `vjp(scores, slope(scores) / batch, ridge)`, but a linear module needs no graph. Overwritten by the next
+        call.
         """
-        if type(self.module) not in (Linear, LinearNoIntercept) or len(self._trained) < len(self.parameter_names):
+        number = features.shape[0] or 1
+        if not self._linear:
             scores = self.scores(features)
-            return self.vjp(scores, slope(scores.detach()), ridge)
-        rows = features.to(self.device, self.dtype).flatten(1)
+            return self.vjp(scores, slope(scores.detach()) / number, ridge)
+        rows = features if features.ndim == 2 else features.flatten(1)
+        if rows.dtype != self.dtype or rows.device != self.device:
+            rows = rows.to(self.device, self.dtype)
         count = rows.shape[1]
-        scores = rows @ self.parameters[:count]
+        host = self._host_gradient if rows.is_contiguous() else None
+        if host is None:
+            scores = torch.mv(rows, self.parameters[:count])
+        else:  # products of a tall matrix and a vector take NumPy's BLAS less time than torch's
+            scores = torch.from_numpy(np.dot(rows.numpy(), self._host_arrays[0][:count]))
         if self.dim > count:
             scores += self.parameters[count]
         weights = slope(scores)
-        self._start_gradient(ridge)
-        self.gradient[:count].addmv_(rows.T, weights)
         if self.dim > count:
-            self.gradient[count] += weights.sum()
-        return self.gradient
+            torch.sum(weights, 0, out=self.gradient[count])
+        if host is None:
+            torch.mv(rows.T, weights, out=self.gradient[:count])
+            self.gradient.div_(number)
+        else:
+            np.dot(weights.numpy(), rows.numpy(), out=host[:count])
+            np.divide(host, number, out=host)
+        return self.gradient if ridge is None else self.gradient.addcmul_(self.parameters, ridge)
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
         """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.

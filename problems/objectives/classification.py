@@ -28,8 +28,8 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def cross_entropy_slope(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n,) its derivative in the logits: (sigmoid(logit) - label) / n."""
-    return (torch.sigmoid(logits) - labels) / len(logits)
+    """(n,) the derivative of each sample's in its logit: sigmoid(logit) - label."""
+    return torch.sigmoid(logits).sub_(labels)
 
 
 def squared_errors(scores: Tensor, labels: Tensor) -> Tensor:
@@ -38,8 +38,8 @@ def squared_errors(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def squared_error_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """(n,) the derivative of their mean in the scores."""
-    return (scores - (2 * labels - 1)) / len(scores)
+    """(n,) the derivative of each in its score."""
+    return torch.sub(scores, labels, alpha=2).add_(1)
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SampleLoss:
 
     Attributes:
         each: (n,) scores and labels -> (n,) losses.
-        slope: likewise -> (n,) the derivative of their mean.
+        slope: likewise -> (n,) the derivative of each in its score, a new tensor.
         curvature: the largest second derivative of one sample's loss.
     """
 
@@ -86,10 +86,10 @@ def ratio_loss(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> 
 
 
 def ratio_slope(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
-    """(n,) its derivative in the logits."""
-    return cross_entropy_slope(logits, labels) * _of_samples(labels, weights)
+    """(n,) the derivative of each sample's in its logit."""
+    return cross_entropy_slope(logits, labels).mul_(_of_samples(labels, weights))
 
 
 def _of_samples(labels: Tensor, weights: tuple[float, float]) -> Tensor:
     negative, positive = weights
-    return labels * positive + (1 - labels) * negative
+    return (labels * (positive - negative)).add_(negative)

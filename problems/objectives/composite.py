@@ -5,19 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from problems.models import FlatModel
 from problems.models.networks import Linear, LinearNoIntercept
 from problems.objectives.classification import SampleLoss
 from problems.optimum import smoothness
-
-Layout = tuple[tuple[str, tuple[int, ...]], ...]
-
-
-def layout_of(model: FlatModel) -> Layout:
-    """Names and shapes of the parts of the flat parameters, in their order; frozen ones as one-dimensional, like the
-    biases that penalties spare."""
-    parameters = zip(model.parameter_names, model.parameter_shapes, model.module.parameters(), strict=True)
-    return tuple((name, shape if value.requires_grad else (value.numel(),)) for name, shape, value in parameters)
 
 
 def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
@@ -60,6 +50,6 @@ class LinearObjective:
     def __call__(self, x: Tensor) -> tuple[float, Tensor]:
         """The value and the gradient (d,) at x (d,)."""
         scores = self.rows @ x
-        slopes = self.loss.slope(scores, self.labels) * (len(scores) * self.weights)
         value = self.weights @ self.loss.each(scores, self.labels) + (self.ridge * x) @ x / 2
+        slopes = self.loss.slope(scores, self.labels) * self.weights
         return float(value), slopes @ self.rows + self.ridge * x

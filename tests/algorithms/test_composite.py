@@ -31,7 +31,7 @@ from payloads.settings import TrainingSettings
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD
 from problems.models import FlatModel, build_model
 from problems.objectives.classification import SAMPLE_LOSSES
-from problems.objectives.composite import LinearObjective, layout_of
+from problems.objectives.composite import LinearObjective
 from problems.optimum import minimise
 from problems.penalties import PENALTIES, Penalty, make_penalty
 from problems.randomness import Purpose
@@ -402,7 +402,7 @@ class Hand:
         for client in self.clients:
             change(client)
         self.strategy: Any = row.strategy(self.training, self.settings)
-        self.strategy.layout = layout_of(self.model)
+        self.strategy.layout = self.model.layout
         self.arrays = self.model.arrays() if start is None else [start]
         self.number = 0
 

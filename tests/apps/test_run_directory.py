@@ -135,6 +135,16 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
     assert scalars == [(line["round"], line["auc"]) for line in whole.lines]
 
 
+def test_a_round_without_metrics_has_no_event(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for number in range(3):
+        directory.append({"round": number, "seconds": 0.5}, event=number != 1)
+    directory.events.close()
+    assert [line["round"] for line in directory.lines()] == [0, 1, 2]
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert [event.step for event in events.Scalars("seconds")] == [0, 2]
+
+
 def test_the_curves_are_a_png(whole: Run) -> None:
     content = (whole.path / "curves.png").read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")

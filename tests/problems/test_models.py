@@ -459,7 +459,7 @@ def test_pullback_is_vjp_of_the_slope(name: str, shape: tuple[int, ...]) -> None
 
         def slope(scores: torch.Tensor, seen: list[torch.Tensor] = seen) -> torch.Tensor:
             seen.append(scores)
-            return torch.cos(scores) / len(scores)
+            return torch.cos(scores)
 
         gradient = model.pullback(features, slope)
         scores = other.scores(features)
@@ -478,21 +478,38 @@ def test_pullback_and_vjp_add_a_ridge_term(name: str, shape: tuple[int, ...]) ->
     model.parameters.add_(0.1)
     ridge = data((), model.dim, torch.float64, 5).abs() * (torch.arange(model.dim) % 3 > 0)  # a third without
     features, before = data(shape, 6), model.parameters.clone()
-    plain = model.pullback(features, torch.cos).clone()
+    plain = model.pullback(features, torch.cos).clone()  # of the mean over 6 rows
     for _ in range(2):  # nothing is left from one call to the next
         torch.testing.assert_close(model.pullback(features, torch.cos, ridge), plain + ridge * before)
         scores = model.scores(features)
-        torch.testing.assert_close(model.vjp(scores, torch.cos(scores.detach()), ridge), plain + ridge * before)
+        torch.testing.assert_close(model.vjp(scores, torch.cos(scores.detach()) / 6, ridge), plain + ridge * before)
     torch.testing.assert_close(model.pullback(features, torch.cos), plain)
     assert torch.equal(model.parameters, before)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_pullback_of_no_rows_is_the_ridge_term(name: str) -> None:
+    model = FlatModel(build_model(name, (3,), seed=0))
+    gradient = model.pullback(data((3,), 0), torch.cos, torch.full((model.dim,), 2.0))
+    assert torch.equal(gradient, 2 * model.parameters)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_pullback_of_a_linear_model_takes_any_layout_and_number_type(dtype: torch.dtype) -> None:
+    model = FlatModel(build_model("linear", (40,), seed=0), dtype=dtype)
+    features = data((40,), 300, torch.float64)
+    expected = model.pullback(features.to(dtype), torch.cos).clone()
+    strided = features.to(dtype).T.contiguous().T
+    for rows in (features, strided, strided.reshape(300, 5, 8)):
+        torch.testing.assert_close(model.pullback(rows, torch.cos), expected)
 
 
 def test_pullback_of_a_linear_model_in_numbers() -> None:
     model = FlatModel(build_model("linear", (2,), seed=0), dtype=torch.float64)
     model.load([np.array([0.5, -1.0, 2.0])])
     features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
-    # scores 0.5 - 2 + 2 and 1.5 - 5 + 2; the slope doubles them: 1 and -3
-    gradient = model.pullback(features, lambda scores: 2 * scores)
+    # scores 0.5 - 2 + 2 and 1.5 - 5 + 2; the slope over the two rows is 1 and -3
+    gradient = model.pullback(features, lambda scores: 4 * scores)
     assert gradient.tolist() == [1 - 3 * 3, 2 - 3 * 5, 1 - 3]
 
 
@@ -501,7 +518,7 @@ def test_pullback_leaves_frozen_parameters_alone(frozen: str) -> None:
     module = build_model("linear", (3,), seed=0)
     getattr(module.output, frozen).requires_grad_(False)
     gradient = FlatModel(module).pullback(data((3,), 4), torch.ones_like)
-    assert (gradient[:3].any().item(), gradient[3].item()) == ((False, 4.0) if frozen == "weight" else (True, 0.0))
+    assert (gradient[:3].any().item(), gradient[3].item()) == ((False, 1.0) if frozen == "weight" else (True, 0.0))
 
 
 @pytest.mark.parametrize("name", ["linear", "mlp"])
@@ -525,7 +542,7 @@ def test_pullback_goes_by_what_a_subclass_of_the_linear_model_does() -> None:
     model = FlatModel(Squashed((3,)), dtype=torch.float64)
     features = data((3,), 5)
     gradient = model.pullback(features, torch.ones_like).clone()
-    torch.testing.assert_close(gradient, model.vjp(model.scores(features), torch.ones(5, dtype=torch.float64)))
+    torch.testing.assert_close(gradient, model.vjp(model.scores(features), torch.full((5,), 0.2).double()))
     assert linear_features(model.module, features) is None
 
 
