@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, better, shown, suffixed

@@ -22,7 +22,7 @@ from clients.vertical.failures import PartyError
 from clients.vertical.identity import Identity
 from clients.vertical.limits import Delays, Limits
 from clients.vertical.party import run_segment
-from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan
+from clients.vertical.plan import Endpoint, Injection, Outcome, PartyState, Plan
 from clients.vfb2_rows import find_rows
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
@@ -216,19 +216,12 @@ class VFB2Client(PayloadClient[NoModel]):
             ),
         )
         with sockets(endpoint.addresses[me]):
-            holding = self.holding(segment)
-            plan = self.plan(segment, holding)
+            holding = self.party.data.holding(self.state.aligned)
+            plan = self.plan(segment)
             running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
             return asyncio.run(running)
 
-    def holding(self, segment: Segment) -> Holding:
-        """The rows all parties share; labels only where the segment uses this party's."""
-        holding = self.party.data.holding(self.state.aligned)
-        if self.party.partition_id in segment.active:
-            return holding
-        return dataclasses.replace(holding, labels=None, test_labels=None)
-
-    def plan(self, segment: Segment, holding: Holding) -> Plan:
+    def plan(self, segment: Segment) -> Plan:
         """What the segment is, from the settings and from what the server says."""
         vfb2, number = self.vfb2, int(segment.segment[0])
         epochs = vfb2.epochs if number else 0

@@ -84,12 +84,13 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
         timeout: seconds to wait for all replies.
         patience: seconds to wait for the others after a reply that is an error.
     """
-    waiting = set(grid.push_messages(messages))
+    waiting = list(grid.push_messages(messages))
     replies: list[Message] = []
     deadline, failed = time.monotonic() + timeout, False
     while True:
         pulled = list(grid.pull_messages(waiting))
-        waiting -= {reply.metadata.reply_to_message_id for reply in pulled}
+        answered = {reply.metadata.reply_to_message_id for reply in pulled}
+        waiting = [message_id for message_id in waiting if message_id not in answered]
         replies += pulled
         broken = next((reply for reply in pulled if reply.has_error()), None)
         if broken is not None and waiting and not failed:

@@ -74,6 +74,16 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     np.testing.assert_allclose(blocks, further, rtol=0, atol=1e-9)
 
 
+def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    run, _ = play(tmp_path / "run", {**CSV, "checkpoint-every": 3}, nodes)
+    for node in nodes:
+        frame = pd.read_csv(str(node["data-path"]))
+        frame[frame["id"] != EVERYBODY[7]].to_csv(str(node["data-path"]), index=False)
+    with pytest.raises(RuntimeError, match=r"hold \(47, 12\) training and test rows; this run began with \(48, 12\)"):
+        play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
+
+
 def test_parties_without_a_common_row_are_told(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY[:20], EVERYBODY[20:40], EVERYBODY[40:]])
     with pytest.raises(RuntimeError, match="0 rows in common; at least 2 are needed"):

@@ -34,6 +34,12 @@ def test_no_model_travels(tmp_path: Path) -> None:
         assert isinstance(down, Segment) == (exchange.phase != CREDENTIALS)
 
 
+def test_only_as_many_parties_as_are_active_hold_labels(tmp_path: Path) -> None:
+    _, tap = play(tmp_path / "run", {"num-server-rounds": 1})
+    shown = {e.partition: payloads_of("vfb2-sgd", e)[1] for e in tap.exchanges if e.phase == CREDENTIALS}
+    assert [bool(credentials.labels[0]) for _, credentials in sorted(shown.items())] == [True, True, False, False]  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("config", "nodes"),
     [({"vfb2.assemble": False}, [{}] * PARTIES), ({}, [{}, {}, {"share-block": False}, {}])],

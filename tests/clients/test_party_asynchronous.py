@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,9 +19,10 @@ from clients.vertical.limits import Delays
 from clients.vertical.plan import Array, Holding, Injection, Outcome
 from clients.vertical.station import Station
 from clients.vertical.sums import Share, Sums
-from problems.vertical.blocks import make_block
+from problems.vertical.blocks import Block, DenseBlock, make_block
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import gradient, minimum, value
+from problems.vertical.sparse_blocks import SparseBlock
 from simulations.parties import run_parties
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference
@@ -229,6 +232,33 @@ def test_threads_within_a_party(kind: str) -> None:
     assert all(outcome.counters["updates"] == 20 * 12 for outcome in outcomes)
 
 
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_threads_share_a_block_only_if_it_is_dense(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    inside: Counter[int] = Counter()
+    most = 0
+
+    def watched(block: type[Block]) -> None:
+        apply = block.apply
+
+        def slow(self: Block, rows: Any, theta: Any) -> None:
+            nonlocal most
+            inside[id(self)] += 1
+            most = max(most, inside[id(self)])
+            time.sleep(0.003)
+            inside[id(self)] -= 1
+            apply(self, rows, theta)
+
+        monkeypatch.setattr(block, "apply", slow)
+
+    watched(DenseBlock)
+    watched(SparseBlock)
+    case = make_case(3, (0, 1, 2), rows=30, batch_size=5, window=2)
+    make = np.ascontiguousarray if kind == "dense" else sparse.csr_array
+    holdings = [Holding(make(h.features), make(h.test_features), h.labels, h.test_labels) for h in case.holdings]
+    run_parties(holdings, case.plan, processes=False, threads=3, timeout=30.0)
+    assert (most > 1) == (kind == "dense")
+
+
 def test_threads_with_one_dominator_change_nothing() -> None:
     case = make_case(4, (2,), algorithm="saga", masking="two-trees")
     np.testing.assert_allclose(case.whole(case.run(threads=3)), case.centralised(), rtol=0, atol=1e-9)
@@ -243,7 +273,7 @@ def test_injected_time_is_spent_and_changes_nothing_else(synchronous: bool) -> N
     outcomes = case.run(injections=[Injection(compute=0.004), None, Injection(compute=0.001)], events=True)
     np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
     # 20 updates, one after another: party 0 sleeps 4 ms for each
-    assert all(20 * 0.004 <= outcome.counters["seconds_training"] < 20 * 0.02 for outcome in outcomes)
+    assert all(20 * 0.004 <= outcome.counters["seconds_training"] < 20 * 0.1 for outcome in outcomes)
 
 
 def test_injected_time_occupies_a_worker_a_thread() -> None:

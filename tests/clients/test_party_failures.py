@@ -11,18 +11,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, Agenda
 from clients.vertical.collaborator import THETA
 from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
+from clients.vertical.hello import Hello, agree_keys
 from clients.vertical.limits import Limits
 from clients.vertical.mesh import Mesh
 from clients.vertical.party import run_segment
 from clients.vertical.passes import POWER_THETA, SNAPSHOT_THETA
 from clients.vertical.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.sums import Gathering
+from clients.vertical.sums import DirectSums, Gathering
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
@@ -347,6 +349,17 @@ def test_the_ring_overflows() -> None:
     assert (error.party, error.reason.startswith("its evaluation cannot be sent")) == (0, True)
 
 
+@pytest.mark.parametrize(("parties", "limit"), [(3, 2.0**23 / 3), (4, 2.0**21), (2, 2.0**22)])
+def test_a_sum_over_all_parties_cannot_wrap(parties: int, limit: float) -> None:
+    sent: list[int] = []
+    agenda = Agenda(make_case(parties, (0,), allow_bare=True).plan)
+    sums = DirectSums(1, agenda, lambda to, frame: sent.append(to), None)
+    sums.contribute(PARTIAL, np.full(4, -np.nextafter(limit, 0.0)), [(0, 4)])
+    assert sent == [0]
+    with pytest.raises(PartyError, match="party 1: its partial cannot be sent"):
+        sums.contribute(PARTIAL, np.full(4, limit), [(0, 4)])
+
+
 def test_a_step_that_diverges() -> None:
     # every block diverges, so the parties may hear of different ones first
     with pytest.raises(PartiesError) as caught:
@@ -480,6 +493,24 @@ def test_notices_of_labels() -> None:
         agreed_flips(plan, 2, told, {0: told}, flips)
     with pytest.raises(PartyError, match="party 0: its labels differ from those of party 2"):
         agreed_flips(plan, 2, told, {0: notice(-labels, None)}, flips)
+
+
+def test_keys_belong_to_a_pair_and_a_segment() -> None:
+    case = make_case(3, (1,))
+    privates = [X25519PrivateKey.generate() for _ in range(3)]
+    hellos = {
+        party: Hello.of(private, case.plan, holding)
+        for party, (private, holding) in enumerate(zip(privates, case.holdings, strict=True))
+    }
+    keys = [agree_keys(case.plan, party, private, hellos) for party, private in enumerate(privates)]
+    assert (keys[0][1], keys[0][2], keys[1][2]) == (keys[1][0], keys[2][0], keys[2][1])
+    later = agree_keys(replace(case.plan, serial=8), 0, privates[0], hellos)
+    assert len({keys[0][1], keys[0][2], keys[1][2], later[1], later[2]}) == 5
+    hellos[1] = replace(hellos[1], key=bytes(32))
+    with pytest.raises(PartyError, match="party 1: its public key"):
+        agree_keys(case.plan, 0, privates[0], hellos)
+    with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 80"):
+        Hello.from_bytes(2, b"???")
 
 
 def test_flips_have_their_chance() -> None:

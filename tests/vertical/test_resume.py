@@ -9,7 +9,7 @@ import logging
 import pickle
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,19 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-import clients.vertical.party
 from apps.config import Scalar
-from clients.vertical.frames import Frame
 from clients.vertical.limits import Delays, Limits
 from clients.vertical.plan import Injection, Outcome, PartyState, Plan
+from problems.data import DataSpec
 from problems.vertical.blocks import DenseBlock
-from problems.vertical.objectives import Array
+from problems.vertical.data import load_vertical
+from problems.vertical.objectives import make_objective
+from problems.vertical.solvers import train
 from simulations.parties import PartiesError, run_parties
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, federate
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
+from tests.vertical.sabotage import FULL, Saboteur
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=3.0, close=1.0)
 SEGMENTS = 4
@@ -176,68 +178,12 @@ RUN: dict[str, Scalar] = {
     "vfb2.synchronous": False,
     "vfb2.join-timeout": 1.0,
 }
-FULL = "its disk is full"
-
-
-class Bomb:
-    """A recorder that fails when it is shown frame number `after`."""
-
-    def __init__(self, after: int) -> None:
-        self._left = after
-
-    def received(self, peer: int, frame: Frame) -> None:
-        if self._left == 0:
-            raise OSError(FULL)
-        self._left -= 1
-
-    def contributed(self, kind: int, active: int, values: Array) -> None:
-        pass
 
 
 WAYS_TO_FAIL = [
     (2, "midway"),
     *(pytest.param(*row, marks=SLOW) for row in ((0, "midway"), (1, "after"), (3, "before"))),
 ]
-
-
-@dataclass
-class Saboteur:
-    """Has one party's client fail in one round, the first `times` times.
-
-    Attributes:
-        when: "before" it joins, "midway" in its updates, or "after" its segment, which the others then have finished.
-        serials: of each attempt of that party at the round.
-        starts: what every party starts each attempt at the round from, by party.
-    """
-
-    party: int
-    segment: int
-    when: str
-    times: int = 1
-    serials: list[int] = field(default_factory=list)
-    starts: dict[int, list[bytes]] = field(default_factory=dict)
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = clients.vertical.party.run_segment
-
-        async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
-            if plan.segment != self.segment:
-                return await real(me, plan, holding, start, *rest, **options)
-            self.starts.setdefault(me, []).append(pickle.dumps(start))
-            if me != self.party:
-                return await real(me, plan, holding, start, *rest, **options)
-            self.serials.append(plan.serial)
-            broken = len(self.serials) <= self.times
-            if broken and self.when == "before":
-                raise OSError(FULL)
-            if broken and self.when == "midway":
-                options["recorder"] = Bomb(60)
-            outcome = await real(me, plan, holding, start, *rest, **options)
-            if broken:
-                raise OSError(FULL)
-            return outcome
-
-        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +210,26 @@ def assert_same_run(run: Run, whole: Run) -> None:
         for name in ("objective", "loss", "accuracy", "auc", "suboptimality"):
             assert mine[name] == theirs[name]
     assert all(run.model[f"weights.{party}"].any() for party in range(PARTIES))
+
+
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("algorithm", SOME_SLOW)
+def test_the_undisturbed_run_is_that_of_all_columns_in_one_place(
+    algorithm: str, undisturbed: Callable[[str], Run]
+) -> None:
+    """What the others are compared with is right itself: each round goes on where the last one ended."""
+    data = load_vertical(DataSpec("breast-cancer"), PARTIES)
+    weights = train(
+        data.train_features,
+        data.train_labels,
+        make_objective("logistic"),
+        algorithm,
+        step=0.04,
+        epochs=5,
+        batch_size=8,
+        seed=0,
+    )
+    np.testing.assert_allclose(undisturbed(algorithm).model["weights"], weights, rtol=0, atol=1e-9)
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -136,3 +136,20 @@ def test_smaller_sparse_blocks_train(algorithm: str) -> None:
     assert objective < 0.55
     assert objective == pytest.approx(alone, rel=0.05)
     assert accuracy > 0.6
+
+
+@pytest.mark.parametrize("problem", ["logistic", "nonconvex-logistic"])
+@pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
+def test_lazy_updates_are_those_of_dense_blocks(algorithm: str, problem: str) -> None:
+    """One update under way, and a regulariser that columns feel which no batch has touched for long."""
+    plan = replace(PLAN, algorithm=algorithm, problem=problem, weight=0.05, parties=4, active=(2,), window=1, skew=0)
+    plan = replace(plan, rows=200, test_rows=50, batch_size=4, step=0.5, epochs=3)
+    table = Table(plan, 2_000, 20)
+    outcomes = run_parties(table.holdings, plan, processes=False)[0]
+    objective = make_objective(problem, plan.weight)
+    dense = train(table.train.toarray(), table.labels, objective, algorithm, step=0.5, epochs=3, batch_size=4, seed=0)
+    found = np.concatenate([outcome.weights for outcome in outcomes])
+    np.testing.assert_allclose(found, dense, rtol=0, atol=1e-9)
+    assert outcomes[2].metrics["objective"] == pytest.approx(
+        value(table.train, table.labels, objective, dense), rel=0, abs=1e-9
+    )

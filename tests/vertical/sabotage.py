@@ -1,0 +1,71 @@
+"""A party's client that fails in one round of a run in this process."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+import clients.vertical.party
+from clients.vertical.frames import Frame
+from clients.vertical.plan import PartyState, Plan
+from problems.vertical.objectives import Array
+
+FULL = "its disk is full"
+
+
+class Bomb:
+    """A recorder that fails when it is shown frame number `after`."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def received(self, peer: int, frame: Frame) -> None:
+        if self._left == 0:
+            raise OSError(FULL)
+        self._left -= 1
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        pass
+
+
+@dataclass
+class Saboteur:
+    """Has one party's client fail in one round, the first `times` times.
+
+    Attributes:
+        when: "before" it joins, "midway" in its updates, or "after" its segment, which the others then have finished.
+        serials: of each attempt of that party at the round.
+        starts: what every party starts each attempt at the round from, by party.
+    """
+
+    party: int
+    segment: int
+    when: str
+    times: int = 1
+    serials: list[int] = field(default_factory=list)
+    starts: dict[int, list[bytes]] = field(default_factory=dict)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        real = clients.vertical.party.run_segment
+
+        async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
+            if plan.segment != self.segment:
+                return await real(me, plan, holding, start, *rest, **options)
+            self.starts.setdefault(me, []).append(pickle.dumps(start))
+            if me != self.party:
+                return await real(me, plan, holding, start, *rest, **options)
+            self.serials.append(plan.serial)
+            broken = len(self.serials) <= self.times
+            if broken and self.when == "before":
+                raise OSError(FULL)
+            if broken and self.when == "midway":
+                options["recorder"] = Bomb(60)
+            outcome = await real(me, plan, holding, start, *rest, **options)
+            if broken:
+                raise OSError(FULL)
+            return outcome
+
+        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
