@@ -28,7 +28,8 @@ joined to the last update applied, the full pass of SVRG and the wait for the ep
 (TLS, keys) and evaluations are not. In the segment that crosses 1e-3 the time is interpolated, linear in log(f - f*).
 
 CPU of an update: user and system seconds of all parties' processes (getrusage) in a long segment less those in a short
-one, over the difference in updates, so that joining and start-up drop out.
+one, over the difference in updates, so that joining and start-up drop out. Kernels are compiled before, else only the
+first of the two would pay for it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from clients.vertical.limits import Delays
 from clients.vertical.plan import Holding, Injection, Outcome, PartyState, Plan
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical import make_objective
+from problems.vertical import make_block, make_objective
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import Array
 from problems.vertical.solvers import largest_step, minimum, smoothness, trace
@@ -251,6 +252,7 @@ def more_parties(problem: Problem) -> Result:
 
 def cpu(problem: Problem) -> Result:
     """CPU microseconds of an update."""
+    make_block(problem.features[:1], "sgd", OBJECTIVE, 1.0)
     short, long = (1, 3) if problem.smoke else (2, 12)
     plan = replace(problem.plan(8, 3, 4), algorithm="sgd", evaluate=False)
     seconds, updates, pace = {}, {}, 0.0

@@ -57,6 +57,8 @@ class Updates:
         self._starts = [0] * len(places)
         self._ends = [0] * len(places)
         self._left = 0
+        # fewest updates of the stretch applied of a place that is not through
+        self._least = 0
         self._tally, self._log = station.tally, station.log
         # partials that are due: place, number and rows
         self._due: list[tuple[int, int, Rows]] = []
@@ -67,7 +69,7 @@ class Updates:
 
     def begin(self) -> None:
         self._starts, self._ends = self._ends, next(self._stretches)
-        self._left = sum(self._ends) - sum(self._starts)
+        self._left, self._least = sum(self._ends) - sum(self._starts), 0
         for place in range(len(self._active)):
             self._advance(place)
         self._compute()
@@ -150,7 +152,7 @@ class Updates:
         self._applied[place] = number + 1
         if self._log is not None:
             self._log.append(Event("apply", self._active[place], number))
-        if self._skew:
+        if self._skew and number - self._starts[place] == self._least and self._risen():
             for other in range(len(self._active)):
                 self._advance(other)
         else:
@@ -171,7 +173,7 @@ class Updates:
             return
         end = self._applied[place] + self._window
         if self._skew:
-            end = min(end, self._starts[place] + self._slowest() + self._skew + 1)
+            end = min(end, self._starts[place] + self._least + self._skew + 1)
         if end > self._ends[place]:
             end = self._ends[place]
         first = self._sent[place]
@@ -206,13 +208,15 @@ class Updates:
             shares.append((place, len(rows)))
         self._sums.contribute(PARTIAL, values, shares)
 
-    def _slowest(self) -> int:
-        """Fewest updates of this stretch applied of a dominator that is not through."""
-        return min(
+    def _risen(self) -> bool:
+        """Find the slowest place again; whether it is further on than before."""
+        before = self._least
+        self._least = min(
             (
                 applied - start
                 for applied, start, end in zip(self._applied, self._starts, self._ends, strict=True)
                 if applied < end
             ),
-            default=0,
+            default=before,
         )
+        return self._least > before

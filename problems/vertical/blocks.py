@@ -23,10 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from problems.vertical.kernels import load_dense_kernels
 from problems.vertical.objectives import Array, Objective
 
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 ALGORITHMS = (SGD, SVRG, SAGA)
+
+_NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 Rows = NDArray[np.int64]
 SparseRows: TypeAlias = "sparse.csr_array[np.float64]"
@@ -160,9 +163,13 @@ class Block(ABC):
 
 
 class DenseBlock(Block):
-    """A block of (n, d) float64 features in memory."""
+    """A block of (n, d) float64 features in memory.
 
-    def __init__(self, features: Array, algorithm: str, objective: Objective, step: float) -> None:
+    With numba an update is one call of `compiled_dense`, which is the faster at any width. What that refuses, the NumPy
+    code does or names.
+    """
+
+    def __init__(self, features: Array, algorithm: str, objective: Objective, step: float, kernels: str) -> None:
         features = np.ascontiguousarray(features, dtype=np.float64)
         if features.ndim != 2:
             raise ValueError(f"features must be (n, d), got {features.shape}")
@@ -170,12 +177,34 @@ class DenseBlock(Block):
         if not np.isfinite(features).all():
             raise ValueError(f"features must be finite, {int((~np.isfinite(features)).sum()):,} are not")
         self._x = features
+        self._weight, self._linear = float(objective.weight), objective.linear_decay
+        self._keeps = algorithm == SAGA
+        self._compiled = load_dense_kernels(kernels)
+        if self._compiled is not None:  # called once, to no effect, so that no update waits for what a first call does
+            self.partials(_NO_ROWS)
+            self._compiled.apply(
+                features, _NO_ROWS, _NOTHING, self._w, _NOTHING, _NOTHING, self.step, self._weight, self._linear, False
+            )
 
     def partials(self, rows: Rows | None = None) -> Array:
+        if rows is not None and self._compiled is not None:
+            sums = np.empty(len(rows))
+            if self._compiled.partials(self._x, rows, self._w, sums):
+                return sums
         products: Array = (self._x if rows is None else self._taken(rows)).dot(self._w)
         return products
 
     def apply(self, rows: Rows, theta: Array) -> None:
+        table, mean = (_NOTHING, _NOTHING) if self.algorithm == SGD else (self._theta, self._mean)
+        if (
+            self._compiled is not None
+            and table is not None
+            and mean is not None
+            and self._compiled.apply(
+                self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, self._keeps
+            )
+        ):
+            return
         theta = self._slopes(theta, len(rows))
         sampled = self._taken(rows)  # (b, d)
         w = self._w
@@ -241,7 +270,7 @@ def make_block(
         algorithm: one of `ALGORITHMS`.
         objective: whose regulariser the updates apply.
         step: gamma, > 0.
-        kernels: of a sparse block: "numba", "numpy", or "auto" for numba where it is installed.
+        kernels: "numba", "numpy", or "auto" for numba where it is installed.
 
     Raises:
         ValueError: features that are empty, not two-dimensional or not finite, an unknown algorithm or kernels, or a
@@ -249,7 +278,7 @@ def make_block(
         ImportError: kernels "numba" without numba.
     """
     if isinstance(features, np.ndarray):
-        return DenseBlock(features, algorithm, objective, step)
+        return DenseBlock(features, algorithm, objective, step, kernels)
     from problems.vertical.sparse_blocks import SparseBlock
 
     return SparseBlock(features, algorithm, objective, step, kernels)

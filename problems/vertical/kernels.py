@@ -16,7 +16,8 @@ and a few steps of the classical Runge-Kutta method follow it to 2e-14 of the la
 step weight <= 1e-4 and |phi| <= 1e-3 the terms left out are below that, and so is the error of the method when one
 step covers a change of 1e-3 of the slope's and 2e-3 of the weight's own.
 
-This module holds the NumPy form; `compiled` has the same methods for numba.
+This module holds the NumPy form; `compiled` has the same methods for numba. What dense blocks have for numba is in
+`compiled_dense`.
 """
 
 from __future__ import annotations
@@ -85,6 +86,45 @@ class Kernels(Protocol):
         """
 
 
+class DenseKernels(Protocol):
+    """Partial sums and updates of dense blocks, each in one call.
+
+    They return False before anything is changed where there are no rows to update, theta is of another length or not
+    finite, a row is outside, or an array is of another type.
+    """
+
+    def partials(self, x: Floats, rows: Integers, w: Floats, out: Floats) -> bool:
+        """Write X[rows] w to `out` (b,), for (n, d) x."""
+
+    def apply(
+        self,
+        x: Floats,
+        rows: Integers,
+        theta: Floats,
+        w: Floats,
+        table: Floats,
+        mean: Floats,
+        step: float,
+        weight: float,
+        linear: bool,
+        keep: bool,
+    ) -> bool:
+        """Do the update that `blocks` describes.
+
+        Args:
+            x: (n, d) features.
+            rows: (b,) different rows.
+            theta: (b,) slopes there.
+            w: (d,) weights, changed.
+            table: (n,) theta0 or alpha; (0,) for SGD.
+            mean: (d,) mu or avg; (0,) for SGD.
+            step: gamma.
+            weight: of the regulariser.
+            linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
+            keep: whether theta goes to the table, and its change to the mean, as SAGA has it.
+        """
+
+
 class NumpyKernels:
     """`Kernels` without numba."""
 
@@ -120,16 +160,33 @@ def load_kernels(name: str) -> Kernels:
         ValueError: another name.
         ImportError: numba is asked for by name and not installed.
     """
-    if name not in KERNELS:
-        raise ValueError(f"kernels {name!r} are not known; one of: {', '.join(KERNELS)}")
-    installed = importlib.util.find_spec("numba") is not None
-    if name == "numpy" or (name == "auto" and not installed):
+    if not _wants_numba(name):
         return NumpyKernels()
-    if not installed:
-        raise ImportError("kernels 'numba' need the package numba: install it, or choose 'numpy'")
     from problems.vertical.compiled import CompiledKernels
 
     return CompiledKernels()
+
+
+def load_dense_kernels(name: str) -> DenseKernels | None:
+    """Return the kernels called "numba"; None for "numpy", which dense blocks have themselves.
+
+    Raises:
+        ValueError, ImportError: as `load_kernels`.
+    """
+    if not _wants_numba(name):
+        return None
+    from problems.vertical import compiled_dense
+
+    return compiled_dense
+
+
+def _wants_numba(name: str) -> bool:
+    if name not in KERNELS:
+        raise ValueError(f"kernels {name!r} are not known; one of: {', '.join(KERNELS)}")
+    installed = importlib.util.find_spec("numba") is not None
+    if name == "numba" and not installed:
+        raise ImportError("kernels 'numba' need the package numba: install it, or choose 'numpy'")
+    return installed and name != "numpy"
 
 
 def _outside(matrix: Matrix, rows: Integers) -> bool:

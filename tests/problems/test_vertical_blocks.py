@@ -19,7 +19,12 @@ from problems.vertical.blocks import DenseBlock
 Array = NDArray[np.float64]
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
-KINDS = ["dense", "numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing"))]
+KINDS = [
+    "dense",
+    "dense-numpy",
+    "numpy",
+    pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing")),
+]
 
 
 class Textbook:
@@ -61,8 +66,8 @@ def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
 
 def block_of(x: Array, kind: str, algorithm: str, problem: str, weight: float, step: float) -> Block:
     objective = make_objective(problem, weight)
-    if kind == "dense":
-        return make_block(x, algorithm, objective, step)
+    if kind.startswith("dense"):
+        return make_block(x, algorithm, objective, step, kernels="auto" if kind == "dense" else "numpy")
     return make_block(sparse.csr_array(x), algorithm, objective, step, kernels=kind)
 
 
@@ -174,7 +179,7 @@ def test_predictions_of_other_rows(kind: str) -> None:
     block.set_weights(np.arange(5.0))
     block.apply(np.array([1, 2]), np.array([0.5, -0.5]))
     other = features(4, 5, 1, density=0.9)
-    close(block.predict(other if kind == "dense" else sparse.csr_array(other)), other @ block.weights)
+    close(block.predict(other if kind.startswith("dense") else sparse.csr_array(other)), other @ block.weights)
     with pytest.raises(ValueError, match=r"features must be \(k, 5\), got \(4, 3\)"):
         block.predict(other[:, :3])
 
@@ -300,6 +305,7 @@ def test_svrg_and_saga_must_remember_and_sgd_cannot(kind: str) -> None:
         (np.array([[1.0, math.nan]]), "sgd", 0.1, "auto", "features must be finite, 1 are not"),
         (sparse.csr_array(np.array([[1.0, math.inf]])), "sgd", 0.1, "auto", "features must be finite, 1 are not"),
         (sparse.csr_array(np.ones((2, 2))), "sgd", 0.1, "cuda", "kernels 'cuda' are not known; one of: auto, numba"),
+        (np.ones((2, 2)), "sgd", 0.1, "cuda", "kernels 'cuda' are not known; one of: auto, numba, numpy"),
         (sparse.coo_array(np.ones(2)), "sgd", 0.1, "auto", r"features must be \(n, d\), got \(2,\)"),
     ],
 )
