@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -113,16 +114,34 @@ def host_mark() -> bytes:
 
 @contextlib.contextmanager
 def sockets(address: Address) -> Iterator[None]:
-    """A private folder for a Unix socket while it is needed; whoever leaves last removes it."""
+    """A private folder for a Unix socket while it is needed; whoever leaves last removes it.
+
+    Raises:
+        PermissionError: somebody else's folder is in its place.
+    """
     if address.kind != "unix":
         yield
         return
-    folder = Path(address.text).parent
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not a private folder of this user")
-    yield
-    with contextlib.suppress(OSError):  # the others are still there
-        folder.rmdir()
+    marker = Path(f"{address.text}.here")
+    _enter(marker)
+    try:
+        yield
+    finally:
+        marker.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the others are still there
+            marker.parent.rmdir()
+
+
+def _enter(marker: Path) -> None:
+    """Make a file that keeps its folder, which is made where there is none."""
+    while True:
+        with contextlib.suppress(FileExistsError):
+            marker.parent.mkdir(mode=0o700)
+        try:
+            found = marker.parent.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+                raise PermissionError(f"{marker.parent} is not a private folder of this user")
+            marker.touch(mode=0o600)
+            return
+        except FileNotFoundError:  # another party has just left, the last of those in it
+            continue

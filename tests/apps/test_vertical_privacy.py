@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from apps.config import Scalar, parse_run_config
-from clients.parties import NoModel, Party
-from clients.vertical.addresses import local_addresses
+from clients.parties import NoModel, Party, sockets
+from clients.vertical.addresses import Address, local_addresses
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding, Outcome
 from payloads.vfb2 import CREDENTIALS, Credentials, Segment, VFB2State
@@ -87,6 +87,33 @@ def test_the_sockets_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr("tempfile.tempdir", short)
         play(tmp_path / "run", {})
         assert list(Path(short).iterdir()) == []
+        with pytest.raises(RuntimeError, match="its partial cannot be sent"):
+            play(tmp_path / "failed", {"learning-rate": 1e9, "max-retries": 1})
+        assert list(Path(short).iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["open", "link"])
+def test_a_folder_of_somebody_else_is_not_used(kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    if kind == "open":
+        folder.mkdir(mode=0o755)
+    else:
+        (tmp_path / "theirs").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "theirs")
+    address = Address("unix", str(folder / "1-0"))
+    with pytest.raises(PermissionError, match="is not a private folder of this user"), sockets(address):
+        pass
+    assert folder.exists()
+
+
+def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
+    folder = tmp_path / "f"
+    with sockets(Address("unix", str(folder / "1-0"))):
+        assert folder.stat().st_mode & 0o777 == 0o700
+        with sockets(Address("unix", str(folder / "1-1"))):
+            pass
+        assert folder.exists()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(
