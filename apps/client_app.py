@@ -93,8 +93,7 @@ def query(message: Message, context: Context) -> Message:
         partition_id, num_partitions = node_place(context)
     except (ValueError, OSError) as error:
         return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
-    counts = site.class_counts if isinstance(site, Party) else (len(site.negatives), len(site.positives))
-    report = SiteReport(identity=np.array([partition_id, num_partitions]), class_counts=np.array(counts))
+    report = SiteReport(identity=np.array([partition_id, num_partitions]), class_counts=np.array(site.class_counts))
     facts = ConfigRecord(
         {
             "device": resources.device_of(config.training).type,

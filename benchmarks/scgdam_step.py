@@ -48,7 +48,7 @@ def ours(hessian: Literal["exact", "identity"], batch: int, steps: int) -> Calla
     oracle = CompositionalOracle(network(), network(), site.features, site.labels)
     training = TrainingSettings(local_steps=steps, batch_size=batch, learning_rate=0.1)
     settings = SCGDAMSettings(hessian=hessian, gamma_x=0.03, gamma_y=0.03)
-    counts = np.array([len(site.negatives), len(site.positives)])
+    counts = np.array(site.class_counts)
     client = LocalSCGDAMClient(site, oracle, training, settings)
     start = oracle.arrays()
     client.inbox = SCGDAMDown(class_counts=counts)

@@ -71,6 +71,11 @@ class Site:
     def __len__(self) -> int:
         return self.labels.shape[0]
 
+    @property
+    def class_counts(self) -> tuple[int, int]:
+        """The numbers of negatives and of positives."""
+        return len(self.negatives), len(self.positives)
+
     def rows(self, indices: Indices | None) -> Tensor:
         """(len(indices), *shape) the features of some samples, or of all."""
         return self.features if indices is None else self.features[on_device(indices, self.features.device)]

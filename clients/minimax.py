@@ -25,5 +25,5 @@ class MinimaxClient(PayloadClient[Oracle]):
     def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """f_i at a point, over all of the site's samples, with the site's own prior."""
         self.model.load(parameters)
-        self.model.inform(np.array([len(self.site.negatives), len(self.site.positives)]))
+        self.model.inform(np.array(self.site.class_counts))
         return self.model.value(), len(self.site), {}

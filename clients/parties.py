@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.vertical.addresses import Address
+from clients.vertical.addresses import Address, socket_base
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding
 from payloads.record import FloatArray
@@ -97,16 +96,14 @@ class NoModel:
 # Sockets of parties that share a host.
 
 
-def socket_folder(salt: bytes) -> Path:
+def run_folder(salt: bytes) -> Path:
     """Where the parties of a run that share a host put their sockets: a short path, the same for all of them."""
-    base = tempfile.gettempdir()
-    base = base if len(base) <= 40 else "/tmp"
-    return Path(base) / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
+    return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
 
 
 def host_mark() -> bytes:
     """(32,) equal for two parties that can meet in a folder: same machine, same file system, same user."""
-    base = Path(socket_folder(b"")).parent.stat()
+    base = socket_base().stat()
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
     return hashlib.sha256(f"{machine} {base.st_dev} {base.st_ino} {os.getuid()}".encode()).digest()

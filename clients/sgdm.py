@@ -49,8 +49,7 @@ class LocalSGDMClient(SampleLossClient):
         """Take the ratio loss's weights from the classes of all sites together; without a server, from its own."""
         if self.loss != RATIO_LOSS:
             return
-        own = len(self.site.negatives), len(self.site.positives)
-        counts = own if class_counts is None else class_counts
+        counts = self.site.class_counts if class_counts is None else class_counts
         self.weights = ratio_weights(counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
 
     def slope(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 
 from clients.base import PayloadClient
-from clients.parties import NoModel, Party, host_mark, socket_folder, sockets
+from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.vertical.addresses import Address, local_addresses
 from clients.vertical.alignment import digest
 from clients.vertical.failures import PartyError
@@ -99,7 +99,7 @@ class VFB2Client(PayloadClient[NoModel]):
         return Credentials(
             certificate=certificate,
             certificate_length=length,
-            folder=text(str(socket_folder(salt))),
+            folder=text(str(run_folder(salt))),
             advertised=text(party.advertised),
             port=np.array([self.free_port()]),
             host=text(host_mark()),
@@ -278,11 +278,3 @@ class VFB2SAGAClient(VFB2Client):
     """VFB2-SAGA (Algorithms 6 and 7)."""
 
     algorithm = "saga"
-
-    def start(self, segment: Segment) -> PartyState:
-        start = super().start(segment)
-        moves = self.vfb2.update_passive or self.party.partition_id in segment.active
-        if start.table is None and not moves:
-            # a block that never moves needs no table, but a segment goes on from one
-            start.table = np.zeros(int(self.counts()[0]))
-        return start

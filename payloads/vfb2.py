@@ -129,7 +129,8 @@ class VFB2Settings(Settings):
         """Updates that others and oneself may apply between the reading of an update's partial sums and its own step.
 
         Each of the m active parties may have a window of updates under way. Of the m updates of a synchronous round
-        the last is applied after m - 1 others.
+        the last is applied after m - 1 others. Asynchronously it is a rule of thumb, no bound: where one dominator
+        lags behind the others, as far as ``skew`` lets it, single updates come later.
         """
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 

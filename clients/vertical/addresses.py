@@ -80,13 +80,16 @@ class Address:
         return host, int(port)
 
 
+def socket_base() -> Path:
+    """The folder for temporary files, or one of a short path: a Unix socket's may not be long."""
+    base = tempfile.gettempdir()
+    return Path(base if len(base) <= LONGEST_PATH // 2 else "/tmp")
+
+
 @contextlib.contextmanager
 def socket_folder() -> Iterator[Path]:
     """A private folder with a short path for Unix sockets, removed at the end."""
-    base = tempfile.gettempdir()
-    if len(base) > LONGEST_PATH // 2:
-        base = "/tmp"
-    folder = Path(tempfile.mkdtemp(prefix="vfl-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix="vfl-", dir=socket_base()))
     try:
         yield folder
     finally:

@@ -1,23 +1,15 @@
 """Do all parties hold the same rows in the same order? They compare salted digests of their row ids.
 
 A digest tells whoever knows the salt whether a guessed list of ids is the right one, whole and in order; it tells
-nothing about single ids. The salt is drawn for each run and goes to the parties only.
+nothing about single ids. The server draws the salt for each run, and compares the digests.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 _LEAST_SALT = 16
-
-
-class AlignmentError(ValueError):
-    """Parties whose rows are not those of the others; ``parties`` names them."""
-
-    def __init__(self, message: str, parties: Sequence[int]) -> None:
-        super().__init__(message)
-        self.parties = tuple(parties)
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
@@ -36,40 +28,3 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
         written = name.encode("utf-8", "surrogatepass")
         parts += (len(written).to_bytes(8, "big"), written)
     return hashlib.sha256(b"".join(parts)).digest()
-
-
-def check_digests(digests: Mapping[int, bytes], rows: Mapping[int, int]) -> None:
-    """AlignmentError unless all parties have the same number of rows and the same digest.
-
-    Named are the parties outside the largest group that agrees; of groups of one size, the one with the lowest party
-    counts as right.
-    """
-    if set(digests) != set(rows) or not digests:
-        raise ValueError(f"digests of parties {sorted(digests)} and row counts of parties {sorted(rows)}")
-    groups: dict[tuple[int, bytes], list[int]] = {}
-    for party in sorted(digests):
-        groups.setdefault((rows[party], bytes(digests[party])), []).append(party)
-    if len(groups) == 1:
-        return
-    agreed = max(groups.values(), key=len)  # the first of the largest, so the one with the lowest party
-    others = [party for party in sorted(digests) if party not in agreed]
-    right = rows[agreed[0]]
-    if all(rows[party] == right for party in others):
-        said = f"{_names(others)} the same number of rows, {right}, but other ids or another order"
-    else:
-        said = "; ".join(
-            f"party {party} has {rows[party]} rows"
-            + (" with other ids or in another order" if rows[party] == right else "")
-            for party in others
-        )
-    raise AlignmentError(
-        f"the parties' rows differ: {said}; {_names(agreed)} {right} rows. "
-        f"Rows must be the same in the same order at all parties",
-        others,
-    )
-
-
-def _names(parties: Sequence[int]) -> str:
-    if len(parties) == 1:
-        return f"party {parties[0]} has"
-    return f"parties {', '.join(map(str, parties))} have"

@@ -30,8 +30,6 @@ class Kind(IntEnum):
     POWER_PARTIAL = 10
     POWER_THETA = 11
     BARRIER = 12
-    KEYS = 13
-    STATE = 14
     # the mesh's own
     HELLO = 240
     BEAT = 241

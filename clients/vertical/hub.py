@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class Counters:
     bytes_received: int = 0
 
 
-class Hub:
+class Hub(ABC):
     """What a mesh does with frames of work.
 
     Attributes:
@@ -91,9 +92,9 @@ class Hub:
             if peer != self.me:
                 self._put(peer, data)
 
+    @abstractmethod
     def abort(self, error: PartyError) -> None:
         """End the segment here and at every peer."""
-        raise NotImplementedError
 
     def _add(self, link: Link) -> None:
         """Take the link of a pair."""

@@ -71,7 +71,6 @@ class Door:
         self._me = me
         self._addresses = addresses
         self._bind = bind or addresses[me]
-        self._certificates = certificates
         self._index = {certificate: party for party, certificate in enumerate(certificates)}
         self._serial = serial
         self._greeting = greeting

@@ -176,7 +176,7 @@ class _Party:
     def _prepare(self) -> Block:
         try:
             check_holding(self._me, self._plan, self._holding, self._objective)
-            return prepared_block(self._plan, self._holding, self._objective, self._state)
+            return prepared_block(self._me, self._plan, self._holding, self._objective, self._state)
         except ValueError as error:
             raise PartyError(self._me, str(error)) from error
 

@@ -93,6 +93,10 @@ class Plan:
         """The party that evaluates."""
         return self.active[0]
 
+    def moves(self, party: int) -> bool:
+        """Whether a party's block is updated."""
+        return self.update_passive or party in self.active
+
     def check(self) -> None:
         """ValueError, in words, where the plan cannot be carried out."""
         self._check_numbers()

@@ -29,7 +29,7 @@ def check_holding(me: int, plan: Plan, holding: Holding, objective: Objective) -
         _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
 
 
-def prepared_block(plan: Plan, holding: Holding, objective: Objective, state: PartyState) -> Block:
+def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState) -> Block:
     """The party's block as its last segment left it.
 
     Raises:
@@ -41,7 +41,7 @@ def prepared_block(plan: Plan, holding: Holding, objective: Objective, state: Pa
     if plan.algorithm == SAGA and not plan.start:
         if state.table is not None:
             block.remember(state.table)
-        elif plan.epochs:
+        elif plan.epochs and plan.moves(me):
             raise ValueError("saga goes on from the table of its last segment, and there is none")
     return block
 

@@ -63,7 +63,7 @@ class Station:
 
     @property
     def learns(self) -> bool:
-        return self.plan.update_passive or self.me in self.plan.active
+        return self.plan.moves(self.me)
 
 
 Done = Callable[[], None]

@@ -104,14 +104,29 @@ def _outside(indptr: Indices, rows: Integers) -> bool:
 
 
 @_jit
+def _catch_up(
+    column: int,
+    w: Floats,
+    settled: Integers,
+    mean: Floats,
+    until: int,
+    step: float,
+    weight: float,
+    linear: bool,
+    log_keep: float,
+) -> None:
+    count = until - settled[column]
+    if count > 0:
+        constant = mean[column] if len(mean) else 0.0
+        w[column] = _drifted(w[column], constant, count, step, weight, linear, log_keep)
+        settled[column] = until
+
+
+@_jit
 def _settle(w: Floats, settled: Integers, mean: Floats, until: int, step: float, weight: float, linear: bool) -> None:
     log_keep = _log_keep(step, weight)
     for column in range(len(w)):
-        count = until - settled[column]
-        if count > 0:
-            constant = mean[column] if len(mean) else 0.0
-            w[column] = _drifted(w[column], constant, count, step, weight, linear, log_keep)
-            settled[column] = until
+        _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
 
 
 @_jit
@@ -137,11 +152,7 @@ def _partials(
         total = 0.0
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
-            count = until - settled[column]
-            if count > 0:
-                constant = mean[column] if len(mean) else 0.0
-                w[column] = _drifted(w[column], constant, count, step, weight, linear, log_keep)
-                settled[column] = until
+            _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
             total += data[entry] * w[column]
         out[place] = total
     return True
@@ -171,12 +182,8 @@ def _apply(
         row = rows[place]
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
-            count = until - settled[column]
             # A column comes here first with its old weight and mean, so the drift sees neither half-changed.
-            if count > 0:
-                constant = mean[column] if len(mean) else 0.0
-                w[column] = _drifted(w[column], constant, count, step, weight, linear, log_keep)
-                settled[column] = until
+            _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
             slope = data[entry] * change[place]
             w[column] -= scale * slope
             if share != 0.0:

@@ -112,7 +112,7 @@ def roster_of(sites: Sequence[Site]) -> Roster:
     reports = tuple(
         SiteReport(
             identity=np.array([site.partition_id, len(sites)]),
-            class_counts=np.array([len(site.negatives), len(site.positives)]),
+            class_counts=np.array(site.class_counts),
         )
         for site in sites
     )

@@ -1,4 +1,4 @@
-"""Digests of row ids, and who is named when they differ."""
+"""Digests of row ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.alignment import AlignmentError, check_digests, digest
+from clients.vertical.alignment import digest
 
 SALT = bytes(range(16))
 texts = st.lists(st.text(st.characters(codec=None), max_size=5), max_size=6)
@@ -52,53 +52,3 @@ def test_a_short_salt_or_an_id_that_is_no_text_is_refused() -> None:
         digest(["a"], SALT[:15])
     with pytest.raises(TypeError, match="the id of row 1 is int"):
         digest(["a", 7], SALT)  # type: ignore[list-item]
-
-
-def test_equal_digests_pass() -> None:
-    check_digests({0: b"x", 1: b"x", 5: b"x"}, {0: 3, 1: 3, 5: 3})
-    check_digests({2: b"x"}, {2: 3})
-
-
-@pytest.mark.parametrize(("digests", "rows", "named", "message"), [
-    (
-        "xxyx", (9, 9, 7, 9), (2,),
-        "party 2 has 7 rows; parties 0, 1, 3 have 9 rows.",
-    ),
-    (
-        "xxyx", (9, 9, 9, 9), (2,),
-        "party 2 has the same number of rows, 9, but other ids or another order; parties 0, 1, 3 have 9 rows.",
-    ),
-    # the reporter is not right by being first
-    (
-        "yxx", (4, 5, 5), (0,),
-        "party 0 has 4 rows; parties 1, 2 have 5 rows.",
-    ),
-    (
-        "xy", (4, 5), (1,),
-        "party 1 has 5 rows; party 0 has 4 rows.",
-    ),
-    (
-        "xyz", (4, 4, 4), (1, 2),
-        "parties 1, 2 have the same number of rows, 4, but other ids or another order; party 0 has 4 rows.",
-    ),
-    (
-        "xyzx", (4, 4, 5, 4), (1, 2),
-        "party 1 has 4 rows with other ids or in another order; party 2 has 5 rows; parties 0, 3 have 4 rows.",
-    ),
-    # equal digests do not help a party that counts otherwise
-    ("xxx", (4, 4, 3), (2,), "party 2 has 3 rows; parties 0, 1 have 4 rows."),
-])  # fmt: skip
-def test_the_parties_that_differ_are_named(
-    digests: str, rows: tuple[int, ...], named: tuple[int, ...], message: str
-) -> None:
-    with pytest.raises(AlignmentError) as caught:
-        check_digests({p: name.encode() for p, name in enumerate(digests)}, dict(enumerate(rows)))
-    assert message in str(caught.value)
-    assert caught.value.parties == named
-
-
-def test_a_digest_belongs_to_a_row_count() -> None:
-    with pytest.raises(ValueError, match=r"digests of parties \[0, 1\] and row counts of parties \[0\]"):
-        check_digests({0: b"x", 1: b"x"}, {0: 3})
-    with pytest.raises(ValueError, match="digests of parties"):
-        check_digests({}, {})

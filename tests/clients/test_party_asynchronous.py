@@ -110,10 +110,10 @@ class Gifts(Sums):
         self.places += [place for place, _ in shares]
 
     def receive(self, peer: int, frame: Frame) -> bool:
-        raise NotImplementedError
+        return False
 
     def take(self, kind: int) -> Array | None:
-        raise NotImplementedError
+        return None
 
 
 def by_hand(gifts: Gifts, ended: list[bool], **fields: Any) -> tuple[Station, Updates]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -270,6 +271,27 @@ def test_parties_whose_rows_differ_are_named() -> None:
     assert check_rows([same, same, same]) == (8, 2)
     with pytest.raises(StrategyError, match=r"3 of 5 parties agree on 10 rows; not so party 1 \(10 rows\), 4 \(7 rows"):
         check_rows([same, other, same, same, (np.array([6, 1]), text(b"a" * 32))])
+
+
+@pytest.mark.parametrize(("digests", "rows", "agreeing", "named"), [
+    ("xxyx", (9, 9, 7, 9), "3 of 4", "party 2 (7 rows)"),
+    ("xxyx", (9, 9, 9, 9), "3 of 4", "party 2 (9 rows)"),
+    # the reporter is not right by being first
+    ("yxx", (4, 5, 5), "2 of 3", "party 0 (4 rows)"),
+    # of groups of one size, the one with the lowest party counts as right
+    ("xy", (4, 5), "1 of 2", "party 1 (5 rows)"),
+    ("xyz", (4, 4, 4), "1 of 3", "party 1 (4 rows), 2 (4 rows)"),
+    ("xyzx", (4, 4, 5, 4), "2 of 4", "party 1 (4 rows), 2 (5 rows)"),
+    # equal digests do not help a party that counts otherwise
+    ("xxx", (4, 4, 3), "2 of 3", "party 2 (3 rows)"),
+])  # fmt: skip
+def test_those_outside_the_largest_group_are_named(
+    digests: str, rows: tuple[int, ...], agreeing: str, named: str
+) -> None:
+    held = [(np.array([count, 0]), text(name.encode() * 32)) for name, count in zip(digests, rows, strict=True)]
+    with pytest.raises(StrategyError, match=re.escape(f"not so {named}. All")) as caught:
+        check_rows(held)
+    assert f"{agreeing} parties agree" in str(caught.value)
 
 
 # How large a step may be.
