@@ -59,10 +59,13 @@ class Site:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Build a site from (n, *shape) features and (n,) labels in {0, 1}."""
+        """Build a site from (n, *shape) features and (n,) labels in {0, 1}.
+
+        On a CPU, features of that number type stay where they are.
+        """
         return cls(
             partition_id,
-            torch.tensor(features, dtype=dtype, device=device),
+            _as_tensor(features, dtype, device),
             torch.tensor(labels, dtype=dtype, device=device),
             np.flatnonzero(labels == 1),
             np.flatnonzero(labels == 0),
@@ -78,11 +81,33 @@ class Site:
 
     def rows(self, indices: Indices | None) -> Tensor:
         """(len(indices), *shape) the features of some samples, or of all."""
-        return self.features if indices is None else self.features[on_device(indices, self.features.device)]
+        return self.features if indices is None else _picked(self.features, on_device(indices, self.labels.device))
 
     def targets(self, indices: Indices | None) -> Tensor:
         """(len(indices),) the labels of some samples, or of all."""
-        return self.labels if indices is None else self.labels[on_device(indices, self.labels.device)]
+        return self.labels if indices is None else _picked(self.labels, on_device(indices, self.labels.device))
+
+    def samples(self, indices: Indices | None) -> tuple[Tensor, Tensor]:
+        """Both."""
+        if indices is None:
+            return self.features, self.labels
+        places = on_device(indices, self.labels.device)
+        return _picked(self.features, places), _picked(self.labels, places)
+
+
+def _picked(values: Tensor, places: Tensor) -> Tensor:
+    return values.index_select(0, places)  # values[places] takes two to three times as long
+
+
+def _as_tensor(array: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    if torch.device(device).type != "cpu" or array.dtype != NUMPY_DTYPES[dtype]:
+        return torch.tensor(array, dtype=dtype, device=device)
+    shared = array.view()
+    try:
+        shared.setflags(write=True)  # PyTorch has no tensors that are read-only, and warns of arrays that are
+    except ValueError:
+        return torch.tensor(array, dtype=dtype)
+    return torch.from_numpy(shared)
 
 
 class Trained(Protocol):

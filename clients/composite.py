@@ -86,19 +86,18 @@ class CompositeClient(ProximalClient):
         """z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
         sizes, z, correction = self.sizes, self.model.parameters, self.correction(server_round)
         eta, shift = sizes.local(server_round), self.vector(correction)
-        start = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()
-        total = torch.zeros_like(z)  # of corrected gradients
+        pre = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()
+        start = pre.cpu().numpy().copy()
         for t, (_, batch) in enumerate(self.steps(server_round), start=1):
-            total.add_(self.gradient(batch)).add_(shift)
-            torch.add(start, total, alpha=-eta, out=z)
+            pre.sub_(self.gradient(batch).add_(shift), alpha=eta)
             if t < self.training.local_steps:  # nothing is computed at z_tau
-                self.penalty.prox(z, t * eta, out=z)
+                self.penalty.prox(pre, t * eta, out=z)
         corrections = np.empty((2, len(correction)), correction.dtype)
         corrections[0] = correction
-        mean = total.cpu().numpy() / self.training.local_steps
-        corrections[1] = correction - mean + start.cpu().numpy() / sizes.between(server_round)
+        mean = (start - pre.cpu().numpy()) / (eta * self.training.local_steps)
+        corrections[1] = correction - mean + start / sizes.between(server_round)
         self.state = CorrectionState(server_round=np.array([server_round]), corrections=corrections)
-        return z
+        return pre
 
     def correction(self, server_round: int) -> FloatArray:
         """(d,) c_i: the mean of all clients' gradients of the round before, told by the last two models, minus its own.

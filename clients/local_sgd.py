@@ -28,8 +28,8 @@ class SampleLossClient(ScoringClient):
 
     def gradient(self, batch: Indices | None) -> Tensor:
         """(d,) the gradient at the current point; valid until the next call."""
-        labels = self.site.targets(batch)
-        return self.model.pullback(self.site.rows(batch), lambda scores: self.slope(scores, labels), self.ridge)
+        features, labels = self.site.samples(batch)
+        return self.model.pullback(features, lambda scores: self.slope(scores, labels), self.ridge)
 
     def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(n,) the derivative of each sample's loss in its logit."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
@@ -32,7 +32,7 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
 }
 _TENSOR = "value"
 
-R = TypeVar("R", ArrayRecord, ConfigRecord, RecordDict)
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 class PayloadError(ValueError):
@@ -130,8 +130,7 @@ class Payload:
             if not fits:
                 shape = "(" + ", ".join(str(length) for length in expected) + ")"
                 raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
-            if finite and spec.finite and spec.kind == "float" and not np.isfinite(value).all():
-                bad = int(value.size - np.isfinite(value).sum())
+            if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
                 raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
         return self
 
@@ -163,6 +162,11 @@ class Payload:
             else:
                 raise PayloadError(f"{cls.__name__}.{name}: missing")
         return cls(**values).check(sizes)
+
+
+def not_finite(value: FloatArray) -> int:
+    """How many values are NaN or infinite."""
+    return int(value.size - np.count_nonzero(np.isfinite(value)))
 
 
 def filled(record: R, values: Mapping[str, Any]) -> R:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from payloads.record import FloatArray, Payload, PayloadError, filled
+from payloads.record import FloatArray, Payload, PayloadError, filled, not_finite
 
 ARRAYS = "arrays"
 PAYLOAD = "payload"
@@ -76,12 +76,7 @@ def _npy_header_for(descr: str, shape: tuple[int, ...]) -> bytes:
 def _decode(array: Array) -> FloatArray:
     if array.stype != "numpy.ndarray":
         raise ValueError(f"serialised as {array.stype!r}, expected 'numpy.ndarray'")
-    return _parsed(array.data)
-
-
-# The clients of a round that share a process get one and the same bytes object, whose hash is computed once.
-@lru_cache(maxsize=4)
-def _parsed(data: bytes) -> FloatArray:
+    data = array.data
     start = _npy_header(data)
     dtype, shape = _npy_layout(data[:start])
     if len(data) - start != math.prod(shape) * dtype.itemsize:
@@ -114,9 +109,15 @@ def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> Non
             raise PayloadError(
                 f"model: {name!r} is {value.dtype.name}{value.shape}, expected {expected.dtype.name}{expected.shape}"
             )
-        if not np.isfinite(value).all():
-            bad = int(value.size - np.isfinite(value).sum())
+        if bad := not_finite(value):
             raise PayloadError(f"model: {bad} of {value.size} values of {name!r} are not finite")
+
+
+def _metric_record(metrics: Mapping[str, float | int]) -> MetricRecord:
+    # Flower's own refuses other types, and says so
+    if all(type(value) in (int, float) for value in metrics.values()):
+        return filled(MetricRecord(), metrics)
+    return MetricRecord(dict(metrics))
 
 
 def content(
@@ -128,7 +129,7 @@ def content(
     local: ConfigRecord | None = None,
 ) -> RecordDict:
     """A message's content from its parts; an absent part does not travel."""
-    numbers = None if metrics is None else MetricRecord(dict(metrics))
+    numbers = None if metrics is None else _metric_record(metrics)
     parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local}
     return filled(RecordDict(), {name: part for name, part in parts.items() if part is not None})
 

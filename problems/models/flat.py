@@ -151,6 +151,8 @@ class FlatModel:
         pinned = self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
         self._host_arrays = [host.numpy() for host in self._hosts]
+        # Found finite before, and unchangeable: the clients of a round that share a process are sent the same bytes.
+        self._finite: dict[str, FloatArray] = {}
         self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in slots}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
@@ -239,12 +241,12 @@ class FlatModel:
         """Return the gradient `(d,)` of the mean of a loss, whose derivatives in the scores `(batch,)` are `slope`'s.
 
         As `vjp(scores, slope(scores) / batch, ridge)`, but a linear module needs no graph. Overwritten by the next
-        call.
+        call. What `slope` returns is a new tensor.
         """
         number = features.shape[0] or 1
         if not self._linear:
             scores = self.scores(features)
-            return self.vjp(scores, slope(scores.detach()) / number, ridge)
+            return self.vjp(scores, slope(scores.detach()).div_(number), ridge)
         rows = features if features.ndim == 2 else features.flatten(1)
         if rows.dtype != self.dtype or rows.device != self.device:
             rows = rows.to(self.device, self.dtype)
@@ -344,9 +346,12 @@ class FlatModel:
             if value.dtype != NUMPY_DTYPES[self.dtype]:
                 with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
                     value = value.astype(NUMPY_DTYPES[self.dtype])
-            infinite = value.size - int(np.count_nonzero(np.isfinite(value)))
-            if infinite:
-                raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
+            if not _same_place(value, self._finite.get(name)):
+                infinite = value.size - int(np.count_nonzero(np.isfinite(value)))
+                if infinite:
+                    raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
+                if _shows_bytes(value):
+                    self._finite[name] = value
             staged.append(value)
         return staged
 
@@ -370,6 +375,18 @@ def _check_module(module: nn.Module) -> None:
                 f"batch norm '{name}' has momentum=None, a cumulative average that needs its count of "
                 "batches, and counts do not travel; give it a number, such as momentum=0.1"
             )
+
+
+def _shows_bytes(array: FloatArray) -> bool:
+    """Whether an array's values lie in an object of bytes, where nobody can change them."""
+    below: object = array
+    while isinstance(below, np.ndarray):
+        below = below.base
+    return isinstance(below, bytes)
+
+
+def _same_place(one: FloatArray, other: FloatArray | None) -> bool:
+    return other is not None and one.ctypes.data == other.ctypes.data and one.strides == other.strides
 
 
 def _check_array(array: AnyArray, shape: tuple[int, ...], name: str) -> FloatArray:

@@ -382,6 +382,24 @@ def test_load_refuses_what_does_not_fit(arrays: list[np.ndarray], words: list[st
     assert np.array_equal(model.arrays()[0], before[0])
 
 
+def test_the_same_bytes_are_looked_at_once_and_others_always() -> None:
+    model = FlatModel(build_model("linear", (2,), seed=0))
+    sent = np.array([1, 2, 3, np.nan, np.inf], np.float32).tobytes()
+    whole = np.frombuffer(sent, np.float32)
+    for _ in range(2):
+        model.load([whole[:3]])
+        assert model.parameters.tolist() == [1, 2, 3]
+        with pytest.raises(ValueError, match="got 1 of 3"):
+            model.load([whole[1:4]])
+        with pytest.raises(ValueError, match="got 1 of 3"):
+            model.load([whole[::2]])  # begins where the first does
+    own = np.zeros(3, np.float32)
+    model.load([own])
+    own[1] = np.inf
+    with pytest.raises(ValueError, match="got 1 of 3"):
+        model.load([own])
+
+
 def test_load_changes_nothing_when_the_buffers_are_refused() -> None:
     model = FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0))
     before = model.arrays()
