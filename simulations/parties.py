@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
-import resource
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,9 +58,8 @@ class _Party:
     events: bool
 
     def run(self) -> Iterator[Outcome]:
-        """Its outcomes, segment by segment; each has `cpu_seconds` of the whole process among its counters."""
+        """Its outcomes, segment by segment."""
         for plan in self.plans:
-            before = _cpu_seconds()
             outcome = asyncio.run(
                 run_segment(
                     self.me,
@@ -76,7 +74,6 @@ class _Party:
                 )
             )
             self.state = outcome.state
-            outcome.counters["cpu_seconds"] = _cpu_seconds() - before
             yield outcome
 
 
@@ -273,8 +270,3 @@ def _serve(pipe: Connection) -> None:
                 pipe.send(outcome)
         except Exception as error:
             pipe.send(error)
-
-
-def _cpu_seconds() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

@@ -34,7 +34,7 @@ def test_processes_over_unix_sockets_and_tcp_are_centralised() -> None:
         np.testing.assert_allclose(case.whole(segments[-1]), case.centralised(), rtol=0, atol=1e-9)
         for outcomes in segments:
             assert outcomes[2].metrics.keys() == {"objective", "loss", "accuracy", "auc"}
-            assert all(outcome.counters["cpu_seconds"] > 0 for outcome in outcomes)
+            assert all(outcome.counters["cpu_training"] > 0 for outcome in outcomes)
     assert not multiprocessing.active_children()
 
 

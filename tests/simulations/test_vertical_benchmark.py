@@ -102,6 +102,8 @@ def test_the_centralised_run_says_how_many_epochs(vertical: ModuleType, problem:
 
 
 @pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.usefixtures("flower_engine")
 def test_every_case_runs_and_prints_its_row(vertical: ModuleType) -> None:
     done = subprocess.run(
         [sys.executable, str(PROJECT / "benchmarks" / "vertical.py"), "--smoke", "--no-check"],
