@@ -68,7 +68,12 @@ def node_place(context: Context) -> tuple[int, int]:
     return place
 
 
-def _site(context: Context, config: RunConfig) -> Site | Party:
+def site_of(context: Context, config: RunConfig) -> Site | Party:
+    """What a node holds of the run's data.
+
+    Raises:
+        ConfigError, DataError: the node config is wrong, or the data cannot be used.
+    """
     resources.hold_threads(config.training)
     partition_id, num_partitions = node_place(context)
     if config.algorithm.strategy.vertical:
@@ -79,7 +84,7 @@ def _site(context: Context, config: RunConfig) -> Site | Party:
 def make_client(context: Context) -> PayloadClient[Any]:
     """The registered client of this node, on resident data and a resident model skeleton."""
     config = run_config(context)
-    site = _site(context, config)
+    site = site_of(context, config)
     model = NoModel() if isinstance(site, Party) else resources.trained(config, site)
     return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
 
@@ -89,7 +94,7 @@ def query(message: Message, context: Context) -> Message:
     """The handshake: who this site is and what it holds, or why it cannot take part."""
     try:
         config = run_config(context)
-        site = _site(context, config)
+        site = site_of(context, config)
         partition_id, num_partitions = node_place(context)
     except (ValueError, OSError) as error:
         return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)

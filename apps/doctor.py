@@ -1,0 +1,286 @@
+"""``python -m apps.doctor``: what a site or a SuperLink needs, looked at one by one before a federation starts.
+
+Options are spelled as those of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so that a command line can
+be tried before it is run. Nothing is sent but a TLS handshake, and nothing stays on the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from flwr.app import Context, RecordDict
+
+from apps.config import ConfigError, Scalar
+from apps.state_store import STATE_DIR
+
+PROJECT = "florilegium"
+SECONDS = 5.0
+WARNING_DAYS = 30
+NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+
+cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class WrongError(Exception):
+    """What a check found wrong, in one line."""
+
+
+class Finding(NamedTuple):
+    """The outcome of one check."""
+
+    name: str
+    good: bool
+    told: str
+
+    def __str__(self) -> str:
+        return f"{'ok   ' if self.good else 'wrong'}  {self.name}: {self.told}"
+
+
+def find(name: str, check: Callable[[], str]) -> Finding:
+    """Run a check, which returns what it saw or raises."""
+    try:
+        return Finding(name, True, check())
+    except (WrongError, ValueError, OSError) as error:
+        return Finding(name, False, " ".join(str(error).split()))
+
+
+def packages() -> str:
+    """Every package the project requires is there, in a version it allows."""
+    from packaging.requirements import Requirement
+
+    try:
+        wanted = [Requirement(line) for line in requires(PROJECT) or []]
+    except PackageNotFoundError:
+        raise WrongError(f"{PROJECT} is not installed here: pip install -e . -c constraints.txt") from None
+    needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    bad = []
+    for one in needed:
+        try:
+            found = version(one.name)
+        except PackageNotFoundError:
+            bad.append(f"{one.name} is missing")
+            continue
+        if not one.specifier.contains(found, prereleases=True):
+            bad.append(f"{one.name} is {found}, allowed: {one.specifier}")
+    if bad:
+        raise WrongError(f"{'; '.join(bad)}; pip install -e . -c constraints.txt")
+    return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
+
+
+def data(context: Context) -> str:
+    """The node config and the run config are valid, and the site's data can be read: what the handshake does."""
+    from apps.client_app import run_config, site_of
+
+    config = run_config(context)
+    site = site_of(context, config)
+    negatives, positives = site.class_counts
+    place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
+    told = f"{place} of {config.data.dataset} for {config.run.strategy}"
+    return f"{told}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
+
+
+def device(context: Context) -> str:
+    """The run's device is there."""
+    import torch
+
+    from apps.client_app import run_config
+    from apps.resources import device_of
+
+    config = run_config(context)
+    found = device_of(config.training)
+    name = torch.cuda.get_device_name() if found.type == "cuda" else f"{torch.get_num_threads()} threads"
+    return f"{found.type} ({name}) for device={config.training.device!r}"
+
+
+def writable(folder: Path) -> str:
+    """Files can be written to a folder that exists."""
+    if not folder.is_dir():
+        raise WrongError(f"{folder} is no folder")
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(b"0")
+    return f"{folder} can be written to"
+
+
+def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
+    """A certificate comes from an authority, belongs to a key, and is valid for a while."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509 import load_pem_x509_certificate
+
+    shown, root = (load_pem_x509_certificate(file.read_bytes()) for file in (path, authority))
+    try:
+        shown.verify_directly_issued_by(root)
+    except (ValueError, TypeError, InvalidSignature):
+        raise WrongError(f"{path} was not issued by {authority}") from None
+    if key is not None and load_pem_private_key(key.read_bytes(), None).public_key() != shown.public_key():
+        raise WrongError(f"{key} is not the key of {path}")
+    days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
+    if days < WARNING_DAYS:
+        raise WrongError(f"{path} is valid for {days} more days: make a new one with deploy/certificates.sh")
+    return f"{path} is valid for {days:,} days"
+
+
+def node_key(path: Path) -> str:
+    """A SuperNode's private key can be read, by its owner alone."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
+        raise WrongError(f"{path} is no private key in OpenSSH's format without a passphrase ({error})") from None
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise WrongError(f"{path} is no key on a NIST curve: make one with deploy/node-key.sh")
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise WrongError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
+    return f"{path} is a key on {key.curve.name}"
+
+
+def reachable(address: str, authority: Path | None) -> str:
+    """A SuperLink listens, and with an authority its certificate is one of that authority for this name."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise WrongError(f"got {address!r}, expected host:port")
+    name = host.strip("[]")
+    try:
+        with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
+            if authority is None:
+                return f"{address} listens; TLS was not tried without --root-certificates"
+            context = ssl.create_default_context(cafile=str(authority))
+            with context.wrap_socket(connection, server_hostname=name) as secure:
+                return f"{address} listens, with a certificate of {authority} ({secure.version()})"
+    except ssl.SSLError as error:
+        reason = getattr(error, "verify_message", "") or error.reason or str(error)
+        raise WrongError(f"{address} listens, but TLS fails: {reason}") from None
+    except OSError as error:
+        raise WrongError(f"{address} cannot be reached: {error.strerror or error}") from None
+
+
+def port_free(host: str, port: int) -> str:
+    """Nothing listens where a SuperLink is to listen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise WrongError(f"{host}:{port}: {error.strerror or error}") from None
+    return f"{host}:{port} is free"
+
+
+def no_installation(environment: Mapping[str, str]) -> str:
+    """Flower will not install the project's dependencies anew for every run."""
+    if environment.get(NO_INSTALLATION, "") not in ("1", "true", "True"):
+        raise WrongError(
+            f"{NO_INSTALLATION} is not set: give flower-superlink --disable-runtime-dependency-installation, or every "
+            "run installs all packages anew"
+        )
+    return f"{NO_INSTALLATION} is set"
+
+
+def parsed(option: str, text: str) -> dict[str, Scalar]:
+    """The key=value pairs of an option, read as Flower reads them."""
+    import click
+    from flwr.common.config import parse_config_args
+
+    try:
+        values: dict[str, Scalar] = parse_config_args([text])
+    except (click.ClickException, ValueError) as error:
+        said = error.message if isinstance(error, click.ClickException) else str(error)
+        raise ConfigError(f"{option} {text!r}: {' '.join(said.split())}") from None
+    if text.strip() and not values:
+        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs (strings in double quotes)")
+    return values
+
+
+def site_findings(
+    node_config: str, run_config: str, superlink: str, authority: Path | None, key: Path | None
+) -> Iterator[Finding]:
+    """The checks of a site."""
+    yield find("packages", packages)
+    try:
+        node, run = parsed("--node-config", node_config), parsed("--run-config", run_config)
+    except ConfigError as error:
+        yield Finding("configuration", False, str(error))
+        return
+    context = Context(run_id=0, node_id=0, node_config=dict(node), state=RecordDict(), run_config=dict(run))
+    yield find("device", lambda: device(context))
+    yield find("data", lambda: data(context))
+    if STATE_DIR in node:
+        yield find(STATE_DIR, lambda: writable(Path(str(node[STATE_DIR])).expanduser()))
+    if key is not None:
+        yield find("key", lambda: node_key(key))
+    if superlink:
+        yield find("superlink", lambda: reachable(superlink, authority))
+
+
+Folder = Annotated[Path | None, typer.Option(help="folder of the run directories (output-dir)")]
+File = Annotated[Path | None, typer.Option(help="as flower-supernode takes it")]
+LinkFile = Annotated[Path | None, typer.Option(help="as flower-superlink takes it")]
+
+
+@cli.command()
+def site(
+    node_config: Annotated[str, typer.Option(help="as flower-supernode takes it")],
+    run_config: Annotated[str, typer.Option(help="as flwr run takes it")] = "",
+    superlink: Annotated[str, typer.Option(help="host:port")] = "",
+    root_certificates: File = None,
+    auth_supernode_private_key: File = None,
+) -> None:
+    """Look at what a SuperNode needs: packages, device, data, keys, the way to the SuperLink."""
+    report(site_findings(node_config, run_config, superlink, root_certificates, auth_supernode_private_key))
+
+
+@cli.command()
+def superlink(
+    ssl_ca_certfile: LinkFile = None,
+    ssl_certfile: LinkFile = None,
+    ssl_keyfile: LinkFile = None,
+    host: Annotated[str, typer.Option(help="where it is to listen")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="where it is to listen")] = 8000,
+    database: LinkFile = None,
+    output_dir: Folder = None,
+    disable_runtime_dependency_installation: Annotated[
+        bool, typer.Option("--disable-runtime-dependency-installation", help="as flower-superlink takes it")
+    ] = False,
+) -> None:
+    """Look at what a SuperLink needs: packages, certificates, its port, its database's folder."""
+
+    def findings() -> Iterator[Finding]:
+        yield find("packages", packages)
+        if not disable_runtime_dependency_installation:
+            yield find("installation", lambda: no_installation(os.environ))
+        if ssl_certfile is not None and ssl_ca_certfile is not None:
+            yield find("certificate", lambda: certificate(ssl_certfile, ssl_ca_certfile, ssl_keyfile))
+        else:
+            missing = "no --ssl-certfile and --ssl-ca-certfile: make them with deploy/certificates.sh"
+            yield Finding("certificate", False, missing)
+        yield find("port", lambda: port_free(host, port))
+        if database is not None:
+            yield find("database", lambda: writable(database.expanduser().absolute().parent))
+        if output_dir is not None:
+            yield find("output-dir", lambda: writable(output_dir.expanduser()))
+
+    report(findings())
+
+
+def report(findings: Iterator[Finding]) -> None:
+    """Print each as it is found; exit with 1 if one is wrong."""
+    good = True
+    for finding in findings:
+        print(finding, flush=True)
+        good &= finding.good
+    if not good:
+        raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,243 @@
+"""What the doctor says of good and of bad prerequisites."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from apps import doctor
+from apps.config import parse_run_config
+from apps.doctor import NO_INSTALLATION, Finding, WrongError, certificate, cli, find, node_key, packages, port_free
+from problems.data import load
+from tests.battery.federation import save_npz
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+NODE = "partition-id=0 num-partitions=3"
+
+
+def script(name: str, folder: Path, *arguments: str, code: int = 0) -> str:
+    done = subprocess.run(
+        [DEPLOY / name, *arguments], cwd=folder, capture_output=True, text=True, env={**os.environ, "DAYS": "60"}
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tls/ with a SuperLink's files, other/ with another authority's, keys/ with one of a site."""
+    path = tmp_path_factory.mktemp("deploy")
+    script("certificates.sh", path, "tls", "localhost", "127.0.0.1", "::1")
+    script("certificates.sh", path, "other", "localhost")
+    script("node-key.sh", path, "keys", "site-1")
+    return path
+
+
+def told(*arguments: str, code: int = 0) -> list[str]:
+    """The lines of a command that ends with a code."""
+    result = CliRunner().invoke(cli, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output.splitlines()
+
+
+# The scripts.
+
+
+def test_a_new_server_certificate_keeps_the_authority(folder: Path, tmp_path: Path) -> None:
+    script("certificates.sh", tmp_path, "tls", "localhost")
+    first = [(tmp_path / "tls" / name).read_bytes() for name in ("ca.crt", "server.pem")]
+    script("certificates.sh", tmp_path, "tls", "10.0.0.1")
+    second = [(tmp_path / "tls" / name).read_bytes() for name in ("ca.crt", "server.pem")]
+    assert first[0] == second[0]
+    assert first[1] != second[1]
+    for secret in ("ca.key", "server.key"):
+        assert (tmp_path / "tls" / secret).stat().st_mode & 0o077 == 0
+
+
+def test_the_scripts_refuse_what_they_cannot_use(tmp_path: Path) -> None:
+    assert "usage" in script("certificates.sh", tmp_path, "tls", code=2)
+    assert "got host 'a b'" in script("certificates.sh", tmp_path, "tls", "a b", code=2)
+    assert "usage" in script("node-key.sh", tmp_path, "keys", code=2)
+    assert "got site '../a'" in script("node-key.sh", tmp_path, "keys", "../a", code=2)
+    script("node-key.sh", tmp_path, "keys", "a")
+    assert "exists" in script("node-key.sh", tmp_path, "keys", "a", code=1)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "a.pub", "keys"]
+
+
+# Packages.
+
+
+def test_packages_that_fit() -> None:
+    assert "flwr 1." in packages()
+
+
+def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"'])
+    with pytest.raises(WrongError) as wrong:
+        packages()
+    assert str(wrong.value).startswith(f"numpy is {np.__version__}, allowed: >=99; no-such-package is missing; pip")
+
+
+# A site.
+
+
+def test_a_good_site(folder: Path, tmp_path: Path) -> None:
+    node = f'{NODE} state-dir="{tmp_path}"'
+    lines = told("site", "--node-config", node, "--auth-supernode-private-key", str(folder / "keys" / "site-1"))
+    assert [line.split(":")[0] for line in lines] == [
+        "ok     packages", "ok     device", "ok     data", "ok     state-dir", "ok     key",
+    ]  # fmt: skip
+    held = load(parse_run_config({}).data, 3).client(0)
+    rows = f"{len(held):,} rows with labels, {len(held.positives):,} of them positive"
+    assert lines[2].endswith(f"partition 0 of 3 of digits for fedx2: {rows}")
+
+
+@pytest.mark.parametrize(("node", "run", "name", "words"), [
+    ("num-partitions=3", "", "data", "node config has no 'partition-id'"),
+    ("partition-id=3 num-partitions=3", "", "data", "partition-id: got 3, allowed: 0 to num-partitions - 1 = 2"),
+    (NODE, 'strategy="fedx9"', "data", "strategy: got 'fedx9'"),
+    (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
+    (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
+    (f'{NODE} state-dir="/nowhere"', "", "state-dir", "/nowhere is no folder"),
+    ("partition-id=", "", "configuration", "--node-config"),
+    (NODE, "strategy=fedx2", "configuration", "--run-config"),
+])  # fmt: skip
+def test_a_site_hears_what_is_wrong(
+    node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    lines = told("site", "--node-config", node, "--run-config", run, code=1)
+    (wrong,) = [line for line in lines if line.startswith(f"wrong  {name}: ")]
+    assert words in wrong
+
+
+def test_data_of_a_run_config(tmp_path: Path) -> None:
+    saved = save_npz(tmp_path / "rows.npz", np.ones((9, 2)), np.arange(9) % 3 == 0)
+    run = " ".join(f'{key}="{value}"' for key, value in saved.items())
+    lines = told("site", "--node-config", NODE, "--run-config", f'{run} strategy="local-sgd"')
+    assert any("npz for local-sgd" in line and "1 of them positive" in line for line in lines)
+
+
+def test_keys(folder: Path, tmp_path: Path) -> None:
+    key = tmp_path / "site"
+    key.write_bytes((folder / "keys" / "site-1").read_bytes())
+    key.chmod(0o644)
+    with pytest.raises(WrongError, match=r"can be read by others \(mode 644\): chmod 600"):
+        node_key(key)
+    with pytest.raises(WrongError, match="is no private key in OpenSSH's format"):
+        node_key(folder / "tls" / "server.key")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "secret", "-f", tmp_path / "closed"], check=True)
+    with pytest.raises(WrongError, match="without a passphrase"):
+        node_key(tmp_path / "closed")
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", tmp_path / "other"], check=True)
+    with pytest.raises(WrongError, match="no key on a NIST curve"):
+        node_key(tmp_path / "other")
+
+
+# The way to a SuperLink.
+
+
+@contextlib.contextmanager
+def listening(folder: Path | None) -> Iterator[str]:
+    """A server with the SuperLink's certificate, or one that says nothing and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    if folder is not None:
+                        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                        context.load_cert_chain(folder / "server.pem", folder / "server.key")
+                        context.wrap_socket(connection, server_side=True).close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            thread.join(10)
+
+
+def test_the_superlink_is_reached(folder: Path) -> None:
+    with listening(folder / "tls") as address:
+        assert "with a certificate of" in doctor.reachable(address, folder / "tls" / "ca.crt")
+    with listening(None) as address:
+        assert "TLS was not tried" in doctor.reachable(address, None)
+
+
+def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
+    with (
+        listening(folder / "tls") as address,
+        pytest.raises(WrongError, match="listens, but TLS fails: self-signed|listens, but TLS fails: .*issuer"),
+    ):
+        doctor.reachable(address, folder / "other" / "ca.crt")
+
+
+def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path) -> None:
+    with listening(folder / "other") as address, pytest.raises(WrongError, match="IP address mismatch"):
+        doctor.reachable(address, folder / "other" / "ca.crt")
+
+
+def test_where_nothing_speaks_tls(folder: Path) -> None:
+    with listening(None) as address, pytest.raises(WrongError):
+        doctor.reachable(address, folder / "tls" / "ca.crt")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(WrongError, match=f"127.0.0.1:{port} cannot be reached: Connection refused"):
+        doctor.reachable(f"127.0.0.1:{port}", None)
+    with pytest.raises(WrongError, match="got 'localhost', expected host:port"):
+        doctor.reachable("localhost", None)
+
+
+# A SuperLink.
+
+
+def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    files = [f"--ssl-{option}={folder / 'tls' / name}" for option, name in (
+        ("ca-certfile", "ca.crt"), ("certfile", "server.pem"), ("keyfile", "server.key"),
+    )]  # fmt: skip
+    places = [f"--port={port}", f"--database={tmp_path / 'state.db'}", f"--output-dir={tmp_path}"]
+    monkeypatch.setenv(NO_INSTALLATION, "1")
+    lines = told("superlink", *files, *places)
+    assert len(lines) == 6
+    assert all(line.startswith("ok     ") for line in lines)
+    monkeypatch.delenv(NO_INSTALLATION)
+    (wrong,) = [line for line in told("superlink", *files, *places, code=1) if line.startswith("wrong")]
+    assert NO_INSTALLATION in wrong
+    assert len(told("superlink", *files, *places, "--disable-runtime-dependency-installation")) == 5
+
+
+def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tls, other = folder / "tls", folder / "other"
+    with pytest.raises(WrongError, match="was not issued by"):
+        certificate(tls / "server.pem", other / "ca.crt")
+    with pytest.raises(WrongError, match=r"server\.key is not the key of"):
+        certificate(tls / "server.pem", tls / "ca.crt", other / "server.key")
+    assert certificate(tls / "server.pem", tls / "ca.crt", tls / "server.key").endswith("is valid for 59 days")
+    monkeypatch.setattr(doctor, "WARNING_DAYS", 61)
+    with pytest.raises(WrongError, match="is valid for 59 more days"):
+        certificate(tls / "server.pem", tls / "ca.crt")
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(WrongError, match="Address already in use"):
+        port_free("127.0.0.1", server.getsockname()[1])
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    finding = find("certificate", lambda: certificate(tmp_path / "a.pem", tmp_path / "ca.crt"))
+    assert finding == Finding("certificate", False, f"[Errno 2] No such file or directory: '{tmp_path / 'a.pem'}'")
+    assert str(finding).startswith("wrong  certificate: ")
