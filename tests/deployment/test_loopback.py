@@ -1,0 +1,29 @@
+"""The same run config on deployed sites and in this process: the same metrics, the same model, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.battery.federation import federate
+from tests.deployment.federation import Deployment, deployed
+
+pytestmark = pytest.mark.deployment
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("deployment")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("strategy", ["fedx2", "fedsgda-storm", "composite"])
+def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment: Deployment, tmp_path: Path) -> None:
+    config = {"strategy": strategy, "num-server-rounds": 3}
+    expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
+    run = deployment.run(tmp_path / "deployed" / "run", config)
+    assert run.untimed == expected.untimed
+    assert run.model_bytes == expected.model_bytes
+    assert run.lines[-1]["clients_answered"] == 3
