@@ -139,6 +139,26 @@ def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     return flat
 
 
+def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
+    """The flat values of an option's ``key=value`` pairs or TOML file, read as Flower reads them.
+
+    Raises:
+        ConfigError: the text is neither; names the option.
+    """
+    import click
+    from flwr.common.config import parse_config_args
+
+    try:
+        values: dict[str, Scalar] = parse_config_args([text])
+    except click.ClickException:
+        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs (strings in double quotes)") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{option} {text!r}: {error}") from None
+    if text.strip() and not values and not text.endswith(".toml"):
+        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs, nor a .toml file")
+    return values
+
+
 def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     """Parse Flower's flat run config.
 

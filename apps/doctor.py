@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import typer
 from flwr.app import Context, RecordDict
 
-from apps.config import ConfigError, Scalar
+from apps.config import ConfigError, parse_pairs
 from apps.state_store import STATE_DIR
 
 PROJECT = "florilegium"
@@ -97,7 +97,7 @@ def device(context: Context) -> str:
 
     config = run_config(context)
     found = device_of(config.training)
-    name = torch.cuda.get_device_name() if found.type == "cuda" else f"{torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name() if found.type == "cuda" else f"{config.training.torch_threads} threads"
     return f"{found.type} ({name}) for device={config.training.device!r}"
 
 
@@ -186,28 +186,13 @@ def no_installation(environment: Mapping[str, str]) -> str:
     return f"{NO_INSTALLATION} is set"
 
 
-def parsed(option: str, text: str) -> dict[str, Scalar]:
-    """The key=value pairs of an option, read as Flower reads them."""
-    import click
-    from flwr.common.config import parse_config_args
-
-    try:
-        values: dict[str, Scalar] = parse_config_args([text])
-    except (click.ClickException, ValueError) as error:
-        said = error.message if isinstance(error, click.ClickException) else str(error)
-        raise ConfigError(f"{option} {text!r}: {' '.join(said.split())}") from None
-    if text.strip() and not values:
-        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs (strings in double quotes)")
-    return values
-
-
 def site_findings(
     node_config: str, run_config: str, superlink: str, authority: Path | None, key: Path | None
 ) -> Iterator[Finding]:
     """The checks of a site."""
     yield find("packages", packages)
     try:
-        node, run = parsed("--node-config", node_config), parsed("--run-config", run_config)
+        node, run = parse_pairs("--node-config", node_config), parse_pairs("--run-config", run_config)
     except ConfigError as error:
         yield Finding("configuration", False, str(error))
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from apps.config import ConfigError, Scalar
+from apps.config import ConfigError, Scalar, parse_pairs
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
@@ -21,21 +21,9 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     Raises:
         ConfigError: a text is neither, or names a key that the command line sets itself.
     """
-    import click
-    from flwr.common.config import parse_config_args
-
     flat: dict[str, Scalar] = {}
     for text in texts or []:
-        try:
-            flat |= parse_config_args([text])
-        except click.ClickException:
-            raise ConfigError(
-                f"--config {text!r} is not a list of key=value pairs (strings in double quotes)"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"--config {text!r}: {error}") from None
-        if text.strip() and "=" not in text and not text.endswith(".toml"):
-            raise ConfigError(f"--config {text!r} is not a list of key=value pairs, nor a .toml file")
+        flat |= parse_pairs("--config", text)
     for key in ("output-dir", "run-name"):
         if key in flat:
             raise ConfigError(f"{key}: set by --out here, leave it out of --config")

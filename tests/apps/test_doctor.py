@@ -111,6 +111,7 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (f'{NODE} state-dir="/nowhere"', "", "state-dir", "/nowhere is no folder"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
+    (NODE, "/nowhere/a.toml", "configuration", "--run-config '/nowhere/a.toml': [Errno 2] No such file"),
 ])  # fmt: skip
 def test_a_site_hears_what_is_wrong(
     node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch

@@ -16,14 +16,13 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.flower import nested
+from simulations.flower import UNFINISHED, nested
 from tests.battery.engines import end_processes, free_ports
 from tests.battery.federation import Run, flat_config
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_TO_START = 240.0
 SECONDS_TO_RUN = 900.0
-UNFINISHED = ("pending", "starting", "running")
 CONNECTION = "loopback"
 
 
