@@ -11,14 +11,16 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import resources, vertical
+from apps import own_data, resources, vertical
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
+from clients.held_out import score
 from clients.parties import NoModel, Party
 from clients.vfb2 import VFB2Client
-from payloads.handshake import REFUSAL, SiteReport
-from payloads.record import Payload, PayloadError
+from payloads.handshake import REFUSAL, Scaling, SiteReport
+from payloads.held_out import ScoreBins
+from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
     ARRAYS,
     CONFIG,
@@ -26,7 +28,9 @@ from payloads.wire import (
     METRICS,
     NUM_EXAMPLES,
     PAYLOAD,
+    PHASE,
     ROUND,
+    SCALING,
     content,
     find,
     model_arrays,
@@ -68,8 +72,11 @@ def node_place(context: Context) -> tuple[int, int]:
     return place
 
 
-def site_of(context: Context, config: RunConfig) -> Site | Party:
+def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Site | Party:
     """What a node holds of the run's data.
+
+    Args:
+        scaling: of columns, where sites read tables of their own.
 
     Raises:
         ConfigError, DataError: the node config is wrong, or the data cannot be used.
@@ -78,13 +85,28 @@ def site_of(context: Context, config: RunConfig) -> Site | Party:
     partition_id, num_partitions = node_place(context)
     if config.algorithm.strategy.vertical:
         return vertical.make_party(config, context, partition_id, num_partitions)
+    if own_data.reads_own(config):
+        rows = own_data.own_rows(config, context.node_config, partition_id)
+        return own_data.own_site(config, rows, partition_id, scaling)
     return resources.site(config, num_partitions, partition_id)
 
 
-def make_client(context: Context) -> PayloadClient[Any]:
+def report_of(context: Context, config: RunConfig) -> SiteReport:
+    """What a node tells of itself before round 1.
+
+    Raises:
+        ConfigError, DataError: the node config is wrong, or the data cannot be used.
+    """
+    place = node_place(context)
+    if own_data.reads_own(config) and not config.algorithm.strategy.vertical:
+        return own_data.own_report(own_data.own_rows(config, context.node_config, place[0]), *place)
+    return SiteReport(identity=np.array(place), class_counts=np.array(site_of(context, config).class_counts))
+
+
+def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClient[Any]:
     """The registered client of this node, on resident data and a resident model skeleton."""
     config = run_config(context)
-    site = site_of(context, config)
+    site = site_of(context, config, scaling)
     model = NoModel() if isinstance(site, Party) else resources.trained(config, site)
     return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
 
@@ -94,20 +116,25 @@ def query(message: Message, context: Context) -> Message:
     """The handshake: who this site is and what it holds, or why it cannot take part."""
     try:
         config = run_config(context)
-        site = site_of(context, config)
-        partition_id, num_partitions = node_place(context)
+        report = report_of(context, config)
+        device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
         return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
-    report = SiteReport(identity=np.array([partition_id, num_partitions]), class_counts=np.array(site.class_counts))
     facts = ConfigRecord(
         {
-            "device": resources.device_of(config.training).type,
+            "device": device,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
         }
     )
     return Message(content(config=facts, payload=report.to_record()), reply_to=message)
+
+
+def scaling_of(records: RecordDict) -> Scaling | None:
+    """What a message says columns are scaled by, or None."""
+    record = find(records, SCALING, ConfigRecord)
+    return None if record is None else Scaling.from_record(record)
 
 
 @lru_cache(maxsize=2)
@@ -119,8 +146,8 @@ def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int)
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """One call of ``fit``: records in, payload in the inbox, state from the context, and back."""
-    client = make_client(context)
     records = message.content
+    client = make_client(context, scaling_of(records))
     config = dict(need(records, CONFIG, ConfigRecord))
     server_round = int(config[ROUND])  # type: ignore[arg-type]
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
@@ -152,14 +179,35 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """One call of ``evaluate``."""
-    client = make_client(context)
+    """One call of ``evaluate`` or, in an exchange of that name, the scores of the rows that this site holds out."""
     records = message.content
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     config = dict(find(records, CONFIG, ConfigRecord) or {})
+    scaling = scaling_of(records)
+    if PHASE in config:
+        return Message(_scores(context, config, parameters, records, scaling), reply_to=message)
+    client = make_client(context, scaling)
     loss, num_examples, metrics = client.evaluate(parameters, config)  # type: ignore[arg-type]
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
+
+
+def _scores(
+    context: Context,
+    message_config: dict[str, Any],
+    parameters: list[FloatArray],
+    records: RecordDict,
+    scaling: Scaling | None,
+) -> RecordDict:
+    config = run_config(context)
+    site = site_of(context, config, scaling)
+    assert isinstance(site, Site)
+    extras = find(records, PAYLOAD, ConfigRecord)
+    bins = None if extras is None else ScoreBins.from_record(extras)
+    model = resources.skeleton(config, tuple(site.features.shape[1:]))
+    told = score(model, parameters, site, bins)
+    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: message_config[ROUND]}
+    return content(payload=payload_record(told), metrics=metrics)
 
 
 def recall(client: PayloadClient[Any], context: Context, store: StateStore | None, server_round: int) -> object:

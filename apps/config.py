@@ -57,6 +57,13 @@ class DataSettings(Settings):
     partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological, shard)")
     positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
+    feature_columns: str = Field(
+        "",
+        description="columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all",
+    )
+    standardise: bool = Field(
+        True, description="true: a table's numbers get mean 0 and variance 1 over all clients' training rows; or false"
+    )
     imbalance: float = Field(
         0.0,
         ge=0,
@@ -237,6 +244,8 @@ def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         raise ConfigError(
             f"partition: got {spec.partition!r}, allowed: {' or '.join(COLUMN_PARTITIONS)}, {clients_columns}"
         )
+    if spec.feature_columns or not spec.standardise:
+        raise ConfigError(f"feature-columns, standardise: leave them out, {clients_columns}")
     if spec.client_shift:
         raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
     if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from apps import resources
 from apps.config import RunConfig
 from payloads.record import FloatArray
 from payloads.sgdm import SGDMSettings
-from problems.data import FederatedData, Samples
+from problems.data import Samples
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import SADDLES, SYNTHETIC_PL
+from problems.minimax import SADDLES
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
@@ -97,64 +99,99 @@ class Evaluator(ABC):
         """The entries of the model file."""
 
 
-class ModelEvaluator(Evaluator):
-    """Metrics of a network on (n, *shape) test samples; see `problems.metrics.binary_metrics`.
+class ScoreEvaluator(Evaluator):
+    """Metrics of a network from its scores of some labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's own objective on the test set: the pairwise risk F over all test pairs, cross-entropy, for
-    `RATIO_LOSS` the same weighted by the ratios of the test set's own classes, or for `SADDLES` what the saddle
+    ``loss`` is the run's own objective on these rows: the pairwise risk F over all their pairs, cross-entropy, for
+    `RATIO_LOSS` the same weighted by the ratios of these rows' own classes, or for `SADDLES` what the saddle
     function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
     a pairwise loss does not calibrate: it moves when all scores shift.
     """
 
-    def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
+    def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
         self.model = model
         self.summary = f"model {config.run.model}: {model.dim} parameters"
-        self.features = torch.tensor(test.features, dtype=model.dtype, device=model.device)
-        self.labels = test.labels
-        self.positive = torch.tensor(test.labels == 1, device=model.device)
+
+    @abstractmethod
+    def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
+        """(n,) labels and (n,) logits under a model."""
 
     def start(self) -> list[FloatArray]:
         return self.model.arrays()
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        self.model.load(arrays)
-        logits = self.model.predict(self.features)
+        labels, logits = self.scores(arrays)
         scores = logits.cpu().numpy()
         if not torch.isfinite(logits).all():
             raise ValueError("the global model's test scores are not finite: the run has diverged; lower learning-rate")
         return {
-            **binary_metrics(self.labels, scores),
-            "accuracy": accuracy(self.labels, scores, 0.0),
-            "loss": self.loss(logits),
+            **binary_metrics(labels, scores),
+            "accuracy": accuracy(labels, scores, 0.0),
+            "loss": self.loss(logits, torch.tensor(labels == 1, device=logits.device)),
         }
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return network_names(self.model.named(arrays))
 
-    def loss(self, logits: torch.Tensor) -> float:
-        """The run's objective on the test set."""
+    def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
+        """The run's objective at (n,) logits, with (n,) true for a positive."""
         name = self.config.training.loss
         if name in SAMPLE_LOSSES:
-            return float(SAMPLE_LOSSES[name].each(logits.double(), self.positive.double()).mean())
+            return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
         if name == RATIO_LOSS:
-            return float(ratio_loss(logits.double(), self.positive.double(), self.ratio_weights()))
+            return float(ratio_loss(logits.double(), positive.double(), self.ratio_weights(positive)))
         scores = torch.sigmoid(logits) if self.config.training.score == "sigmoid" else logits
         if name in SADDLES:
-            labels, prior = self.positive.double(), float(self.positive.double().mean())
+            labels, prior = positive.double(), float(positive.double().mean())
             best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
             return float(best) / (prior * (1 - prior)) + 1
         objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
         if objective.partners == "all":
-            return float(objective.risk(scores[self.positive], scores, self.positive.double()))
-        return float(objective.risk(scores[self.positive], scores[~self.positive]))
+            return float(objective.risk(scores[positive], scores, positive.double()))
+        return float(objective.risk(scores[positive], scores[~positive]))
 
-    def ratio_weights(self) -> tuple[float, float]:
-        """Those of the ratio loss on the test set."""
+    def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
+        """Those of the ratio loss on these rows."""
         sgdm = self.config.family
         assert isinstance(sgdm, SGDMSettings)
-        positives = int(self.positive.sum())
-        return ratio_weights((len(self.labels) - positives, positives), sgdm.ratio_alpha, sgdm.ratio_beta)
+        positives = int(positive.sum())
+        return ratio_weights((len(positive) - positives, positives), sgdm.ratio_alpha, sgdm.ratio_beta)
+
+
+class ModelEvaluator(ScoreEvaluator):
+    """Metrics of a network on (n, *shape) test samples."""
+
+    def __init__(self, config: RunConfig, model: FlatModel, test: Samples) -> None:
+        super().__init__(config, model)
+        self.features = torch.tensor(test.features, dtype=model.dtype, device=model.device)
+        self.labels = test.labels
+
+    def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
+        self.model.load(arrays)
+        return self.labels, self.model.predict(self.features)
+
+
+class HeldOutEvaluator(ScoreEvaluator):
+    """Metrics of a network on the rows that the sites hold out, whose scores are known up to a bin.
+
+    Args:
+        ask: the arrays of a model -> (n,) labels and (n,) scores.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        model: FlatModel,
+        ask: Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]],
+    ) -> None:
+        super().__init__(config, model)
+        self.summary += "; evaluated by the sites"
+        self.ask = ask
+
+    def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
+        labels, scores = self.ask(list(arrays))
+        return labels, torch.from_numpy(scores)
 
 
 class ProblemEvaluator(Evaluator):
@@ -164,8 +201,7 @@ class ProblemEvaluator(Evaluator):
     mean over them is f); a user's problem on the test set.
     """
 
-    def __init__(self, config: RunConfig, data: FederatedData) -> None:
-        samples = data.train if config.training.loss == SYNTHETIC_PL else data.test
+    def __init__(self, config: RunConfig, samples: Samples) -> None:
         dtype, device = resources.dtype_of(config.training), resources.device_of(config.training)
         features = torch.tensor(samples.features, dtype=dtype, device=device)
         labels = torch.tensor(samples.labels, dtype=dtype, device=device)

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
 from apps import resources
-from apps.config import RunConfig
-from apps.evaluation import Evaluator, ModelEvaluator, ProblemEvaluator
-from apps.objective import CompositeEvaluator
+from apps.config import ConfigError, RunConfig
+from apps.evaluation import Evaluator, HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
+from apps.objective import CompositeEvaluator, PenalisedEvaluator
+from apps.own_data import reads_own, server_samples
 from apps.vertical_evaluation import VerticalEvaluator
 from payloads.composite import CompositeSettings
+from payloads.record import FloatArray
 from problems.data import FederatedData
+from problems.minimax import SYNTHETIC_PL
+from strategies.schema import Schema
+
+# the arrays of a model -> (n,) labels and (n,) scores of the rows that the sites hold out
+Ask = Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]]
 
 
 def evaluator_for(config: RunConfig, num_clients: int, *, pooled: bool = True) -> Evaluator:
@@ -25,10 +37,32 @@ def evaluator_for(config: RunConfig, num_clients: int, *, pooled: bool = True) -
     return make_evaluator(config, resources.federated_data(config.data, num_clients))
 
 
-def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
-    """The evaluator of a run whose clients hold rows, on their data."""
+def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
+    """The evaluator of a run whose sites read files of their own: on the server's test file, or by asking the sites.
+
+    Raises:
+        ConfigError: a problem of the user's own without a test file.
+        DataError: the test file cannot be used.
+    """
+    assert reads_own(config)
+    test = server_samples(config, schema) if config.data.data_dir else None
     if resources.is_problem(config):
-        return ProblemEvaluator(config, data)
+        if test is None:
+            raise ConfigError(
+                f"loss {config.training.loss!r} is evaluated on the server's test set: set data-dir to one"
+            )
+        return ProblemEvaluator(config, test)
+    model = resources.new_model(config, schema.shape)
+    scored: ScoreEvaluator = (
+        HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
+    )
+    return PenalisedEvaluator(config, scored) if isinstance(config.family, CompositeSettings) else scored
+
+
+def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
+    """The evaluator of a run whose clients hold rows of the run config's data set."""
+    if resources.is_problem(config):
+        return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
     model = resources.new_model(config, data.input_shape)
     if isinstance(config.family, CompositeSettings):
         return CompositeEvaluator(config, model, data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import ModelEvaluator
+from apps.evaluation import Evaluator, ModelEvaluator, ScoreEvaluator
 from payloads.composite import CompositeSettings
 from payloads.record import FloatArray
 from problems.data import FederatedData
@@ -19,7 +20,7 @@ from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features
 from problems.optimum import Optimum, minimise
-from problems.penalties import make_penalty, selected
+from problems.penalties import Layout, Penalty, make_penalty, selected
 
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 
@@ -41,11 +42,7 @@ class CompositeEvaluator(ModelEvaluator):
         super().__init__(config, model, data.test)
         assert isinstance(config.family, CompositeSettings)
         self.layout = model.layout
-        try:
-            self.penalty = make_penalty(config.family.penalty, self.layout, **config.family.penalty_options)
-            ridged = selected(self.layout, config.family.parameters)
-        except ValueError as error:
-            raise ConfigError(f"composite: model {config.run.model!r}: {error}") from None
+        self.penalty, ridged = _terms(config, self.layout)
         self.ridge = ridged.double() * config.family.ridge  # (d,)
         clients = [data.client(i) for i in range(data.num_clients)]
         weights = [np.full(len(client), 1 / len(client) / len(clients)) for client in clients]
@@ -101,6 +98,35 @@ class CompositeEvaluator(ModelEvaluator):
                 found.residual,
             )
         return found.point if found.converged and found.point.any() else None
+
+
+class PenalisedEvaluator(Evaluator):
+    """`ScoreEvaluator`'s metrics and ``nonzeros``: what the server knows of a composite objective without samples."""
+
+    def __init__(self, config: RunConfig, scored: ScoreEvaluator) -> None:
+        self.scored = scored
+        self.summary = scored.summary
+        self.layout = scored.model.layout
+        _terms(config, self.layout)
+
+    def start(self) -> list[FloatArray]:
+        return self.scored.start()
+
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        return {**self.scored(arrays), "nonzeros": float(np.count_nonzero(arrays[0]))}
+
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        return self.scored.named(arrays)
+
+
+def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
+    """The penalty, and (d,) which parameters the ridge term has."""
+    assert isinstance(config.family, CompositeSettings)
+    try:
+        penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
+        return penalty, selected(layout, config.family.parameters)
+    except ValueError as error:
+        raise ConfigError(f"composite: model {config.run.model!r}: {error}") from None
 
 
 _optima: dict[Hashable, Optimum] = {}

@@ -67,8 +67,8 @@ class PartyTable:
                 block = numeric_column(frame[name])[:, None]
                 self.names.append(str(name))
             else:
-                block = one_hot(frame[name], np.arange(len(frame))).astype(np.float64)
-                self.names += [f"{name}={value}" for value in np.unique(frame[name].astype(str))]
+                block, values = one_hot(frame[name], np.arange(len(frame)))
+                self.names += [f"{name}={value}" for value in values]
             blocks.append(block)
             scaled += [numeric] * block.shape[1]
         self._features: Array = np.concatenate(blocks, axis=1)[order]  # (rows, columns), not scaled

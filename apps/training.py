@@ -18,11 +18,13 @@ from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, better, shown, suffixed
-from apps.evaluators import evaluator_for
+from apps.evaluators import evaluator_for, own_evaluator
+from apps.own_data import reads_own
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
+from strategies.held_out import held_out_scores
 from strategies.roster import StrategyError
 
 DEPLOYMENT = "deployment"
@@ -46,6 +48,7 @@ class Training:
         self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
         self.engine = engine_of(grid)
         self.started = time.perf_counter()
+        self.server_round = 0
         # of the whole run so far
         self.best: dict[str, float] = {}
         self.metrics: dict[str, float] = {}
@@ -66,7 +69,7 @@ class Training:
             len(roster),
             self.engine,
         )
-        evaluator = evaluator_for(config, len(roster), pooled=self.engine != DEPLOYMENT)
+        evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         self.strategy.layout = evaluator.layout
         arrays = evaluator.start()
@@ -79,7 +82,9 @@ class Training:
             begun = time.perf_counter()
             self.strategy.prepare(record, self.grid)
             exchange = time.perf_counter() - begun
-            self.write(0, self.evaluate(evaluator, 0, arrays), begun, exchange)
+            before = self.strategy.report.exchange_seconds
+            metrics = self.evaluate(evaluator, 0, arrays)
+            self.write(0, metrics, begun, exchange + self.strategy.report.exchange_seconds - before)
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
             try:
                 record, arrays = self.round(server_round, record, arrays, evaluator)
@@ -94,23 +99,33 @@ class Training:
         self.directory.finish(result, self.strategy.headline)
         return result
 
+    def evaluator(self, num_clients: int) -> Evaluator:
+        """What measures the run's models."""
+        schema = self.strategy.schema
+        if not reads_own(self.config) or schema is None:
+            return evaluator_for(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
+        return own_evaluator(
+            self.config, schema, lambda arrays: held_out_scores(self.strategy, self.server_round, arrays)
+        )
+
     def round(
         self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator
     ) -> tuple[ArrayRecord, list[FloatArray]]:
         """One round: configure, exchange, aggregate, evaluate, record, checkpoint."""
         training = self.config.training
         begun = time.perf_counter()
+        self.server_round = server_round
         messages = list(self.strategy.configure_train(server_round, record, ConfigRecord(), self.grid))
         sent = time.perf_counter()
         replies = self.strategy.deliver(self.grid, messages)
         exchange = time.perf_counter() - sent
         aggregated, _ = self.strategy.aggregate_train(server_round, replies)
-        exchange += self.strategy.report.exchange_seconds
         if aggregated is not None:
             record, arrays = aggregated, model_arrays(aggregated)
         last = server_round == training.num_server_rounds
         due = last or server_round % training.evaluate_every == 0
-        self.write(server_round, self.evaluate(evaluator, server_round, arrays) if due else {}, begun, exchange)
+        metrics = self.evaluate(evaluator, server_round, arrays) if due else {}
+        self.write(server_round, metrics, begun, exchange + self.strategy.report.exchange_seconds)
         every = training.checkpoint_every
         if every and (last or server_round % every == 0):
             self.checkpoint(server_round, arrays)

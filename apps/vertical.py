@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from apps.config import COLUMN_PARTITIONS, ConfigError, RunConfig
 from apps.files import write_tensors
+from apps.own_data import DATA_PATH
 from apps.party_table import PartyTable
 from apps.state_store import RUN_TOKEN, STATE_DIR
 from clients.parties import Party, PartyData, Rows
@@ -28,7 +29,6 @@ from problems.data.spec import GENERIC
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 
-DATA_PATH = "data-path"
 PEER_FILES = ("peer-cert", "peer-key", "peer-ca")
 
 _load_lock = threading.Lock()

@@ -41,6 +41,7 @@ class Site:
         features: (n, *shape) on the device and in the number type of the run.
         labels: (n,) 0.0 or 1.0, likewise.
         positives, negatives: indices of each class.
+        held_out: rows of its own that it does not train with, where it reads a file of its own.
     """
 
     partition_id: int
@@ -48,6 +49,7 @@ class Site:
     labels: Tensor
     positives: Indices
     negatives: Indices
+    held_out: Site | None = None
 
     @classmethod
     def from_arrays(

@@ -1,10 +1,14 @@
-"""What a site tells before round 1: who it is and how much of each class it holds. No data leaves the site."""
+"""What a site tells before round 1: who it is and how much of each class it holds. No row leaves the site."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 
-from payloads.record import IntArray, Payload, array
+import numpy as np
+from numpy.typing import NDArray
+
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
 # the reply's config entry of a site that cannot take part, with the reason
 REFUSAL = "refusal"
@@ -22,6 +26,24 @@ class SiteReport(Payload):
     identity: IntArray = array(2, kind="int")
     # class counts: negatives, positives
     class_counts: IntArray = array(2, kind="int")
+    # likewise of the rows held out for evaluation
+    held_out_counts: IntArray | None = array(2, kind="int", optional=True)
+    # shape of one sample's features
+    shape: IntArray | None = array("k", kind="int", optional=True)
+    # names of a table's c features, see `encode_names`
+    columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
+    # of the training rows, where a table is to be standardised: each column's mean and variance
+    means: FloatArray | None = array("c", optional=True)
+    variances: FloatArray | None = array("c", optional=True)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of a table's features; () where they have none.
+
+        Raises:
+            PayloadError: the bytes are not names.
+        """
+        return () if self.columns is None else decode_names(self.columns)
 
     @property
     def partition_id(self) -> int:
@@ -38,3 +60,34 @@ class SiteReport(Payload):
     @property
     def num_positives(self) -> int:
         return int(self.class_counts[1])
+
+
+def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Names as bytes: a JSON list in UTF-8."""
+    return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
+
+
+def decode_names(encoded: NDArray[np.uint8]) -> tuple[str, ...]:
+    """What `encode_names` was given.
+
+    Raises:
+        PayloadError: other bytes.
+    """
+    try:
+        names = json.loads(encoded.tobytes())
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise PayloadError("SiteReport.columns: not a list of names")
+    return tuple(names)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaling(Payload):
+    """What every site standardises its columns by; it travels in each message, since a site keeps nothing of a run.
+
+    The means and deviations of the union of all sites' training rows; a deviation of 0 marks a constant column.
+    """
+
+    means: FloatArray = array("c")
+    deviations: FloatArray = array("c")

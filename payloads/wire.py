@@ -19,6 +19,8 @@ CONFIG = "config"
 METRICS = "metrics"
 # where server and client share a disk: paths on it. Never sent in a deployment.
 LOCAL = "local"
+# where sites read tables of their own: what they scale the columns by
+SCALING = "scaling"
 
 ROUND = "server-round"
 # which of a round's exchanges a message belongs to; absent in its own
@@ -127,10 +129,11 @@ def content(
     payload: ConfigRecord | None = None,
     metrics: Mapping[str, float | int] | None = None,
     local: ConfigRecord | None = None,
+    scaling: ConfigRecord | None = None,
 ) -> RecordDict:
     """A message's content from its parts; an absent part does not travel."""
     numbers = None if metrics is None else _metric_record(metrics)
-    parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local}
+    parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local, SCALING: scaling}
     return filled(RecordDict(), {name: part for name, part in parts.items() if part is not None})
 
 
@@ -140,13 +143,18 @@ def payload_record(payload: Payload | None) -> ConfigRecord | None:
 
 
 def count_bytes(records: RecordDict) -> int:
-    """Bytes of the values that a message carries: model and payload.
+    """Bytes of the values that a message carries: model, payload, and what sites scale columns by.
 
     What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
     "metrics", Flower's envelope and the transport's.
     """
     blobs = [array.data for array in (find(records, ARRAYS, ArrayRecord) or {}).values()]
-    fields = [blob for blob in (find(records, PAYLOAD, ConfigRecord) or {}).values() if isinstance(blob, bytes)]
+    fields = [
+        blob
+        for name in (PAYLOAD, SCALING)
+        for blob in (find(records, name, ConfigRecord) or {}).values()
+        if isinstance(blob, bytes)
+    ]
     return sum(len(blob) - _npy_header(blob) for blob in blobs) + sum(len(b) - _safetensors_header(b) for b in fields)
 
 

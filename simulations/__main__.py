@@ -16,7 +16,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
-from simulations.arguments import overrides_of, parse_grid, parse_random, placed
+from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
 from simulations.catalogue import catalogue, description, summary
 from simulations.compare import Comparison
 from simulations.expansion import expand
@@ -87,7 +87,11 @@ SECTIONS = {
 def run(
     out: Out,
     config: Overrides = None,
-    clients: Clients = 8,
+    clients: Annotated[int | None, typer.Option(min=1, help="number of clients; 8, or one a --node-config")] = None,
+    node_config: Annotated[
+        list[str] | None,
+        typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="in this process, or Flower's Ray simulation")] = Engine.INPROCESS,
     threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
     quiet: Quiet = False,
@@ -96,10 +100,14 @@ def run(
     """Run one federation and write its run directory."""
     flat = placed(overrides_of(config), out)
     parse_run_config(flat)
+    nodes = node_configs_of(node_config)
+    if nodes and (clients not in (None, len(nodes)) or engine is Engine.FLOWER):
+        raise ConfigError(f"--node-config: got {len(nodes)}, one for each of --clients, and in this process only")
+    clients = clients or len(nodes) or 8
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
             try:
-                run_federation(clients, flat, threads)
+                run_federation(clients, flat, threads, nodes)
             except RunFailedError:
                 if quiet:
                     raise

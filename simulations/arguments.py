@@ -30,6 +30,21 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     return flat
 
 
+def node_configs_of(texts: Sequence[str] | None) -> list[dict[str, Scalar]]:
+    """The node configs of some ``key=value`` strings or TOML files, one a site.
+
+    Raises:
+        ConfigError: a text is neither, or says which partition a site is, which its place says.
+    """
+    configs = [parse_pairs("--node-config", text) for text in texts or []]
+    for key in ("partition-id", "num-partitions"):
+        if any(key in config for config in configs):
+            raise ConfigError(
+                f"--node-config: {key} follows from the order and the number of these options: leave it out"
+            )
+    return configs
+
+
 def placed(flat: dict[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """The flat run config of a run whose directory is ``directory``."""
     target = directory.expanduser().resolve()

@@ -8,7 +8,7 @@ stays with it, because each side gets containers of its own. The arrays inside a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ class InProcessGrid(Grid):
         client_app: what every node runs.
         num_clients: nodes, with partition ids 0 to num_clients - 1.
         run_config: the flat run config, copied for every node.
-        node_config: extra node-config entries, the same for every node.
+        node_configs: extra node-config entries of each node, or of none.
         threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
     """
 
@@ -57,9 +57,11 @@ class InProcessGrid(Grid):
         client_app: ClientApp,
         num_clients: int,
         run_config: Mapping[str, bool | int | float | str],
-        node_config: Mapping[str, bool | int | float | str] | None = None,
+        node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
         threads: int = 1,
     ) -> None:
+        if node_configs and len(node_configs) != num_clients:
+            raise ValueError(f"{len(node_configs)} node configs for {num_clients} clients")
         self._app = client_app
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
@@ -70,11 +72,11 @@ class InProcessGrid(Grid):
             FIRST_NODE_ID + partition: Context(
                 run_id=RUN_ID,
                 node_id=FIRST_NODE_ID + partition,
-                node_config={"partition-id": partition, "num-partitions": num_clients, **(node_config or {})},
+                node_config={"partition-id": partition, "num-partitions": num_clients, **more},
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for partition in range(num_clients)
+            for partition, more in enumerate(node_configs or [{}] * num_clients)
         }
 
     def set_run(self, run: Run) -> None:
@@ -238,6 +240,7 @@ def run_in_process(
     num_clients: int,
     run_config: Mapping[str, bool | int | float | str],
     threads: int = 1,
+    node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
 ) -> InProcessGrid:
     """Run a whole federation in this process; exceptions of the ServerApp come through.
 
@@ -245,7 +248,7 @@ def run_in_process(
         The grid, with the clients' contexts as the run left them.
     """
     with task_identity():
-        grid = InProcessGrid(client_app, num_clients, run_config, threads=threads)
+        grid = InProcessGrid(client_app, num_clients, run_config, node_configs, threads)
         context = Context(
             run_id=RUN_ID,
             node_id=SERVER_NODE_ID,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from apps import resources
@@ -30,13 +30,18 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
         run_federation(clients, config)
 
 
-def run_federation(clients: int, config: Mapping[str, Scalar], threads: int = 1) -> None:
-    """A federation in this process.
+def run_federation(
+    clients: int,
+    config: Mapping[str, Scalar],
+    threads: int = 1,
+    node_configs: Sequence[Mapping[str, Scalar]] = (),
+) -> None:
+    """A federation in this process; each client may have a node config, as SuperNodes have.
 
     Raises:
         RunFailedError: it has no result; the log and failure.json have the reason too.
     """
-    run_in_process(server_app, client_app, clients, config, threads)
+    run_in_process(server_app, client_app, clients, config, threads, node_configs)
 
 
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:

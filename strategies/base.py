@@ -21,6 +21,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from payloads.held_out import SCORE_COUNTS, SCORE_MOMENTS, ScoreCounts, ScoreMoments
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import (
@@ -42,6 +43,10 @@ from payloads.wire import (
 from problems.randomness import Purpose, stream
 from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, mean_model
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
+from strategies.schema import Schema, agreed
+
+# exchanges of every strategy in which sites evaluate a model
+_EVALUATIONS: dict[str, type[Payload]] = {SCORE_MOMENTS: ScoreMoments, SCORE_COUNTS: ScoreCounts}
 
 
 class PayloadStrategy(Strategy):
@@ -73,6 +78,7 @@ class PayloadStrategy(Strategy):
         self.settings = settings
         # fixed by the handshake
         self.roster: Roster | None = None
+        self.schema: Schema | None = None  # of sites that read files of their own
         # of the round under way
         self.report = RoundReport()
         self._model: list[FloatArray] = []
@@ -130,6 +136,7 @@ class PayloadStrategy(Strategy):
         """The handshake, once."""
         if self.roster is None:
             roster = call_the_roll(grid, self.training.handshake_timeout)
+            self.schema = agreed(roster.reports)
             self.roster = roster
             self.meet(roster)
         return self.roster
@@ -221,18 +228,18 @@ class PayloadStrategy(Strategy):
             config=ConfigRecord(scalars),
             payload=payload_record(payload),
             local=ConfigRecord(dict(self.local)) if self.local else None,
+            scaling=payload_record(None if self.schema is None else self.schema.scaling),
         )
-        self._exchange = Exchange(len(places), records, {}, phase, self.phases[phase] if phase else self.up_type)
+        up = {**_EVALUATIONS, **self.phases}[phase] if phase else self.up_type
+        self._exchange = Exchange(len(places), records, {}, phase, up)
         return self._write(self._exchange, places)
 
     def _write(self, exchange: Exchange, places: Sequence[int]) -> list[Message]:
         """Messages of an open exchange to some more clients."""
         assert self.roster is not None
         node_ids = self.roster.node_ids
-        written = {
-            place: Message(exchange.content, dst_node_id=node_ids[place], message_type=MessageType.TRAIN)
-            for place in places
-        }
+        kind = MessageType.EVALUATE if exchange.phase in _EVALUATIONS else MessageType.TRAIN
+        written = {place: Message(exchange.content, dst_node_id=node_ids[place], message_type=kind) for place in places}
         exchange.sent |= written
         if not exchange.phase:
             self.report.asked = [self.roster.reports[place].partition_id for place in exchange.sent]
@@ -247,7 +254,8 @@ class PayloadStrategy(Strategy):
         payload: Payload | None,
         phase: str,
     ) -> list[Reply]:
-        """A whole exchange of the strategy's own: one of its ``phases``, whose replies carry a payload and no model.
+        """A whole exchange beside a round's own, whose replies carry a payload and no model: one of the strategy's
+        ``phases``, or one in which sites evaluate.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` good replies.
@@ -375,6 +383,7 @@ class PayloadStrategy(Strategy):
             )
 
     def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
+        assert self.roster is not None
         if message.has_error():
             raise PayloadError(reason_of(message.error))
         records = message.content
@@ -390,7 +399,10 @@ class PayloadStrategy(Strategy):
         payload = None
         if exchange.up is not None:
             payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
-            self.check_payload(payload)
+            if isinstance(payload, ScoreMoments | ScoreCounts):
+                payload.check_rows(self.roster.held_out_counts[place])
+            else:
+                self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
             raise PayloadError(f"{NUM_EXAMPLES!r} is {examples}, expected a number >= 0")

@@ -23,6 +23,11 @@ from payloads.record import PayloadError
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
 
+# Bytes; the names and statistics of some hundred thousand columns.
+LARGEST_REPORT = 2**24
+# Letters of a site's own words that are repeated.
+LONGEST_REASON = 1000
+
 
 class StrategyError(RuntimeError):
     """A run that cannot go on; the message says at which round and why."""
@@ -56,6 +61,12 @@ class Roster:
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site."""
         return np.array([report.class_counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
+
+    @property
+    def held_out_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(N, 2) negatives and positives that each site holds out for evaluation."""
+        held_out = [report.held_out_counts for report in self.reports]
+        return np.array([(0, 0) if counts is None else counts for counts in held_out], np.int64).reshape(-1, 2)
 
     def share(self, fraction: float, minimum: int) -> int:
         """How many clients a round asks: max(minimum, round(fraction * N))."""
@@ -126,7 +137,10 @@ def _read_report(reply: Message) -> SiteReport:
         raise StrategyError(f"handshake: a site failed: {reason_of(reply.error)}")
     refusal = dict(find(reply.content, CONFIG, ConfigRecord) or {}).get(REFUSAL)
     if refusal is not None:
-        raise StrategyError(str(refusal))
+        raise StrategyError(str(refusal)[:LONGEST_REASON])
+    size = count_bytes(reply.content)
+    if size > LARGEST_REPORT:
+        raise StrategyError(f"handshake: a site's report has {size:,} bytes, allowed: {LARGEST_REPORT:,}")
     report = find(reply.content, PAYLOAD, ConfigRecord)
     if report is None:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")

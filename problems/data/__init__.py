@@ -1,11 +1,13 @@
 """Data: from a name and a few options to binary-labelled samples, one share a client."""
 
-from problems.data.federated import FederatedData, load, load_site
+from problems.data.federated import FederatedData, load
+from problems.data.own import SiteRows, read_own
 from problems.data.samples import Samples
-from problems.data.spec import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import DATASETS, OWN, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 
 __all__ = [
     "DATASETS",
+    "OWN",
     "PARTITIONS",
     "SPARSE_LOGISTIC",
     "UNLABELLED",
@@ -13,7 +15,8 @@ __all__ = [
     "DataSpec",
     "FederatedData",
     "Samples",
+    "SiteRows",
     "load",
-    "load_site",
+    "read_own",
     "validate",
 ]

@@ -39,7 +39,8 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
             [str(path) for path in paths], n_features=features, dtype=np.float32, zero_based=zero_based
         )
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{' or '.join(map(str, paths))} cannot be read as svmlight: {error}") from error
+        why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
+        raise DataError(f"{' or '.join(map(str, paths))} cannot be read as svmlight: {why}") from error
     matrices, labels = loaded[0::2], loaded[1::2]
     rows, columns = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
     if rows * columns * 4 > MAX_DENSE_BYTES:

@@ -36,6 +36,18 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
 
 
+def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int) -> tuple[Rows, Rows]:
+    """`split` for the rows of one site, which may hold one class only: a class of one row stays for training."""
+    rng = stream(seed, "held out", partition_id)
+    test = []
+    for label in (0, 1):
+        rows = np.flatnonzero(labels == label)
+        count = min(max(round(Fraction(str(test_fraction)) * len(rows)), 1), max(len(rows) - 1, 0))
+        test.append(rng.permutation(rows)[:count])
+    test_rows = np.sort(np.concatenate(test))
+    return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
+
+
 def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     """Return the rows to keep, ascending, so that floor(r / (1 - r) * negatives) positives stay; r =
     `imbalance`.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +11,10 @@ from numpy.typing import NDArray
 from problems.data.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split
 from problems.data.partitions import partition
-from problems.data.readers import DEFAULT_POSITIVE, read, read_site
-from problems.data.samples import Samples, as_float32
+from problems.data.readers import DEFAULT_POSITIVE, read
+from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, Source, positive_classes
-from problems.data.spec import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 
 
 class FederatedData:
@@ -77,6 +75,8 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
     """
     validate(spec)
+    if spec.partition == OWN:
+        raise DataError(f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read")
     if num_clients < 1:
         raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
     if spec.dataset in UNLABELLED:
@@ -94,7 +94,7 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         _both_classes(labels[train_rows], "the training set", source.classes)
         _both_classes(labels[test_rows], "the test set", source.classes)
     features = source.encode(train_rows)
-    _finite(features)
+    check_finite(features)
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, parts = _spread(spec, source, labels, rows, num_clients)
@@ -160,40 +160,10 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
     return FederatedData(train, test, [cut] * num_clients, spec)
 
 
-def load_site(path: str, spec: DataSpec) -> Samples:
-    """Read one site's own file or folder of class folders; its name's ending tells which reader.
-
-    Of `spec` count `dataset` (for its default positive label, and the columns of "uci-credit" and "w8a"),
-    `positive_label` and `label_column`. A site's data is used as it is: no split, no dropped positives, no
-    noise. Tables are standardised by the site's own statistics. A site may hold one class only.
-
-    Raises:
-        DataError: when the file is missing, damaged, or its labels or columns cannot be understood alone.
-    """
-    validate(spec, from_site=True)
-    source = read_site(Path(path).expanduser(), spec)
-    wanted = spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, "")
-    marked = positive_classes(source.classes, wanted, site=True)
-    features = source.encode(np.arange(len(source)))
-    _finite(features)
-    return Samples(as_float32(features), marked[source.codes].astype(np.int8))
-
-
 def _both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:
     positives = int(labels.sum())
     if positives in (0, len(labels)):
         raise DataError(
             f"{what} has one class only: {positives:,} positives and {len(labels) - positives:,} negatives; "
             f"labels that occur: {', '.join(classes[:20])}; set positive-label"
-        )
-
-
-def _finite(features: NDArray[Any]) -> None:
-    if features.dtype.kind != "f":
-        return
-    finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
-    if not finite.all():
-        raise DataError(
-            f"{int((~finite).sum()):,} of {len(features):,} samples have features that are not finite in "
-            f"float32, the first is row {int(np.argmin(finite)) + 1:,}"
         )

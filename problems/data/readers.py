@@ -10,7 +10,7 @@ from problems.data.credit import credit
 from problems.data.files import find, folder, locate, not_found
 from problems.data.hub import HUB, fetch
 from problems.data.source import Source
-from problems.data.spec import DataError, DataSpec
+from problems.data.spec import TABLES, DataError, DataSpec
 
 DEFAULT_POSITIVE: dict[str, str] = {
     "digits": "8",
@@ -62,40 +62,42 @@ def read(spec: DataSpec) -> Source:
     }[name]
     train, test = locate(name, spec.data_dir, endings)
     if name == "svmlight":
-        return arrays.svmlight(train, test)
+        return arrays.svmlight(train, test, _width(spec))
     if name == "npz":
         return arrays.npz(train, test)
-    return tables.table(train, test, spec.label_column)
+    return tables.table(train, test, spec.label_column, spec.feature_columns, scale=spec.standardise)
+
+
+# What a site's file may be called, by the run config's data set; a folder holds images.
+_SITE_ENDINGS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(TABLES, (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)),
+    "svmlight": arrays.SVMLIGHT_ENDINGS,
+    "npz": arrays.NPZ_ENDINGS,
+}
 
 
 def read_site(path: Path, spec: DataSpec) -> Source:
-    """Return the rows of one site's own file, whose kind its name tells.
+    """Return the rows of one site's own file, or of its folder of class folders.
 
     Raises:
-        DataError: when it is missing, damaged or of no known kind.
+        DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.
     """
-    if path.is_dir():
-        return _folders(path)
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"{str(path)!r} does not exist")
-    if path.name.endswith((*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)):
-        if spec.dataset == "uci-credit":
-            return credit(path)
-        return tables.table(path, None, spec.label_column, site=True)
-    if path.name.endswith(arrays.NPZ_ENDINGS):
+    if spec.dataset == "image-folder" and path.is_dir():
+        return _folders(path)
+    endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
+    if not path.is_file() or not path.name.endswith(endings):
+        raise DataError(f"{str(path)!r} is no file of dataset {spec.dataset!r}: {', '.join(endings)}")
+    if spec.dataset == "npz":
         return arrays.npz(path, None)
-    if path.name.endswith(arrays.SVMLIGHT_ENDINGS):
-        return arrays.svmlight(path, None, arrays.W8A_FEATURES if spec.dataset == "w8a" else None, site=True)
-    known = (
-        *tables.CSV_ENDINGS,
-        *tables.PARQUET_ENDINGS,
-        *arrays.NPZ_ENDINGS,
-        ".svm",
-        ".svmlight",
-        ".libsvm",
-        ".txt",
-    )
-    raise DataError(f"{str(path)!r} is of no known kind: {', '.join(known)}, or a folder of class folders")
+    if spec.dataset == "svmlight":
+        return arrays.svmlight(path, None, _width(spec), site=True)
+    return tables.table(path, None, spec.label_column, spec.feature_columns, scale=spec.standardise, site=True)
+
+
+def _width(spec: DataSpec) -> int | None:
+    return int(spec.feature_columns) if spec.feature_columns else None
 
 
 def _image_set(name: str, data_dir: str) -> Source:

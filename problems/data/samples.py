@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.data.spec import DataError
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
@@ -66,3 +68,15 @@ def as_float32(features: NDArray[Any]) -> NDArray[np.float32]:
         return scaled
     with np.errstate(over="ignore"):  # what overflows is reported as not finite
         return features.astype(np.float32, copy=False)
+
+
+def check_finite(features: NDArray[Any]) -> None:
+    """Raise DataError where a sample's features are not finite in float32; says how many and which is the first."""
+    if features.dtype.kind != "f":
+        return
+    finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"{int((~finite).sum()):,} of {len(features):,} samples have features that are not finite in "
+            f"float32, the first is row {int(np.argmin(finite)) + 1:,}"
+        )

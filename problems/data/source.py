@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from problems.data.columns import Encode, standardised
 from problems.data.spec import DataError
 
 Rows = NDArray[np.int64]
@@ -32,6 +33,8 @@ class Source:
     """Rows before the set's own test split; None when it has none."""
     site_sizes: tuple[int, ...] | None = None
     """Sizes of the sites that the training rows come from, in order; None when there are none."""
+    columns: Encode | None = None
+    """Of tables: the features before they are scaled, their text encoded by the values in the given rows."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -42,6 +45,7 @@ def make_source(
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
     site_sizes: tuple[int, ...] | None = None,
+    columns: Encode | None = None,
 ) -> Source:
     """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
 
@@ -54,7 +58,7 @@ def make_source(
         if len(array) != len(codes):
             raise DataError(f"{len(array):,} rows of features but {len(codes):,} labels")
         return Source(classes, codes, lambda train_rows: array, train_count, site_sizes)
-    return Source(classes, codes, features, train_count, site_sizes)
+    return Source(classes, codes, features, train_count, site_sizes, columns)
 
 
 def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -74,7 +78,7 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
         raise DataError(f"{missing:,} of {len(labels):,} labels are missing")
 
     values, codes = np.unique(labels, return_inverse=True)
-    texts = [_text(value) for value in values]
+    texts = [as_text(value) for value in values]
     classes = sorted(set(texts), key=_numeric_key) if all(map(_is_number, texts)) else sorted(set(texts))
     place = {text: index for index, text in enumerate(classes)}
     return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
@@ -87,9 +91,11 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
     there a label that does not occur is no error, and whatever depends on the set of all classes is.
 
     Raises:
-        DataError: lists the labels that occur.
+        DataError: lists the labels that occur; of a site's file, only how many, since the message leaves the site.
     """
     occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+    if site:
+        occur = f"{len(classes)} different labels occur here"
     if wanted == "":
         if site and not set(classes) <= {"0", "1", "-1"}:
             raise DataError(f"a site's file may lack a label that others have: set positive-label; {occur}")
@@ -106,7 +112,7 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
 
     marked = np.zeros(len(classes), dtype=bool)
     for label in [wanted] if wanted in classes else [part.strip() for part in wanted.split(",")]:
-        match = label if label in classes else _text(float(label)) if _is_number(label) else label
+        match = label if label in classes else as_text(float(label)) if _is_number(label) else label
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
@@ -117,12 +123,12 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
 def standardise(columns: NDArray[np.float64], train_rows: Rows) -> NDArray[np.float64]:
     """Return `columns` (n, d) with mean 0 and variance 1 over `train_rows`; a constant column becomes 0."""
     training = columns[train_rows]
-    spread = training.std(axis=0)
     constant = training.max(axis=0) == training.min(axis=0)
-    return np.where(constant, 0.0, (columns - training.mean(axis=0)) / np.where(constant, 1.0, spread))
+    return standardised(columns, training.mean(axis=0), np.where(constant, 0.0, training.std(axis=0)))
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """A label or category as text: whole numbers without a decimal point."""
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value).strip()

@@ -45,8 +45,11 @@ PARTITIONS: dict[str, str] = {
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
+    "own": "no partition: every node reads a file of its own, the data-path of its node config",
 }
 
+OWN = "own"
+TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
 # Problems of their own: samples without labels, without a test set.
@@ -54,6 +57,40 @@ UNLABELLED = ("synthetic-pl",)
 # Drawn client by client, as many sites as there are clients: nothing to partition, to disturb or to relabel.
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 NEEDS_FILES = (*GENERIC, "uci-credit", "w8a")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of ``feature-columns``; categories make it text, of which it lists all values."""
+
+    name: str
+    categories: tuple[str, ...] = ()
+
+
+def parse_columns(text: str) -> tuple[Column, ...]:
+    """``"age, sex[f|m]"`` -> the columns in that order; "" -> none, which stands for all.
+
+    Raises:
+        DataError: a name that is empty or occurs twice, brackets that do not close, fewer than two categories.
+    """
+    columns = [_column(part.strip(), text) for part in text.split(",")] if text.strip() else []
+    names = [column.name for column in columns]
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice")
+    return tuple(columns)
+
+
+def _column(part: str, text: str) -> Column:
+    name, bracket, inside = part.partition("[")
+    categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
+    if not name.strip() or (bracket and not inside.endswith("]")):
+        raise DataError(
+            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for text"
+        )
+    if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
+        raise DataError(f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets")
+    return Column(name.strip(), categories)
 
 
 @dataclass(frozen=True)
@@ -72,6 +109,10 @@ class DataSpec:
     """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
     label_column: str = ""
     """Of tables; empty: "label"."""
+    feature_columns: str = ""
+    """Of tables: names with commas, ``name[value|value]`` for text; of svmlight: their number. Empty: all."""
+    standardise: bool = True
+    """Of tables: numeric columns get mean 0 and variance 1 over the training rows of all clients."""
 
     # What is done to the training part.
     imbalance: float = 0.0
@@ -117,6 +158,10 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _inside("synthetic.beta", spec.synthetic_beta, 0.0 <= spec.synthetic_beta < math.inf, "0 or above")
     _inside("synthetic.samples", spec.synthetic_samples, spec.synthetic_samples >= 1, "1 or more")
     _inside("seed", spec.seed, spec.seed >= 0, "0 or a positive integer")
+    _check_columns(spec)
+    if spec.partition == OWN:
+        _check_own(spec)
+        return
     if from_site:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
@@ -139,6 +184,38 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
             f"got {spec.partition!r}"
         )
+
+
+def _check_columns(spec: DataSpec) -> None:
+    if spec.dataset in TABLES:
+        parse_columns(spec.feature_columns)
+    elif spec.dataset == "svmlight":
+        number = spec.feature_columns
+        _inside("feature-columns", number, not number or (number.isdigit() and int(number) > 0), "a number of features")
+    elif spec.feature_columns:
+        raise DataError(
+            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own: "
+            "leave it out"
+        )
+    if not spec.standardise and spec.dataset not in TABLES:
+        raise DataError(f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}")
+
+
+def _check_own(spec: DataSpec) -> None:
+    if spec.dataset not in GENERIC:
+        raise DataError(
+            f"partition {OWN!r}: every node reads a file of its own, whose kind dataset names: {', '.join(GENERIC)}; "
+            f"got {spec.dataset!r}"
+        )
+    for key, got in (
+        ("imbalance", spec.imbalance),
+        ("label-noise", spec.label_noise),
+        ("client-shift", spec.client_shift),
+    ):
+        if got:
+            raise DataError(
+                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are"
+            )
 
 
 def _known(key: str, got: str, allowed: Iterable[str]) -> None:

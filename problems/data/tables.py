@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.source import Rows, Source, make_source, standardise
-from problems.data.spec import DataError
+from problems.data.columns import Encoded
+from problems.data.source import Rows, Source, as_text, make_source, standardise
+from problems.data.spec import Column, DataError, parse_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,13 +38,22 @@ def read_table(path: Path) -> pd.DataFrame:
     return frame
 
 
-def table(train: Path, test: Path | None, label_column: str, *, site: bool = False) -> Source:
+def table(
+    train: Path,
+    test: Path | None,
+    label_column: str,
+    feature_columns: str = "",
+    *,
+    scale: bool = True,
+    site: bool = False,
+) -> Source:
     """Return the rows of a training table and, if given, of its test table.
 
-    Numeric columns are standardised by the training rows. A text column becomes one 0/1 column for each value
-    among them; a value that only test rows have is all zeros. Every column but the label's is a feature: drop
-    numbers of rows and the like before. For one site's file (`site`) text is refused, because sites that hold
-    different values would build different columns, and the statistics are the site's own.
+    Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
+    column for each value among them, or for each that ``feature_columns`` lists; a value that only test rows have is
+    all zeros. Without ``feature_columns`` every column but the label's is a feature: drop numbers of rows and the like
+    before. For one site's file (``site``) the columns are then in order of their names, and text must be listed,
+    because sites that hold different values would build different columns.
 
     Raises:
         DataError: names the column that is missing, empty in places, not finite, or of a kind that has no
@@ -54,37 +65,61 @@ def table(train: Path, test: Path | None, label_column: str, *, site: bool = Fal
     label_column = label_column or "label"
     if label_column not in frame.columns:
         raise DataError(f"{train} has no column {label_column!r}: set label-column; {_columns(frame)}")
+    wanted = parse_columns(feature_columns)
     train_count = None
     if test is not None:
         other = read_table(test)
-        if set(other.columns) != set(frame.columns):
+        if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             raise DataError(f"{test} and {train} differ in columns: {', '.join(differing[:10])}")
         train_count = len(frame)
-        frame = pd.concat([frame, other[frame.columns]], ignore_index=True)
+        shared = [name for name in frame.columns if name in other.columns]
+        frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
     if labels.isna().any():
         raise DataError(f"column {label_column!r}: {int(labels.isna().sum()):,} of {len(labels):,} labels are missing")
     if not len(frame.columns):
         raise DataError(f"{train} has no column but {label_column!r}")
-    numbers = {str(name): is_numeric(frame[name]) for name in frame.columns}
-    text = [name for name, numeric in numbers.items() if not numeric]
+    if not wanted:
+        names = [str(name) for name in frame.columns]
+        wanted = tuple(Column(name) for name in (sorted(names) if site else names))
+    frame.columns = frame.columns.map(str)
+    lacking = [column.name for column in wanted if column.name not in frame.columns]
+    if lacking:
+        raise DataError(
+            f"{train} has no column {', '.join(map(repr, lacking[:10]))} of feature-columns; {_columns(frame)}"
+        )
+    numeric = {column.name: not column.categories and is_numeric(frame[column.name]) for column in wanted}
+    text = [column.name for column in wanted if not column.categories and not numeric[column.name]]
     if site and text:
         raise DataError(
-            f"{train}: text in column {', '.join(map(repr, text[:10]))}; in a site's file encode "
-            "text as numbers, the same way at every site"
+            f"{train}: text in column {', '.join(map(repr, text[:10]))}: list its values in feature-columns, "
+            f"{text[0]}[value|value], or encode it as numbers, the same way at every site"
         )
 
-    def encode(train_rows: Rows) -> NDArray[np.float32]:
-        blocks = [
-            standardise(numeric_column(frame[name])[:, None], train_rows)
-            if numbers[str(name)]
-            else one_hot(frame[name], train_rows)
-            for name in frame.columns
-        ]
-        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="same_kind")
+    def columns(train_rows: Rows) -> Encoded:
+        blocks, names, scaled = [], list[str](), list[bool]()
+        values: tuple[str, ...]
+        for column in wanted:
+            if numeric[column.name]:
+                block, values = numeric_column(frame[column.name])[:, None], ()
+            elif column.categories:
+                block, values = listed(frame[column.name], column.categories, site=site), column.categories
+            else:
+                block, values = one_hot(frame[column.name], train_rows)
+            blocks.append(block)
+            names += [f"{column.name}={value}" for value in values] or [column.name]
+            scaled += [numeric[column.name]] * block.shape[1]
+        return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
 
-    return make_source(labels.to_numpy(), encode, train_count)
+    def encode(train_rows: Rows) -> NDArray[np.float32]:
+        encoded = columns(train_rows)
+        values = encoded.values
+        if scale:
+            values = np.where(encoded.scaled, standardise(values, train_rows), values)
+        return values.astype(np.float32, casting="same_kind")
+
+    return make_source(labels.to_numpy(), encode, train_count, columns=columns)
 
 
 def is_numeric(column: pd.Series[Any]) -> bool:
@@ -121,26 +156,54 @@ def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
     return values
 
 
-def one_hot(column: pd.Series[Any], train_rows: Rows) -> NDArray[np.float32]:
-    """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), values sorted.
+def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted.
 
     Raises:
         DataError: when a value is missing, or there are too many of them to be categories.
     """
-    missing = int(column.isna().sum())
-    if missing:
-        raise DataError(
-            f"column {str(column.name)!r}: {missing:,} of {len(column):,} values are missing; fill or drop it"
-        )
-    values = column.astype(str).to_numpy(dtype=object).astype(str)
+    values = _texts(column)
     categories = np.unique(values[train_rows])
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"column {str(column.name)!r} is text with {len(categories):,} different values "
             f"(at most {MAX_CATEGORIES}): drop it or encode it as numbers"
         )
-    encoded: NDArray[np.float32] = (values[:, None] == categories[None, :]).astype(np.float32)
-    return encoded
+    return _indicators(values, categories), tuple(categories.tolist())
+
+
+def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> NDArray[np.float64]:
+    """Return one 0/1 column for each of some values, (n, values).
+
+    Raises:
+        DataError: when a value is missing or, in a site's file, not among them.
+    """
+    values = _texts(column)
+    strange = np.flatnonzero(~np.isin(values, categories))
+    if site and len(strange):
+        raise DataError(
+            f"column {str(column.name)!r}: {len(strange):,} of {len(values):,} values are none of those in "
+            f"feature-columns ({', '.join(categories)}), the first in row {strange[0] + 1:,}"
+        )
+    return _indicators(values, np.array(categories))
+
+
+def _texts(column: pd.Series[Any]) -> NDArray[np.str_]:
+    missing = int(column.isna().sum())
+    if missing:
+        raise DataError(
+            f"column {str(column.name)!r}: {missing:,} of {len(column):,} values are missing; fill or drop it"
+        )
+    values = column.to_numpy(dtype=object)
+    texts: NDArray[np.str_] = (np.array([as_text(value) for value in values]) if is_numeric(column) else values).astype(
+        str
+    )
+    return texts
+
+
+def _indicators(values: NDArray[np.str_], categories: NDArray[np.str_]) -> NDArray[np.float64]:
+    indicators: NDArray[np.float64] = (values[:, None] == categories[None, :]).astype(np.float64)
+    return indicators
 
 
 def _columns(frame: pd.DataFrame) -> str:

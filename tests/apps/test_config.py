@@ -27,7 +27,7 @@ from apps.config import (
 )
 from apps.registry import ALGORITHMS
 from payloads.settings import Settings, TrainingSettings, kebab
-from problems.data import DATASETS, PARTITIONS, DataSpec
+from problems.data import DATASETS, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
 from problems.penalties import PENALTIES
 from simulations.flower import nested
@@ -124,7 +124,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
     special = {
         "strategy": st.sampled_from(sorted(ALGORITHMS)),
         "dataset": st.sampled_from(["digits", "breast-cancer"]),
-        "partition": st.sampled_from(sorted(PARTITIONS)),
+        "partition": st.sampled_from(sorted({*PARTITIONS} - {OWN})),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),
         # these bound each other: coda needs all clients, eta * beta and eta * alpha are at most 1
@@ -136,6 +136,8 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
+        "feature-columns": st.just(""),  # of tables only, as the next
+        "standardise": st.just(True),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
         # a box needs a bound, and these together leave something between them
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),

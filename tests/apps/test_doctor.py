@@ -242,3 +242,17 @@ def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     finding = find("certificate", lambda: certificate(tmp_path / "a.pem", tmp_path / "ca.crt"))
     assert finding == Finding("certificate", False, f"[Errno 2] No such file or directory: '{tmp_path / 'a.pem'}'")
     assert str(finding).startswith("wrong  certificate: ")
+
+
+def test_a_sites_own_file(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    ages = ",".join(["age", "label"]) + "\n" + "\n".join(f"{age},{age % 2}" for age in rng.integers(20, 80, 50))
+    (tmp_path / "site.csv").write_text(ages)
+    node = f'{NODE} data-path="{tmp_path / "site.csv"}"'
+    run_config = 'dataset="csv" partition="own"'
+    lines = told("site", "--node-config", node, "--run-config", run_config)
+    (line,) = [line for line in lines if "data:" in line]
+    assert line.startswith("ok     data: partition 0 of 3 of csv for fedx2: 40 rows with labels, ")
+    assert line.endswith("of them positive, 10 more held out")
+    lines = told("site", "--node-config", node, "--run-config", f'{run_config} feature-columns="weight"', code=1)
+    assert any("wrong  data: partition 0: " in line and "has no column 'weight'" in line for line in lines)

@@ -12,7 +12,6 @@ import pandas as pd
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
-from simulations.engine import FIRST_NODE_ID
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 
 PARTIES = 4
@@ -25,9 +24,7 @@ CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1}
 def play(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> tuple[Run, Wiretap]:
     """A run whose nodes have their own node configs."""
     flat = flat_config(path, {**KEYS, **config})
-    grid = Wiretap(client_app, len(nodes) or PARTIES, flat)
-    for place, more in enumerate(nodes):
-        grid._contexts[FIRST_NODE_ID + place].node_config.update(more)
+    grid = Wiretap(client_app, len(nodes) or PARTIES, flat, nodes)
     try:
         serve(grid, server_app, flat)
     finally:

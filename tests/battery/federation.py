@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,7 +47,7 @@ ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.concurrent
 
 @dataclass(frozen=True)
 class Exchange:
-    """One train message and its reply, as they were on the wire."""
+    """One message to train or to evaluate and its reply, as they were on the wire."""
 
     partition: int
     message: Message
@@ -64,7 +64,7 @@ class Exchange:
 
 
 class Wiretap(InProcessGrid):
-    """An in-process grid that keeps every train exchange, and may replace replies on their way.
+    """An in-process grid that keeps every exchange but the handshake, and may replace replies on their way.
 
     Args:
         tamper: (exchange) -> the reply the server gets instead.
@@ -87,7 +87,7 @@ class Wiretap(InProcessGrid):
 
     def _heard(self, reply: Message) -> Message:
         message = self._asked[reply.metadata.reply_to_message_id]
-        if message.metadata.message_type != MessageType.TRAIN:
+        if message.metadata.message_type not in (MessageType.TRAIN, MessageType.EVALUATE):
             return reply
         exchange = Exchange(message.metadata.dst_node_id - FIRST_NODE_ID, message, reply)
         self.exchanges.append(exchange)
@@ -144,10 +144,11 @@ def federate(
     clients: int = 3,
     tamper: Callable[[Exchange], Message] | None = None,
     threads: int = 1,
+    nodes: Sequence[Mapping[str, Scalar]] = (),
 ) -> tuple[Run, Wiretap]:
-    """Run a small federation in this process."""
+    """Run a small federation in this process, whose nodes may have node configs."""
     flat = flat_config(path, config)
-    grid = Wiretap(client_app, clients, flat, tamper=tamper, threads=threads)
+    grid = Wiretap(client_app, len(nodes) or clients, flat, nodes, threads, tamper=tamper)
     serve(grid, server_app, flat)
     grid.close()
     return Run(path), grid

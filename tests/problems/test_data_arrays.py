@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from problems.data import DataError, DataSpec, load, load_site
+from problems.data import DataError, DataSpec, load
 
 
 def test_svmlight(tmp_path: Path) -> None:
@@ -74,31 +74,3 @@ def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_text("no archive")
     with pytest.raises(DataError, match=r"a.npz cannot be read as npz"):
         load(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
-
-
-def test_a_sites_arrays(tmp_path: Path) -> None:
-    np.savez(tmp_path / "s.npz", X=np.ones((3, 4)), y=[0, 0, 0])
-    alone = load_site(str(tmp_path / "s.npz"), DataSpec(dataset="npz"))
-    assert (len(alone.positives), len(alone.negatives)) == (0, 3)
-    (tmp_path / "s.svm").write_text("+1 1:1 4:1\n-1 2:1\n")
-    assert load_site(str(tmp_path / "s.svm"), DataSpec(dataset="svmlight")).shape == (4,)
-    assert load_site(str(tmp_path / "s.svm"), DataSpec(dataset="w8a")).shape == (300,)
-
-
-def test_a_sites_data_is_used_as_it_is(tmp_path: Path) -> None:
-    np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2)
-    spec = DataSpec(dataset="npz", imbalance=0.1, label_noise=0.3, client_shift=0.5)
-    samples = load_site(str(tmp_path / "s.npz"), spec)
-    np.testing.assert_array_equal(samples.features, np.eye(20))
-    np.testing.assert_array_equal(samples.labels, np.arange(20) % 2)
-
-
-def test_a_sites_file_of_no_use(tmp_path: Path) -> None:
-    (tmp_path / "s.svm").write_text("+1 0:1 4:1\n-1 2:1\n")
-    with pytest.raises(DataError, match="cannot be read as svmlight"):
-        load_site(str(tmp_path / "s.svm"), DataSpec(dataset="svmlight"))
-    (tmp_path / "s.xls").write_text("")
-    with pytest.raises(DataError, match=r"s.xls' is of no known kind: .csv, .csv.gz, .parquet"):
-        load_site(str(tmp_path / "s.xls"), DataSpec())
-    with pytest.raises(DataError, match="does not exist"):
-        load_site(str(tmp_path / "none.csv"), DataSpec())

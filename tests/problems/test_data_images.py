@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from problems.data import DataError, DataSpec, load, load_site
+from problems.data import DataError, DataSpec, load
 from problems.data.cifar import _ArraysOnly
 from problems.data.images import read_idx
 
@@ -173,12 +173,6 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     (tmp_path / "train" / "a" / "big.png").write_text("no image")
     with pytest.raises(DataError, match=r"big.png cannot be read as an image"):
         load(spec, 2)
-
-
-def test_a_sites_images(tmp_path: Path) -> None:
-    write_folders(tmp_path / "site", ["ill", "well"])
-    ill = load_site(str(tmp_path / "site"), DataSpec(dataset="image-folder", positive_label="ill"))
-    assert (len(ill), len(ill.positives), ill.shape) == (8, 4, (3, 6, 6))
 
 
 def test_stray_pictures_are_not_a_named_set(tmp_path: Path) -> None:

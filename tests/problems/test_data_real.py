@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from problems.data import DataError, DataSpec, load, load_site
+from problems.data import DataError, DataSpec, load
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
 
@@ -55,16 +55,16 @@ def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:
 
     table = pd.read_csv(REAL / "uci-credit" / "UCI_Credit_Card.csv.gz", nrows=200)
     table.to_csv(tmp_path / "site.csv", index=False)
-    samples = load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
-    assert samples.shape == (90,)
-    assert len(samples.positives) == table["default.payment.next.month"].sum()
+    samples = load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
+    assert samples.input_shape == (90,)
+    assert len(samples.train.positives) + len(samples.test.positives) == table["default.payment.next.month"].sum()
     table.loc[3, "MARRIAGE"] = 7
     table.to_csv(tmp_path / "site.csv", index=False)
     with pytest.raises(DataError, match="column 'MARRIAGE': unknown code 7; known: 0, 1, 2, 3"):
-        load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
+        load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
     table.drop(columns=["AGE"]).to_csv(tmp_path / "site.csv", index=False)
     with pytest.raises(DataError, match="is not the UCI credit card file: it lacks AGE"):
-        load_site(str(tmp_path / "site.csv"), DataSpec(dataset="uci-credit"))
+        load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
 
 
 def test_w8a_counts() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from problems.data import DataError, DataSpec, load, load_site
+from problems.data import DataError, DataSpec, load
 
 
 def frame(count: int = 40) -> pd.DataFrame:
@@ -121,22 +121,3 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("no parquet")
     with pytest.raises(DataError, match=r"t.parquet cannot be read as a table"):
         load(DataSpec(dataset="parquet", data_dir=str(tmp_path / "t.parquet")), 2)
-
-
-def test_a_sites_table(tmp_path: Path) -> None:
-    table = frame().drop(columns="job")
-    for name in ("s.csv", "s.parquet"):
-        samples = load_site(write_table(table, tmp_path / name), DataSpec(dataset="csv"))
-        assert (len(samples), len(samples.positives), samples.shape) == (40, 10, (2,))
-
-
-def test_what_one_sites_table_cannot_know_is_refused(tmp_path: Path) -> None:
-    path = write_table(frame(), tmp_path / "s.csv")
-    with pytest.raises(DataError, match=r"text in column 'job'; in a site's file encode"):
-        load_site(path, DataSpec(dataset="csv"))
-    path = write_table(frame().drop(columns="job").assign(label="b"), tmp_path / "s.csv")
-    with pytest.raises(DataError, match=r"a site's file may lack a label.*set positive-label"):
-        load_site(path, DataSpec(dataset="csv"))
-    assert not len(load_site(path, DataSpec(dataset="csv", positive_label="a")).positives)
-    with pytest.raises(DataError, match="'first-half' depends on labels"):
-        load_site(path, DataSpec(dataset="csv", positive_label="first-half"))

@@ -240,3 +240,34 @@ def test_elsewhere_lines_are_plain_and_quiet_is_silent(capsys: pytest.CaptureFix
         with progress(1, quiet) as say:
             say("1/1  finished  a")
     assert capsys.readouterr().err == "1/1  finished  a\n"
+
+
+# Node configs.
+
+OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-server-rounds=1 checkpoint-every=0'
+
+
+def test_each_site_may_have_a_node_config(command: Line, tmp_path: Path) -> None:
+    nodes = []
+    for place in range(2):
+        lines = [f"{20 + 7 * row % 50},{row % 2}" for row in range(30 + place)]
+        (tmp_path / f"{place}.csv").write_text("\n".join(["age,label", *lines]))
+        nodes += ["-n", f'data-path="{tmp_path / f"{place}.csv"}"']
+    code, out, _ = command("run", "--out", tmp_path / "run", *nodes, "-c", OWN, "--json")
+    assert (code, json.loads(out)["clients"]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["-n", "device"], "--node-config 'device' is not a list of key=value pairs"),
+        (["-n", "partition-id=0"], "--node-config: partition-id follows from the order"),
+        (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, one for each of --clients"),
+        (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1, .* and in this process only"),
+        (["-n", 'data-path="/nowhere.csv"'], "partition 0: '/nowhere.csv' does not exist"),
+    ],
+)
+def test_node_configs_that_cannot_be(command: Line, options: list[Any], told: str, tmp_path: Path) -> None:
+    code, _, err = command("run", "--out", tmp_path / "run", *options, "-c", OWN, "--quiet")
+    assert code == 1
+    assert re.search(told, err)

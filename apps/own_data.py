@@ -1,0 +1,131 @@
+"""Sites that read files of their own: what a node tells of its file, what it trains with, what the server tests on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from apps.config import ConfigError, RunConfig
+from apps.resources import device_of, dtype_of
+from clients.base import Site
+from payloads.handshake import Scaling, SiteReport, encode_names
+from problems.data import OWN, DataError, DataSpec, Samples, SiteRows, read_own
+from strategies.schema import Schema
+
+DATA_PATH = "data-path"
+
+_load_lock = threading.Lock()
+
+
+def reads_own(config: RunConfig) -> bool:
+    """Whether the run's sites read files of their own."""
+    return config.data.partition == OWN
+
+
+def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
+    """The rows of a node's file, read once a process and again when it has changed.
+
+    Raises:
+        ConfigError: the node config names no file.
+        DataError: the file cannot be used; names the partition.
+    """
+    path = node.get(DATA_PATH, "")
+    if not path or not isinstance(path, str):
+        raise ConfigError(
+            f"partition {partition_id}: partition={OWN!r} needs a {DATA_PATH} in every node config, such as "
+            f"'{DATA_PATH}=\"/srv/site.csv\"'; got {path!r}"
+        )
+    try:
+        return _read(path, config.data, partition_id)
+    except DataError as error:
+        raise DataError(f"partition {partition_id}: {error}") from error
+
+
+def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
+    """What a site tells of its rows: numbers of rows, shape and names of features, means and variances of columns.
+
+    Raises:
+        DataError: there are too few rows to tell their means; names the partition.
+    """
+    try:
+        statistics = rows.statistics()
+    except DataError as error:
+        raise DataError(f"partition {partition_id}: {error}") from error
+    means, variances = statistics or (None, None)
+    return SiteReport(
+        identity=np.array([partition_id, num_partitions]),
+        class_counts=np.array(rows.class_counts(rows.train_rows)),
+        held_out_counts=np.array(rows.class_counts(rows.test_rows)),
+        shape=np.array(rows.shape, dtype=np.int64),
+        columns=encode_names(rows.columns) if rows.columns else None,
+        means=means,
+        variances=variances,
+    )
+
+
+def own_site(config: RunConfig, rows: SiteRows, partition_id: int, scaling: Scaling | None) -> Site:
+    """A site's rows as it trains with them, once a process and scaling."""
+    arrays = _arrays(scaling)
+    scales = () if arrays is None else (arrays[0].tobytes(), arrays[1].tobytes())
+    with _load_lock:
+        return _site(rows, partition_id, scales, dtype_of(config.training), device_of(config.training))
+
+
+def server_samples(config: RunConfig, schema: Schema) -> Samples:
+    """The rows of the server's own test file, ``data-dir``, scaled as the sites' are.
+
+    Raises:
+        DataError: the file cannot be used, or its columns are not the sites'.
+    """
+    rows = _read(config.data.data_dir, config.data, None)
+    if rows.columns != schema.columns or rows.shape != schema.shape:
+        differing = sorted(set(rows.columns) ^ set(schema.columns))
+        what = (
+            f"columns {', '.join(map(repr, differing[:8]))}" if differing else f"shapes: {rows.shape}, {schema.shape}"
+        )
+        raise DataError(f"{config.data.data_dir} and the sites' files differ in {what}")
+    for label, name in enumerate(("negative", "positive")):
+        if not rows.class_counts(rows.test_rows)[label]:
+            raise DataError(f"{config.data.data_dir} has no {name} row; metrics need both classes")
+    return rows.samples(rows.test_rows, _arrays(schema.scaling))
+
+
+def _arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    return None if scaling is None else (scaling.means.astype(np.float64), scaling.deviations.astype(np.float64))
+
+
+def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
+    file = Path(path).expanduser()
+    if not file.is_absolute():
+        raise DataError(f"{path!r} is relative, and an app runs in a folder of its own: give the whole path")
+    found = file.stat() if file.exists() else None
+    changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
+    with _load_lock:
+        return _rows(str(file), changed, spec, partition_id)
+
+
+@lru_cache(maxsize=64)
+def _rows(path: str, changed: tuple[int, int], spec: DataSpec, partition_id: int | None) -> SiteRows:
+    return read_own(path, spec, partition_id)
+
+
+@lru_cache(maxsize=64)
+def _site(
+    rows: SiteRows, partition_id: int, scales: tuple[bytes, ...], dtype: torch.dtype, device: torch.device
+) -> Site:
+    scaling = (np.frombuffer(scales[0]), np.frombuffer(scales[1])) if scales else None
+
+    def site(places: NDArray[np.int64]) -> Site:
+        samples = rows.samples(places, scaling)
+        return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
+
+    held_out = site(rows.test_rows) if len(rows.test_rows) else None
+    return replace(site(rows.train_rows), held_out=held_out)

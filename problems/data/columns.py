@@ -1,0 +1,46 @@
+"""The numbers that a table's columns become, and what they are scaled by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.int64]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A table's features as numbers, not yet scaled.
+
+    Attributes:
+        values: (n, c).
+        names: of the c columns; ``sex=f`` for one of a text column's.
+        scaled: (c,) those to standardise.
+    """
+
+    values: Array
+    names: tuple[str, ...]
+    scaled: NDArray[np.bool_]
+
+    def statistics(self, rows: Rows) -> tuple[Array, Array]:
+        """(c,) means and (c,) variances over some rows; 0 and 1 where nothing is to be scaled.
+
+        A constant column has exactly its value as mean and exactly 0 as variance.
+        """
+        chosen = self.values[rows]
+        constant = chosen.max(axis=0) == chosen.min(axis=0)
+        means = np.where(constant, chosen[0], chosen.mean(axis=0))
+        variances = np.where(constant, 0.0, chosen.var(axis=0))
+        return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
+
+
+Encode = Callable[[Rows], Encoded]
+
+
+def standardised(values: Array, means: Array, deviations: Array) -> Array:
+    """(n, c) values less (c,) means over (c,) deviations; a column whose deviation is 0 becomes 0."""
+    return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))

@@ -1,0 +1,98 @@
+"""What sites with files of their own must agree on before round 1: shapes, columns, and what to scale them by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from payloads.handshake import Scaling, SiteReport
+from payloads.record import PayloadError
+from strategies.roster import StrategyError
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """What all sites' rows have in common.
+
+    Attributes:
+        shape: of one sample's features.
+        columns: names of the features; () where they have none.
+        scaling: of the columns, where they are to be standardised.
+    """
+
+    shape: tuple[int, ...]
+    columns: tuple[str, ...]
+    scaling: Scaling | None
+
+
+def agreed(reports: Sequence[SiteReport]) -> Schema | None:
+    """The schema of sites that all tell the same one; None where no site reads a file of its own.
+
+    Raises:
+        StrategyError: names a site that differs from the first, and in what.
+    """
+    first = reports[0]
+    if all(report.shape is None for report in reports):
+        return None
+    for report in reports:
+        difference = _difference(first, report)
+        if difference:
+            raise StrategyError(f"handshake: partition {report.partition_id} {difference}")
+    assert first.shape is not None
+    return Schema(tuple(first.shape.tolist()), first.column_names, pooled(reports))
+
+
+def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
+    """Means and deviations of all sites' training rows together, from each site's means and variances.
+
+    With n_i rows, means m_i and variances v_i: m = sum n_i m_i / n, v = sum n_i (v_i + (m_i - m)^2) / n.
+    """
+    if reports[0].means is None:
+        return None
+    counts = np.array([report.class_counts.sum() for report in reports], dtype=np.float64)[:, None]
+    means = np.stack([np.asarray(report.means, dtype=np.float64) for report in reports])
+    variances = np.stack([np.asarray(report.variances, dtype=np.float64) for report in reports])
+    constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
+    total = counts.sum()
+    mean = np.where(constant, means[0], (counts * means).sum(axis=0) / total)
+    variance = (counts * (variances + (means - mean) ** 2)).sum(axis=0) / total
+    return Scaling(means=mean, deviations=np.where(constant, 0.0, np.sqrt(variance)))
+
+
+def _difference(first: SiteReport, other: SiteReport) -> str:
+    """In what a site differs from the first, in words; "" where in nothing."""
+    than = f"partition {first.partition_id}"
+    if (first.shape is None) != (other.shape is None):
+        with_file, without = (other, first) if first.shape is None else (first, other)
+        return f"differs: partition {with_file.partition_id} reads a file of its own, {without.partition_id} does not"
+    assert first.shape is not None
+    assert other.shape is not None
+    try:
+        here, there = other.column_names, first.column_names
+    except PayloadError as error:
+        return f"sent no names of columns: {error}"
+    if here != there:
+        lacks = [name for name in there if name not in here]
+        more = [name for name in here if name not in there]
+        if not lacks and not more:
+            return f"has its columns in another order than {than}: set feature-columns"
+        parts = [f"lacks {_named(lacks)}"] * bool(lacks) + [f"has {_named(more)} besides"] * bool(more)
+        return f"{' and '.join(parts)}, compared with the columns of {than}: make them alike, or set feature-columns"
+    if other.shape.tolist() != first.shape.tolist():
+        return f"has samples of shape {tuple(other.shape.tolist())}, {than} of {tuple(first.shape.tolist())}"
+    if (first.means is None) != (other.means is None):
+        return f"and {than} do not both tell means of their columns"
+    if other.means is not None and (other.variances is None or len(other.means) != len(here)):
+        return "tells means of other columns than it names"
+    if other.variances is not None and (other.variances < 0).any():
+        return "tells a variance below 0"
+    return ""
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(map(repr, names[:_SHOWN])) + more

@@ -1,0 +1,383 @@
+"""Runs whose sites read files of their own: training, evaluation by the sites, and what is refused before round 1."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flwr.app import ConfigRecord, Error, Message
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from apps import resources
+from apps.config import Scalar, parse_run_config
+from apps.own_data import own_rows
+from payloads.held_out import BINS, SCORE_COUNTS, SCORE_MOMENTS, ScoreCounts, ScoreMoments
+from payloads.record import PayloadError
+from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, SCALING, model_record, payload_record
+from problems.metrics import binary_metrics
+from strategies.held_out import bins_of
+from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate
+
+SITES = 3
+CSV: dict[str, Scalar] = {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
+# of all that is in the files, in an order of their own; "name" is left out
+COLUMNS = "weight,sex[f|m],age"
+
+
+def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    ill = rng.permutation(np.arange(rows) % 3 == 0)
+    return pd.DataFrame(
+        {
+            "name": [f"patient {seed}-{number}" for number in range(rows)],
+            "age": rng.normal(50 + 8 * ill, 15),
+            "sex": rng.choice(["f", "m"], rows),
+            "weight": rng.normal(70 + 9 * ill + shift, 9),
+            "ill": np.where(ill, "yes", "no"),
+        }
+    )
+
+
+def files(folder: Path, tables: Sequence[pd.DataFrame]) -> list[dict[str, Scalar]]:
+    """The node configs of sites that hold some tables."""
+    paths = [folder / f"site-{place}.csv" for place in range(len(tables))]
+    for path, table in zip(paths, tables, strict=True):
+        table.to_csv(path, index=False)
+    return [{"data-path": str(path)} for path in paths]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[dict[str, Scalar]]:
+    return files(tmp_path, [patients(60 + 20 * place, place, shift=10 * place) for place in range(SITES)])
+
+
+def play(
+    path: Path,
+    nodes: Sequence[Mapping[str, Scalar]],
+    config: Mapping[str, Scalar] = {},
+    tamper: Callable[[Exchange], Message] | None = None,
+) -> tuple[Run, Wiretap]:
+    return federate(path, {**CSV, "feature-columns": COLUMNS, **config}, tamper=tamper, nodes=nodes)
+
+
+def refused(path: Path, nodes: Sequence[Mapping[str, Scalar]], config: Mapping[str, Scalar] = {}) -> str:
+    """Why a run ended before its first round."""
+    with pytest.raises(RuntimeError):
+        play(path, nodes, config)
+    assert not (path / "metrics.jsonl").exists()
+    reason: str = json.loads((path / "failure.json").read_text("utf-8"))["reason"]
+    return reason
+
+
+def rows_and_scores(run: Run, nodes: Sequence[Mapping[str, Scalar]]) -> tuple[np.ndarray, np.ndarray]:
+    """(n,) labels and scores of all held-out rows under a run's model, the rows scaled by all sites' training rows."""
+    config = parse_run_config({**CSV, "feature-columns": COLUMNS, "model": "linear"})
+    sites = [own_rows(config, node, place) for place, node in enumerate(nodes)]
+    training = np.concatenate([rows.features[rows.train_rows] for rows in sites])
+    features = np.concatenate([rows.features[rows.test_rows] for rows in sites])
+    text = np.array(["=" in name for name in sites[0].columns])
+    scaled = np.where(text, features, (features - training.mean(axis=0)) / training.std(axis=0))
+    model = resources.new_model(config, (len(text),)).module
+    model.load_state_dict(
+        {name: torch.tensor(value) for name, value in load_file(run.path / "model.safetensors").items()}
+    )
+    with torch.no_grad():
+        scores = model(torch.tensor(scaled, dtype=torch.float32)).double().numpy()
+    return np.concatenate([rows.labels[rows.test_rows] for rows in sites]), scores
+
+
+# Training.
+
+
+@pytest.mark.parametrize("strategy", OF_ROWS)
+def test_every_algorithm_trains_on_own_files(strategy: str, nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    run, grid = play(tmp_path / "run", nodes, {"strategy": strategy})
+    assert all(math.isfinite(number) for number in run.numbers())
+    assert [line["round"] for line in run.lines] == [0, 1, 2, 3]
+    assert not any(line["dropped"] for line in run.lines)
+    assert run.result["metrics"]["auc"] > 0.5
+    assert run.model["output.weight"].shape == (1, 4)
+    phases = [exchange.phase for exchange in grid.exchanges]
+    # rounds 0 to 3, and a second view of some models from round 1 on
+    evaluations = 4 + 3 * any(name.startswith("auc_") for name in run.lines[3])
+    assert phases.count(SCORE_MOMENTS) == phases.count(SCORE_COUNTS) == evaluations * SITES
+
+
+@pytest.mark.parametrize("strategy", ["fedx2", "local-sgd", "scaffold", "fedsgda-storm"])
+def test_own_files_are_trained_with_as_one_table_in_parts(strategy: str, tmp_path: Path) -> None:
+    """The same rows as a data set whose consecutive thirds the clients get, tested on the same file."""
+    tables, test = [patients(60, place) for place in range(SITES)], patients(50, 9)
+    nodes = files(tmp_path, tables)
+    pd.concat(tables).to_csv(tmp_path / "train.csv", index=False)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    config: dict[str, Scalar] = {"strategy": strategy}
+    own, _ = play(tmp_path / "own", nodes, {**config, "data-dir": str(tmp_path / "test.csv")})
+    whole = {**CSV, **config, "partition": "consecutive", "feature-columns": COLUMNS, "data-dir": str(tmp_path)}
+    for node in nodes:
+        Path(str(node["data-path"])).unlink()
+    pooled, _ = federate(tmp_path / "pooled", whole)
+    for name, value in pooled.model.items():
+        np.testing.assert_allclose(own.model[name], value, rtol=1e-4, atol=1e-6)
+    for name, value in pooled.result["metrics"].items():
+        assert own.result["metrics"][name] == pytest.approx(value, abs=1e-4)
+
+
+def test_unscaled_columns_stay_as_they_are(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    run, grid = play(tmp_path / "run", nodes, {"standardise": False, "learning-rate": 1e-6, "strategy": "local-sgd"})
+    assert all(SCALING not in exchange.message.content for exchange in grid.exchanges)
+    assert math.isfinite(run.result["metrics"]["auc"])
+
+
+def test_scales_travel_with_every_message_and_are_counted(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    run, grid = play(tmp_path / "run", nodes, {"strategy": "local-sgd", "evaluate-every": 3})
+    assert all(SCALING in exchange.message.content for exchange in grid.exchanges)
+    # round 1: 3 clients, 4 weights and a bias in float32, means and deviations of 4 columns in float64
+    assert run.lines[1]["bytes_down"] == SITES * (5 * 4 + 2 * 4 * 8)
+    # round 3 evaluates too: the model and the scales twice more, the bins once
+    assert run.lines[3]["bytes_down"] == 3 * run.lines[1]["bytes_down"] + SITES * 2 * 8
+
+
+def test_a_resumed_run_ends_as_the_uninterrupted_one(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {"strategy": "fedx2", "checkpoint-every": 2}
+    whole, _ = play(tmp_path / "whole", nodes, {**config, "num-server-rounds": 4})
+    play(tmp_path / "part", nodes, {**config, "num-server-rounds": 2})
+    part, _ = play(tmp_path / "part", nodes, {**config, "num-server-rounds": 4, "resume": True})
+    assert part.untimed == whole.untimed
+    assert part.model_bytes == whole.model_bytes
+
+
+def test_a_file_that_changed_is_read_again(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    before, _ = play(tmp_path / "before", nodes)
+    patients(90, 17).to_csv(str(nodes[0]["data-path"]), index=False)
+    after, _ = play(tmp_path / "after", nodes)
+    assert before.model_bytes != after.model_bytes
+
+
+# Evaluation by the sites.
+
+
+def test_sites_metrics_are_those_of_all_held_out_rows(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", nodes, {"num-server-rounds": 1, "strategy": "local-sgd"})
+    labels, scores = rows_and_scores(run, nodes)
+    assert len(labels) == 12 + 16 + 20
+    exact = binary_metrics(labels, scores)
+    for name, value in exact.items():
+        assert run.result["metrics"][name] == pytest.approx(value, abs=2e-3 if name == "auc" else 1e-2)
+    entropy = torch.nn.functional.binary_cross_entropy_with_logits(torch.tensor(scores), torch.tensor(labels).double())
+    assert run.result["metrics"]["loss"] == pytest.approx(float(entropy), abs=2e-3)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.floats(-100, 100),
+    st.floats(1e-3, 1e3),
+    st.lists(st.integers(1, 300), min_size=1, max_size=5),
+)
+def test_bins_lose_no_more_than_their_ties(seed: int, centre: float, width: float, sizes: list[int]) -> None:
+    """Pairs whose scores share a bin count one half: nothing else of the AUC changes."""
+    rng = np.random.default_rng(seed)
+    labels = [rng.random(size) < 0.3 for size in sizes]
+    labels[0][:1] = True
+    labels[-1][-1:] = False
+    together = np.concatenate(labels)
+    if together.all() or not together.any():
+        return
+    scores = [centre + width * (rng.normal(size=len(label)) + label) for label in labels]
+    bins = bins_of([ScoreMoments.of(part) for part in scores])
+    places = [bins.places(part) for part in scores]
+    counts = [ScoreCounts.of(place, label) for place, label in zip(places, labels, strict=True)]
+    negatives, positives = (
+        np.sum([getattr(count, name) for count in counts], axis=0) for name in ("negatives", "positives")
+    )
+    assert (negatives.sum(), positives.sum()) == ((~together).sum(), together.sum())
+    centres = bins.centres()
+    binned = binary_metrics(
+        np.repeat([0, 1], [negatives.sum(), positives.sum()]),
+        np.concatenate([np.repeat(centres, negatives), np.repeat(centres, positives)]),
+    )
+    ties = float(negatives @ positives) / (negatives.sum() * positives.sum())
+    exact = binary_metrics(together, np.concatenate(scores))
+    assert abs(binned["auc"] - exact["auc"]) <= ties / 2 + 1e-12
+    assert ties < 0.02 or len(together) < 100
+
+
+def test_bins_are_where_the_scores_are() -> None:
+    scores = np.array([4.0, 4.0, 4.0])
+    bins = bins_of([ScoreMoments.of(scores), ScoreMoments.of(scores[:0])])
+    assert (bins.mean[0], bins.deviation[0]) == (4.0, 1.0)
+    assert len(set(bins.places(np.array([3.99, 4.0, 4.01])).tolist())) == 3
+    centres = bins.centres()
+    np.testing.assert_array_equal(bins.places(centres), np.arange(BINS))
+    assert bins.places(np.array([-1e300, 1e300])).tolist() == [0, BINS - 1]
+    assert bins_of([ScoreMoments.of(scores[:0])]).mean[0] == 0.0
+
+
+def test_pooled_moments_are_those_of_all_scores() -> None:
+    scores = np.random.default_rng(0).normal(3, 2, 100)
+    bins = bins_of([ScoreMoments.of(part) for part in np.split(scores, [5, 5, 40])])
+    assert bins.mean[0] == pytest.approx(scores.mean(), rel=1e-12)
+    assert bins.deviation[0] == pytest.approx(scores.std(), rel=1e-12)
+
+
+HELD_OUT = np.array([3, 2])
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        (ScoreMoments.of(np.zeros(4)), "ScoreMoments.count: got 4, but the site holds out 5 rows"),
+        (
+            ScoreMoments(count=np.array([5]), mean=np.zeros(1), variance=-np.ones(1)),
+            "ScoreMoments.variance: got -1.0, allowed: 0 or above",
+        ),
+        (
+            ScoreCounts.of(np.zeros(5, np.int64), np.array([True] * 3 + [False] * 2)),
+            "ScoreCounts.negatives: counts of 2 rows, but the site holds out 3",
+        ),
+        (
+            ScoreCounts(negatives=np.bincount([0, 1, 2], minlength=BINS), positives=np.bincount([0], minlength=BINS)),
+            "ScoreCounts.positives: counts of 1 rows, but the site holds out 2",
+        ),
+        (
+            ScoreCounts(negatives=np.array([4, -1] + [0] * (BINS - 2)), positives=np.bincount([0, 0], minlength=BINS)),
+            "ScoreCounts.negatives",
+        ),
+    ],
+)
+def test_what_cannot_be_is_no_score(payload: ScoreMoments | ScoreCounts, told: str) -> None:
+    with pytest.raises(PayloadError) as caught:
+        payload.check_rows(HELD_OUT)
+    assert told in str(caught.value)
+
+
+def replaced(exchange: Exchange, payload: ScoreMoments | ScoreCounts) -> Message:
+    records = exchange.reply.content
+    records[PAYLOAD] = payload_record(payload) or ConfigRecord()
+    return exchange.reply
+
+
+@pytest.mark.parametrize(
+    ("phase", "told"),
+    [(SCORE_MOMENTS, "ScoreMoments.count: got 1"), (SCORE_COUNTS, "ScoreCounts.negatives: counts of 1 rows")],
+)
+def test_a_site_that_tells_wrong_scores_is_left_out(
+    phase: str, told: str, nodes: list[dict[str, Scalar]], tmp_path: Path
+) -> None:
+    one = ScoreMoments.of(np.ones(1)) if phase == SCORE_MOMENTS else ScoreCounts.of(np.zeros(1, int), np.zeros(1, bool))
+
+    def tamper(exchange: Exchange) -> Message:
+        wrong = exchange.phase == phase and exchange.partition == 1 and exchange.server_round == 2
+        return replaced(exchange, one) if wrong else exchange.reply
+
+    run, _ = play(tmp_path / "run", nodes, {"strategy": "local-sgd"}, tamper)
+    assert [list(line["dropped"]) for line in run.lines] == [[], [], ["1"], []]
+    assert run.lines[2]["dropped"]["1"].startswith(f"{phase} phase: {told}")
+    assert run.lines[2]["clients_answered"] == SITES
+    assert 0 < run.lines[2]["auc"] <= 1
+
+
+def test_nobody_to_evaluate_ends_the_run(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    def tamper(exchange: Exchange) -> Message:
+        failing = exchange.phase == SCORE_MOMENTS and exchange.server_round == 2
+        return Message(Error(2, "out of order"), reply_to=exchange.message) if failing else exchange.reply
+
+    with pytest.raises(RuntimeError, match=r"round 2: 0 good replies of 3, min-train-nodes is 1.*out of order"):
+        play(tmp_path / "run", nodes, {"strategy": "local-sgd"}, tamper)
+
+
+def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
+    tables = [patients(30, place) for place in range(SITES)]
+    nodes = files(
+        tmp_path,
+        [table[(table["ill"] == "no") | (table.index == table.index[table["ill"] == "yes"][0])] for table in tables],
+    )
+    with pytest.raises(RuntimeError, match="round 0: the rows that the sites hold out have 0 positives and"):
+        play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
+
+
+def test_a_diverged_model_is_called_so(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    def tamper(exchange: Exchange) -> Message:
+        if not exchange.phase:
+            exchange.reply.content[ARRAYS] = model_record([np.full(5, 3e38, np.float32)])
+        return exchange.reply
+
+    with pytest.raises(RuntimeError, match=r"scores are not finite: the run has diverged; lower learning-rate"):
+        play(tmp_path / "run", nodes, {"strategy": "local-sgd"}, tamper)
+
+
+# What is refused before round 1.
+
+
+def test_sites_that_differ_are_named(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    path = str(nodes[1]["data-path"])
+    table = pd.read_csv(path)
+    table.drop(columns="age").to_csv(path, index=False)
+    told = refused(tmp_path / "a", nodes)
+    assert told.startswith(f"partition 1: {path} has no column 'age' of feature-columns; columns: name, sex, weight")
+
+    numbers = [pd.read_csv(str(node["data-path"]))[["weight", "ill"]] for node in nodes]
+    for node, extra in zip(nodes, ("age", "age", "height"), strict=True):
+        numbers[0].assign(**{extra: 1.0}).to_csv(str(node["data-path"]), index=False)
+    told = refused(tmp_path / "b", nodes, {"feature-columns": ""})
+    assert told.startswith("handshake: partition 2 lacks 'age' and has 'height' besides, compared with the columns of ")
+
+
+def test_a_node_without_a_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    told = "partition 1: partition='own' needs a data-path in every node config, such as 'data-path=\"/srv/site.csv\"'"
+    assert refused(tmp_path / "a", [nodes[0], {}, nodes[2]]).startswith(f"{told}; got ''")
+    assert refused(tmp_path / "b", [nodes[0], {"data-path": 3}, nodes[2]]).startswith(f"{told}; got 3")
+    assert "partition 1: 'site.csv' is relative" in refused(
+        tmp_path / "c", [nodes[0], {"data-path": "site.csv"}, nodes[2]]
+    )
+    gone = str(tmp_path / "gone.csv")
+    assert f"partition 2: {gone!r} does not exist" in refused(tmp_path / "d", [*nodes[:2], {"data-path": gone}])
+
+
+def test_a_site_of_too_few_rows(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    patients(9, 0).to_csv(str(nodes[2]["data-path"]), index=False)
+    assert "partition 2: 7 training rows: the means of fewer than 10" in refused(tmp_path / "run", nodes)
+
+
+@pytest.mark.parametrize(
+    ("columns", "ill", "told"),
+    [
+        ({"age": "length"}, ["yes", "no"], "has no column 'age' of feature-columns"),
+        ({}, ["no", "no"], "has no positive row; metrics need both classes"),
+    ],
+)
+def test_a_test_file_that_does_not_fit(
+    columns: dict[str, str], ill: list[str], told: str, nodes: list[dict[str, Scalar]], tmp_path: Path
+) -> None:
+    test = patients(40, 9).rename(columns=columns).assign(ill=ill * 20)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    assert told in refused(tmp_path / "run", nodes, {"data-dir": str(tmp_path / "test.csv")})
+
+
+def test_a_test_file_of_other_columns(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    for place, node in enumerate(nodes):
+        patients(40, place)[["weight", "ill"]].to_csv(str(node["data-path"]), index=False)
+    patients(40, 9)[["weight", "age", "ill"]].to_csv(tmp_path / "test.csv", index=False)
+    told = refused(tmp_path / "run", nodes, {"feature-columns": "", "data-dir": str(tmp_path / "test.csv")})
+    assert "and the sites' files differ in columns 'age'" in told
+
+
+def test_a_problem_of_ones_own_needs_a_test_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {"strategy": "fedsgda-mb", "loss": "tests.algorithms.minimax_problems:LeastSquares"}
+    told = refused(tmp_path / "run", nodes, config)
+    assert "is evaluated on the server's test set: set data-dir to one" in told
+
+
+def test_clients_count_the_rows_they_train_with(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    run, grid = play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
+    trained = [exchange for exchange in grid.exchanges if not exchange.phase]
+    examples = [exchange.reply.content.metric_records[METRICS][NUM_EXAMPLES] for exchange in trained[:SITES]]
+    assert examples == [48, 64, 80]
+    assert run.result["clients"] == SITES

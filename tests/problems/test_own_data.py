@@ -1,0 +1,408 @@
+"""A site's own file: its columns, the rows it holds out, and the statistics that sites scale by together."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+
+from payloads.handshake import SiteReport, decode_names, encode_names
+from payloads.record import PayloadError
+from problems.data import OWN, DataError, DataSpec, SiteRows, load, read_own, validate
+from problems.data.columns import Encoded
+from problems.data.disturb import hold_out
+from problems.data.spec import Column, parse_columns
+from strategies.roster import StrategyError
+from strategies.schema import agreed, pooled
+
+
+def spec(dataset: str = "csv", **changes: Any) -> DataSpec:
+    return DataSpec(dataset=dataset, partition=OWN, **changes)
+
+
+def table(rows: int = 40, seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "weight": rng.normal(70, 9, rows),
+            "age": rng.integers(20, 80, rows),
+            "sex": rng.choice(["f", "m"], rows),
+            "one": 0.1,
+            "label": np.arange(rows) % 4 // 3,
+        }
+    )
+
+
+def written(frame: pd.DataFrame, path: Path) -> str:
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
+    return str(path)
+
+
+# Columns as the run config names them.
+
+
+def test_columns_are_read_as_they_are_written() -> None:
+    assert parse_columns("") == parse_columns("  ") == ()
+    assert parse_columns(" age , sex[f | m],b 2") == (Column("age"), Column("sex", ("f", "m")), Column("b 2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a,,b", "'' is no column"),
+        ("a,", "'' is no column"),
+        ("[f|m]", "is no column"),
+        ("a[f|m", "'a[f|m' is no column"),
+        ("a[f|m]x", "is no column"),
+        ("a[f]", "needs two or more different values"),
+        ("a[f|f]", "needs two or more different values"),
+        ("a[f|]", "needs two or more different values"),
+        ("a,b,a", "column 'a' occurs twice"),
+        ("a,a[f|m]", "column 'a' occurs twice"),
+    ],
+)
+def test_columns_that_cannot_be(text: str, told: str) -> None:
+    with pytest.raises(DataError, match="feature-columns") as caught:
+        validate(spec(feature_columns=text))
+    assert told in str(caught.value)
+
+
+# column names without what separates them
+NAMES = st.text(st.characters(exclude_characters=",[]|", exclude_categories=("C", "Z")), min_size=1)
+
+
+@given(st.lists(st.tuples(NAMES, st.lists(NAMES, unique=True).filter(lambda v: len(v) != 1)), unique_by=lambda c: c[0]))
+def test_every_column_comes_back(columns: list[tuple[str, list[str]]]) -> None:
+    text = ",".join(name + (f"[{'|'.join(values)}]" if values else "") for name, values in columns)
+    assert parse_columns(text) == tuple(Column(name, tuple(values)) for name, values in columns)
+
+
+@pytest.mark.parametrize("dataset", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+def test_a_sites_table(dataset: str, name: str, tmp_path: Path) -> None:
+    frame = table()
+    rows = read_own(written(frame, tmp_path / name), spec(dataset, feature_columns="age,sex[f|m],weight"), 0)
+    assert rows.columns == ("age", "sex=f", "sex=m", "weight")
+    expected = [frame["age"], frame["sex"] == "f", frame["sex"] == "m", frame["weight"]]
+    np.testing.assert_array_equal(rows.features, np.stack(expected, axis=1).astype(np.float64))
+    np.testing.assert_array_equal(rows.labels, frame["label"])
+    assert (len(rows.train_rows), rows.class_counts(rows.test_rows)) == (32, (6, 2))
+
+
+def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
+    frame = table().drop(columns="sex")
+    here = read_own(written(frame, tmp_path / "a.csv"), spec(), 0)
+    there = read_own(written(frame[["label", "one", "weight", "age"]], tmp_path / "b.csv"), spec(), 0)
+    assert here.columns == there.columns == ("age", "one", "weight")
+    np.testing.assert_array_equal(here.features, there.features)
+
+
+def test_listed_values_may_be_numbers(tmp_path: Path) -> None:
+    frame = table().assign(kind=np.arange(40) % 2 + 1.0)
+    rows = read_own(written(frame, tmp_path / "t.csv"), spec(feature_columns="kind[1|2|3]"), 0)
+    np.testing.assert_array_equal(rows.features.sum(axis=0), [20, 20, 0])
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "told"),
+    [
+        ({}, "", "text in column 'sex': list its values in feature-columns, sex[value|value]"),
+        ({}, "age,height", "has no column 'height' of feature-columns; columns: weight, age, sex, one"),
+        ({"sex": ["d"] + ["f"] * 39}, "sex[f|m]", "column 'sex': 1 of 40 values are none of those in feature-columns"),
+        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': 1 of 40 values are missing or not finite"),
+        ({"label": "secret"}, "age", "a site's file may lack a label that others have: set positive-label"),
+        ({"label": None}, "age", "40 of 40 labels are missing"),
+    ],
+)
+def test_tables_that_cannot_be_used(change: dict[str, Any], columns: str, told: str, tmp_path: Path) -> None:
+    path = written(table().assign(**change), tmp_path / "t.csv")
+    with pytest.raises(DataError) as caught:
+        read_own(path, spec(feature_columns=columns), 0)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert "'d'" not in str(caught.value)
+
+
+def test_labels_a_site_may_lack(tmp_path: Path) -> None:
+    path = written(table().assign(label="well"), tmp_path / "t.csv")
+    rows = read_own(path, spec(positive_label="ill", feature_columns="age"), 0)
+    assert rows.class_counts(rows.train_rows) == (32, 0)
+    with pytest.raises(DataError, match="'first-half' depends on labels .* 1 different labels occur here"):
+        read_own(path, spec(positive_label="first-half", feature_columns="age"), 0)
+
+
+# The other kinds of files.
+
+
+def test_other_kinds_of_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2)
+    rows = read_own(str(tmp_path / "s.npz"), spec("npz"), 0)
+    assert (rows.shape, rows.columns, rows.statistics()) == ((20,), (), None)
+    np.testing.assert_array_equal(rows.samples(rows.train_rows, None).features, np.eye(20)[rows.train_rows])
+
+    (tmp_path / "s.svm").write_text("+1 1:1 4:1\n-1 2:1\n")
+    assert read_own(str(tmp_path / "s.svm"), spec("svmlight"), 0).shape == (4,)
+    assert read_own(str(tmp_path / "s.svm"), spec("svmlight", feature_columns="6"), 0).shape == (6,)
+
+    for name, value in (("ill", 200), ("well", 100)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(5):
+            Image.new("L", (6, 4), value + number).save(tmp_path / "images" / name / f"{number}.png")
+    rows = read_own(str(tmp_path / "images"), spec("image-folder", positive_label="ill"), 0)
+    assert (rows.shape, rows.class_counts(np.arange(10))) == ((1, 4, 6), (5, 5))
+    assert rows.samples(rows.test_rows, None).features.max() <= 1.0
+
+
+def test_a_files_own_test_rows_are_held_out(tmp_path: Path) -> None:
+    extra = {"X_test": np.ones((3, 2)), "y_test": [0, 1, 1]}
+    np.savez(tmp_path / "s.npz", X=np.zeros((5, 2)), y=[0, 1, 0, 1, 1], **extra)  # type: ignore[arg-type]
+    rows = read_own(str(tmp_path / "s.npz"), spec("npz"), 0)
+    assert (rows.train_rows.tolist(), rows.test_rows.tolist()) == ([0, 1, 2, 3, 4], [5, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "dataset", "told"),
+    [
+        ("s.svm", "+1 0:1 4:1\n", "svmlight", "cannot be read as svmlight: ValueError"),
+        ("s.svm", "+1 1:secret\n", "svmlight", "cannot be read as svmlight: ValueError"),
+        ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight: ValueError"),
+        ("s.npz", "secret", "npz", "cannot be read as npz"),
+        ("s.csv", "", "csv", "cannot be read as a table"),
+        ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
+        ("s.xls", "", "csv", "is no file of dataset 'csv': .csv, .csv.gz, .parquet, .pq"),
+        ("s.csv", "", "npz", "is no file of dataset 'npz': .npz"),
+        ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': a folder of class folders"),
+    ],
+)
+def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    wanted = spec(dataset, feature_columns="4" if dataset == "svmlight" else "")
+    with pytest.raises(DataError) as caught:
+        read_own(str(tmp_path / name), wanted, 0)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(DataError, match="does not exist"):
+        read_own(str(tmp_path / "nowhere"), wanted, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"dataset": "digits"}, "whose kind dataset names: csv, parquet, svmlight, npz, image-folder; got 'digits'"),
+        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed with partition 'own': 0"),
+        ({"label_noise": 0.1}, "label-noise: got 0.1"),
+        ({"client_shift": 0.1}, "client-shift: got 0.1"),
+        ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz' has columns of its own"),
+        ({"dataset": "npz", "standardise": False}, "standardise: got False, allowed with dataset csv or parquet"),
+        ({"dataset": "svmlight", "feature_columns": "a"}, "feature-columns must be a number of features, got 'a'"),
+        ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns must be a number of features"),
+    ],
+)
+def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        validate(spec(**changes))
+    assert told in str(caught.value)
+
+
+def test_nobody_loads_own_files_as_one_data_set() -> None:
+    with pytest.raises(DataError, match="the rows are at the sites"):
+        load(spec(), 3)
+
+
+# Rows held out.
+
+
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=60), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_every_row_is_trained_with_or_held_out(labels: list[int], fraction: float, place: int) -> None:
+    array = np.array(labels, dtype=np.int8)
+    train, test = hold_out(array, fraction, 0, place)
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(len(labels)))
+    for label in (0, 1):
+        held, there = int((array[test] == label).sum()), labels.count(label)
+        assert held == 0 if there < 2 else 1 <= held < there
+    again, other = hold_out(array, fraction, 0, place)[1], hold_out(array, fraction, 0, place + 1)[1]
+    np.testing.assert_array_equal(test, again)
+    assert len(other) == len(test)
+
+
+def test_a_server_with_a_test_file_leaves_the_sites_all_rows(tmp_path: Path) -> None:
+    path = written(table(), tmp_path / "t.csv")
+    wanted = spec(feature_columns="age", data_dir="/srv/test.csv")
+    rows = read_own(path, wanted, 0)
+    assert (len(rows.train_rows), len(rows.test_rows)) == (40, 0)
+    rows = read_own(path, wanted, None)
+    assert (len(rows.train_rows), len(rows.test_rows)) == (0, 40)
+
+
+# Scaling by all sites' statistics.
+
+
+def encoded(values: np.ndarray) -> Encoded:
+    count = values.shape[1]
+    return Encoded(values, tuple(f"x{column}" for column in range(count)), np.arange(count) != 0)
+
+
+def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
+    columns = encoded(values)
+    means, variances = columns.statistics(np.arange(len(values)))
+    fields: dict[str, Any] = {
+        "identity": np.array([place, 3]),
+        "class_counts": np.array([len(values) - 1, 1]),
+        "shape": np.array([values.shape[1]]),
+        "columns": encode_names(columns.names),
+        "means": means,
+        "variances": variances,
+    }
+    return SiteReport(**{**fields, **changes})
+
+
+@given(
+    st.lists(st.integers(1, 12), min_size=1, max_size=4).flatmap(
+        lambda sizes: st.tuples(
+            st.just(sizes),
+            arrays(np.float64, (sum(sizes), 3), elements=st.floats(-1e6, 1e6).map(lambda x: round(x, 3))),
+        )
+    )
+)
+def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.ndarray]) -> None:
+    sizes, values = drawn
+    parts = np.split(values, np.cumsum(sizes)[:-1])
+    scaling = pooled([report(place, part) for place, part in enumerate(parts)])
+    assert scaling is not None
+    spread = np.ptp(values, axis=0)
+    expected = np.where(spread == 0, 0, values.std(axis=0))
+    expected[0], means = 1.0, values.mean(axis=0)
+    means[0] = 0.0
+    np.testing.assert_allclose(scaling.means, means, atol=1e-9 * (1 + np.abs(values).max()))
+    np.testing.assert_allclose(scaling.deviations, expected, atol=1e-7 * (1 + np.abs(values).max()))
+    constant = (spread == 0)[1:]
+    assert (scaling.deviations[1:][constant] == 0).all()
+    np.testing.assert_array_equal(scaling.means[1:][constant], values[0, 1:][constant])
+
+
+def test_sites_scale_as_the_union_would_be(tmp_path: Path) -> None:
+    frames = [table(rows, seed) for seed, rows in enumerate((20, 40, 64))]
+    wanted = spec(feature_columns="weight,age,one,sex[f|m]", data_dir="/srv/test.csv")
+    sites = [read_own(written(frame, tmp_path / f"{i}.csv"), wanted, i) for i, frame in enumerate(frames)]
+    reports = []
+    for place, rows in enumerate(sites):
+        means, variances = rows.statistics() or (None, None)
+        counts = np.array(rows.class_counts(rows.train_rows))
+        columns, shape = encode_names(rows.columns), np.array(rows.shape)
+        reports.append(
+            SiteReport(
+                identity=np.array([place, 3]),
+                class_counts=counts,
+                shape=shape,
+                columns=columns,
+                means=means,
+                variances=variances,
+            )
+        )
+    schema = agreed(reports)
+    assert schema is not None
+    assert schema.columns == ("weight", "age", "one", "sex=f", "sex=m")
+    assert schema.scaling is not None
+    scaled = [rows.samples(rows.train_rows, (schema.scaling.means, schema.scaling.deviations)) for rows in sites]
+    together = np.concatenate([samples.features for samples in scaled])
+    whole = pd.concat(frames)
+    expected = np.stack([(whole[name] - whole[name].mean()) / whole[name].std(ddof=0) for name in ("weight", "age")], 1)
+    np.testing.assert_allclose(together[:, :2], expected, atol=1e-6)
+    assert (together[:, 2] == 0).all()
+    np.testing.assert_array_equal(together[:, 3], whole["sex"] == "f")
+
+
+def test_rows_are_not_scaled_by_something_else(tmp_path: Path) -> None:
+    rows = read_own(written(table(), tmp_path / "t.csv"), spec(feature_columns="age,weight"), 0)
+    with pytest.raises(DataError, match="2 columns are to be standardised by all sites' means; got none"):
+        rows.samples(rows.train_rows, None)
+    with pytest.raises(DataError, match="got one of 1 columns"):
+        rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
+
+
+def test_means_of_a_few_rows_are_not_told(tmp_path: Path) -> None:
+    few = table(11)
+    path = written(few, tmp_path / "t.csv")
+    with pytest.raises(DataError, match="8 training rows: the means of fewer than 10 would tell of single ones"):
+        read_own(path, spec(feature_columns="age"), 0).statistics()
+    assert read_own(path, spec(feature_columns="age", standardise=False), 0).statistics() is None
+
+
+def test_unscaled_tables_stay_as_they_are(tmp_path: Path) -> None:
+    frame = table()
+    rows = read_own(written(frame, tmp_path / "t.csv"), spec(feature_columns="age,weight", standardise=False), 0)
+    assert isinstance(rows, SiteRows)
+    samples = rows.samples(np.arange(40), None)
+    np.testing.assert_array_equal(samples.features, frame[["age", "weight"]].to_numpy(np.float32))
+    pooled_frame = load(
+        DataSpec("csv", written(frame, tmp_path / "u.csv"), feature_columns="age,weight", standardise=False), 1
+    )
+    assert set(pooled_frame.train.features[:, 0].tolist()) <= set(frame["age"].astype(float))
+
+
+# What sites must agree on.
+
+VALUES = np.random.default_rng(0).normal(size=(12, 3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"columns": encode_names(("x0", "x1", "y"))},
+            "lacks 'x2' and has 'y' besides, compared with the columns of partition 0: make them alike",
+        ),
+        ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', compared with"),
+        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "has 'x3' besides, compared with"),
+        ({"columns": encode_names(("x1", "x0", "x2"))}, "has its columns in another order than partition 0"),
+        ({"columns": np.frombuffer(b"no names", np.uint8)}, "sent no names of columns: SiteReport.columns"),
+        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "sent no names of columns"),
+        ({"shape": np.array([4])}, "has samples of shape (4,), partition 0 of (3,)"),
+        ({"shape": None}, "differs: partition 0 reads a file of its own, 1 does not"),
+        ({"means": None, "variances": None}, "and partition 0 do not both tell means"),
+        ({"variances": None}, "tells means of other columns than it names"),
+        ({"means": np.zeros(2), "variances": np.zeros(2)}, "tells means of other columns than it names"),
+        ({"variances": -np.ones(3)}, "tells a variance below 0"),
+    ],
+)
+def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(StrategyError) as caught:
+        agreed([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
+    assert str(caught.value).startswith("handshake: partition 1 ")
+    assert told in str(caught.value)
+
+
+def test_sites_without_files_of_their_own_have_no_schema() -> None:
+    plain = SiteReport(identity=np.array([0, 2]), class_counts=np.array([3, 4]))
+    assert agreed([plain, plain]) is None
+
+
+@given(st.lists(st.text()))
+def test_names_come_back(names: list[str]) -> None:
+    try:
+        encode = encode_names(tuple(names))
+    except UnicodeEncodeError:  # lone surrogates have no UTF-8
+        return
+    assert decode_names(encode) == tuple(names)
+
+
+def test_bytes_that_are_no_names() -> None:
+    for blob in (b"", b"{", b"[" * 100_000, b'"x"', b"\xff"):
+        with pytest.raises(PayloadError, match="not a list of names"):
+            decode_names(np.frombuffer(blob, np.uint8))
+
+
+def test_different_orders_of_sites_agree_alike() -> None:
+    reports = [report(place, VALUES[4 * place : 4 * place + 4]) for place in range(3)]
+    found = [pooled(order) for order in itertools.permutations(reports)]
+    for scaling in found:
+        assert scaling is not None
+        np.testing.assert_allclose(scaling.means, VALUES.mean(axis=0) * [0, 1, 1], atol=1e-12)
