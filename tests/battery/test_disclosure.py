@@ -1,0 +1,194 @@
+"""No row, no label of a row and no name leaves a site; what does is what docs/disclosure.md lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from apps.client_app import app as client_app
+from apps.config import Scalar, parse_run_config
+from apps.own_data import own_rows
+from apps.registry import ALGORITHMS
+from apps.server_app import app as server_app
+from payloads.handshake import SiteReport
+from payloads.held_out import ScoreCounts, ScoreMoments
+from payloads.record import specs_of
+from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
+from problems.data.columns import standardised
+from simulations.engine import InProcessGrid
+from tests.battery.federation import OF_ROWS, flat_config, serve
+from tests.docs.markdown import PROJECT, codes, rows, section
+
+SITES = 3
+ROWS = 64
+ILL, WELL = "label-of-the-ill", "label-of-the-well"
+PAGE = PROJECT / "docs" / "disclosure.md"
+COMMON = "weight,sex[f|m],age"
+
+
+class Listener(InProcessGrid):
+    """A grid that keeps every reply, the handshake's too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heard: list[Message] = []
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        replies = list(super().pull_messages(message_ids))
+        self.heard += replies
+        return replies
+
+
+def patients(seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    ill = rng.random(ROWS) < 0.4
+    return pd.DataFrame(
+        {
+            "name": [f"name-of-patient-{seed}-{number}" for number in range(ROWS)],
+            "age": rng.normal(50 + 8 * ill, 15),
+            "sex": rng.choice(["f", "m"], ROWS),
+            "weight": rng.normal(70 + 9 * ill, 9),
+            "state": np.where(ill, ILL, WELL),
+        }
+    )
+
+
+CONFIG_OF_ALL: dict[str, Scalar] = {
+    "dataset": "csv",
+    "partition": "own",
+    "label-column": "state",
+    "positive-label": ILL,
+    "feature-columns": COMMON,
+    "batch-size": 16,
+}
+
+
+def heard(folder: Path, config: dict[str, Scalar]) -> list[Message]:
+    """Every reply of a run on the sites' files, which it writes."""
+    for place in range(SITES):
+        patients(place).to_csv(folder / f"{place}.csv", index=False)
+    flat = flat_config(folder / "run", {**CONFIG_OF_ALL, **config})
+    nodes = [{"data-path": str(folder / f"{place}.csv")} for place in range(SITES)]
+    grid = Listener(client_app, SITES, flat, nodes)
+    serve(grid, server_app, flat)
+    return grid.heard
+
+
+def secrets(folder: Path) -> tuple[set[bytes], list[np.ndarray]]:
+    """What must not be found: numbers of rows, raw and scaled, and texts; and columns of labels."""
+    config = parse_run_config({**CONFIG_OF_ALL, "strategy": "local-sgd"})
+    sites = [own_rows(config, {"data-path": str(folder / f"{place}.csv")}, place) for place in range(SITES)]
+    training = np.concatenate([site.features[site.train_rows] for site in sites])
+    numeric = [name for name, column in enumerate(sites[0].columns) if "=" not in column]
+    means, deviations = training.mean(axis=0), training.std(axis=0)
+    found = {ILL.encode(), WELL.encode(), b"name-of-patient"}
+    for site in sites:
+        scaled = standardised(site.features, means, deviations)
+        for values in (site.features[:, numeric], scaled[:, numeric]):
+            for dtype in (np.float32, np.float64):
+                found |= {number.tobytes() for number in values.astype(dtype).ravel()}
+    labels = [site.labels[places] for site in sites for places in (site.train_rows, site.test_rows, slice(None))]
+    return found, labels
+
+
+def contents(message: Message) -> Iterator[tuple[str, bytes | str | list[Any] | float]]:
+    """Every value a message carries, with its record and name."""
+    records: RecordDict = message.content
+    for name, record in records.items():
+        for key, value in record.items():
+            yield f"{name}.{key}", value.data if isinstance(record, ArrayRecord) else value  # type: ignore[union-attr]
+
+
+def disclosed(message: Message, hidden: set[bytes], labels: list[np.ndarray]) -> list[str]:
+    """Where a message says what it must not."""
+    found = []
+    for place, value in contents(message):
+        blob = value if isinstance(value, bytes) else str(value).encode()
+        if any(secret in blob for secret in hidden):
+            found.append(f"{place}: a number or a text of a row")
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            blob = np.float64(value).tobytes()
+            found += [f"{place}: a number of a row"] * any(secret == blob for secret in hidden)
+        for dtype in (np.int8, np.int32, np.int64, np.float32, np.float64):
+            for signed in (False, True):
+                columns = [np.where(column == 1, 1, -1 if signed else 0) for column in labels]
+                if isinstance(value, bytes) and any(column.astype(dtype).tobytes() in value for column in columns):
+                    found.append(f"{place}: a column of labels")
+    return found
+
+
+def documented() -> dict[str, set[str]]:
+    """docs/disclosure.md's payload fields of each algorithm."""
+    told: dict[str, set[str]] = {name: set() for name in OF_ROWS}
+    for cells in rows(section(PAGE, "By algorithm")):
+        for name in codes(cells[0]):
+            told[name] |= set(codes(cells[1]))
+    return told
+
+
+@pytest.mark.parametrize("strategy", OF_ROWS)
+def test_no_message_holds_a_row(strategy: str, tmp_path: Path) -> None:
+    replies = heard(tmp_path, {"strategy": strategy})
+    hidden, labels = secrets(tmp_path)
+    assert len(replies) >= SITES * (1 + 3 + 2 * 4)
+    assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
+
+
+@pytest.mark.parametrize("loss", ["auprc", "kl-opauc"])
+def test_no_message_of_a_pairwise_loss_holds_a_row(loss: str, tmp_path: Path) -> None:
+    replies = heard(tmp_path, {"strategy": "fedx2", "loss": loss})
+    hidden, labels = secrets(tmp_path)
+    assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
+
+
+@pytest.mark.parametrize("strategy", OF_ROWS)
+def test_a_message_holds_what_the_page_lists(strategy: str, tmp_path: Path) -> None:
+    half = ALGORITHMS[strategy].strategy
+    kinds = [kind for kind in (half.up_type, *half.phases.values()) if kind is not None]
+    declared = {field for kind in kinds for field in specs_of(kind)}
+    assert declared - documented()[strategy] <= FIELDS_UNUSED.get(strategy, set())
+    assert documented()[strategy] <= declared
+    everywhere = {field for kind in (SiteReport, ScoreMoments, ScoreCounts) for field in specs_of(kind)}
+    for message in heard(tmp_path, {"strategy": strategy}):
+        records = message.content
+        assert set(records) <= {ARRAYS, PAYLOAD, CONFIG, METRICS}
+        assert set(records.config_records.get(CONFIG, {})) <= {"device", "python", "torch", "numpy"}
+        assert set(records.config_records.get(PAYLOAD, {})) <= documented()[strategy] | everywhere
+        assert set(records.array_records.get(ARRAYS, {})) <= {"parameters", "buffers"}
+        assert set(records.metric_records.get(METRICS, {})) <= {"num-examples", "server-round", "state-round"}
+
+
+# FedX1 shares FedX2's record, of which its linear f needs less.
+FIELDS_UNUSED = {"fedx1": {"partner_labels", "positive_u", "momentum"}}
+
+
+@pytest.mark.parametrize("kind", ["row in the model", "scaled row", "labels", "text", "number"])
+def test_what_is_hidden_in_a_message_is_found(kind: str, tmp_path: Path) -> None:
+    message = heard(tmp_path, {"strategy": "local-sgd", "num-server-rounds": 1})[-1]
+    hidden, labels = secrets(tmp_path)
+    assert not disclosed(message, hidden, labels)
+    row = pd.read_csv(tmp_path / "1.csv").iloc[7]
+    records = message.content
+    if kind == "row in the model":
+        records[ARRAYS] = model_record([np.array([0.5, row["age"]], np.float32)])
+    elif kind == "scaled row":
+        ages = np.concatenate([pd.read_csv(tmp_path / f"{place}.csv")["age"] for place in range(SITES)])
+        config = parse_run_config({**CONFIG_OF_ALL, "strategy": "local-sgd"})
+        sites = [own_rows(config, {"data-path": str(tmp_path / f"{place}.csv")}, place) for place in range(SITES)]
+        trained = np.concatenate([site.features[site.train_rows] for site in sites])
+        assert len(trained) < len(ages)
+        scaled = standardised(sites[1].features, trained.mean(axis=0), trained.std(axis=0))
+        records[PAYLOAD] = ConfigRecord({"x": scaled[7].astype(np.float32).tobytes()})
+    elif kind == "labels":
+        records[PAYLOAD] = ConfigRecord({"x": b"..." + (labels[2] * 2.0 - 1).astype(np.float32).tobytes()})
+    elif kind == "text":
+        records[CONFIG] = ConfigRecord({"x": f"row 7 is {row['name']}"})
+    else:
+        records[METRICS] = MetricRecord({"x": float(row["weight"])})
+    assert disclosed(message, hidden, labels)
