@@ -21,7 +21,7 @@ from simulations.catalogue import catalogue, description, summary
 from simulations.compare import Comparison
 from simulations.expansion import expand
 from simulations.experiment import find_experiment
-from simulations.flower import FlowerError, run_with_flower
+from simulations.flower import FlowerError, gpu_share, run_with_flower
 from simulations.launch import run_centralized, run_federation, run_nonfederated
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
@@ -94,6 +94,9 @@ def run(
     ] = None,
     engine: Annotated[Engine, typer.Option(help="in this process, or Flower's Ray simulation")] = Engine.INPROCESS,
     threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
+    client_gpus: Annotated[
+        float | None, typer.Option(min=0, max=1, help="share of a GPU for a client (flower); without, CPUs share them")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -113,15 +116,17 @@ def run(
                     raise
                 raise SystemExit(1) from None  # the ServerApp has logged the reason
         else:
-            _run_with_flower(out, clients, flat, quiet)
+            _run_with_flower(out, clients, flat, client_gpus, quiet)
     if as_json:
         typer.echo((out / "result.json").read_text("utf-8"), nl=False)
 
 
-def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], quiet: bool) -> None:
+def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus: float | None, quiet: bool) -> None:
     try:
-        together = parse_run_config(flat).algorithm.strategy.concurrent
-        run_with_flower(clients, flat, together=together, quiet=quiet)
+        config = parse_run_config(flat)
+        gpus = gpu_share(config.training.device) if client_gpus is None else client_gpus
+        together = config.algorithm.strategy.concurrent
+        run_with_flower(clients, flat, together=together, client_gpus=gpus, quiet=quiet)
     except FlowerError as error:
         failure = out / "failure.json"
         reason = json.loads(failure.read_text("utf-8"))["reason"] if failure.exists() else str(error)

@@ -7,6 +7,7 @@ and looks for the result.
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
+import torch
 
 PROJECT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 1.0
@@ -32,12 +34,14 @@ def run_with_flower(
     run_config: Mapping[str, bool | int | float | str],
     *,
     together: bool = False,
+    client_gpus: float = 0.0,
     quiet: bool = False,
 ) -> None:
     """Submit a run to Flower's local simulation, follow it, and return when it has completed.
 
     Args:
         together: whether all clients must run at once; Ray is then told that it has a CPU for each.
+        client_gpus: the share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
 
     Raises:
         FlowerError: the run was refused, failed or was stopped.
@@ -47,11 +51,7 @@ def run_with_flower(
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
-        # No init-args where it can be helped: with them Ray refuses to join a cluster that is already running on the
-        # machine.
-        federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
-        if together:
-            federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
+        federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted["run-id"])
     follower = None
@@ -71,6 +71,26 @@ def run_with_flower(
                 follower.wait()
     if status != "finished:completed":
         raise FlowerError(f"run {run_id} ended as {status}{': ' + details if details else ''}")
+
+
+def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
+    """What ``flwr run`` is told of a simulation: as many clients at once as there are CPUs, and shares of GPUs."""
+    federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
+    if client_gpus:
+        federation += f" client-resources-num-gpus={client_gpus:g}"
+    # No init-args where it can be helped: with them Ray refuses to join a cluster that is already running on the
+    # machine.
+    if together:
+        federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
+    return federation
+
+
+def gpu_share(device: str) -> float:
+    """The share of a GPU for each client, where as many as there are CPUs share them all; 0 without a GPU."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return 0.0
+    # rounded down, since Ray must find room for all of them
+    return math.floor(1e4 * min(1.0, torch.cuda.device_count() / (os.cpu_count() or 1))) / 1e4
 
 
 def nested(flat: Mapping[str, bool | int | float | str]) -> dict[str, Any]:
