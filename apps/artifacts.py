@@ -41,11 +41,12 @@ _FREE_KEYS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round: the model, the strategy's state and the best metrics so far."""
+    """A run after a round: the model, the strategy's state, what is known of the sites' states, the best metrics."""
 
     server_round: int
     model: list[FloatArray]
     state: dict[str, NDArray[Any]]
+    sites: dict[str, NDArray[Any]]
     best: dict[str, float]
 
 
@@ -140,7 +141,12 @@ class RunDirectory:
         return self.path / "client-state"
 
     def save_checkpoint(
-        self, server_round: int, model: list[FloatArray], state: Payload | None, best: Mapping[str, float]
+        self,
+        server_round: int,
+        model: list[FloatArray],
+        state: Payload | None,
+        sites: Payload | None,
+        best: Mapping[str, float],
     ) -> None:
         """Write a checkpoint and let go of all but the last few."""
         folder = self.path / "checkpoints"
@@ -148,8 +154,9 @@ class RunDirectory:
         arrays: dict[str, NDArray[Any]] = {
             f"model.{name}": value for name, value in zip(MODEL_ARRAYS, model, strict=False)
         }
-        if state is not None:
-            arrays |= {f"strategy.{name}": value for name, value in state.arrays().items()}
+        for part, record in (("strategy", state), ("sites", sites)):
+            if record is not None:
+                arrays |= {f"{part}.{name}": value for name, value in record.arrays().items()}
         metadata = {
             "format": "florilegium-checkpoint",
             "version": CHECKPOINT_VERSION,
@@ -176,10 +183,11 @@ class RunDirectory:
         if metadata.get("format") != "florilegium-checkpoint" or metadata.get("version") != CHECKPOINT_VERSION:
             raise ConfigError(f"resume: {found[-1]} is not a checkpoint of version {CHECKPOINT_VERSION}")
         model = [arrays[f"model.{name}"] for name in MODEL_ARRAYS if f"model.{name}" in arrays]
-        state = {
-            name.removeprefix("strategy."): value for name, value in arrays.items() if name.startswith("strategy.")
-        }
-        return Checkpoint(int(metadata["round"]), model, state, json.loads(metadata["best"]))
+        state, sites = (
+            {name.removeprefix(part): value for name, value in arrays.items() if name.startswith(part)}
+            for part in ("strategy.", "sites.")
+        )
+        return Checkpoint(int(metadata["round"]), model, state, sites, json.loads(metadata["best"]))
 
     def _check_resumable(self, config: RunConfig) -> None:
         path = self.path / "config.toml"

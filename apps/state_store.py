@@ -64,10 +64,12 @@ class StateStore:
         for number in covered[:-1]:
             (self.folder / f"round-{number:06d}.safetensors").unlink(missing_ok=True)
 
-    def load(self, kind: type[P], before: int) -> P | None:
-        """The newest state made before a round, or None. Later ones belong to a trajectory that was cut off."""
-        earlier = [number for number in self.rounds() if number < before]
-        if not earlier:
-            return None
-        arrays, _ = read_tensors(self.rounds()[earlier[-1]])
-        return kind(**arrays).check()
+    def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
+        """The newest state made from round ``since`` on but before another round, and the round that made it; None and
+        0 where there is none. Later ones belong to a trajectory that was cut off."""
+        found = self.rounds()
+        eligible = [number for number in found if since <= number < before]
+        if not eligible:
+            return None, 0
+        arrays, _ = read_tensors(found[eligible[-1]])
+        return kind(**arrays).check(), eligible[-1]

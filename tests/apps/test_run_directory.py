@@ -40,6 +40,7 @@ LINE_KEYS = METRICS | {
     "clients_asked",
     "clients_answered",
     "dropped",
+    "state_lost",
     "seconds",
     "server_seconds",
 }
