@@ -185,5 +185,5 @@ def recall(
         try:
             return store.load(client.memory, since, server_round)
         except PayloadError as error:
-            raise ConfigError(f"{store.folder}: a saved client state is unusable: {error}") from None
+            raise ConfigError(f"a saved client state is unusable, remove it to begin afresh: {error}") from None
     return None, 0

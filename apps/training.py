@@ -187,15 +187,17 @@ class Training:
                 f"num-server-rounds: got {self.config.training.num_server_rounds}, but the run in "
                 f"{self.directory.path} has already made {checkpoint.server_round} rounds"
             )
-        check_model(checkpoint.model, like)
         state_type = self.strategy.state_type
         try:
+            check_model(checkpoint.model, like)
+            if state_type is None and checkpoint.state:
+                raise PayloadError(f"{self.config.run.strategy} keeps no state, got {', '.join(checkpoint.state)}")
             if state_type is not None and checkpoint.state:
-                self.strategy.restore(state_type(**checkpoint.state).check())
+                self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
-                self.strategy.restore_site_states(SiteStates(**checkpoint.sites))
-        except (TypeError, PayloadError) as error:
-            raise ConfigError(f"resume: the checkpoint's strategy state does not fit: {error}") from None
+                self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
+        except (ValueError, LookupError) as error:
+            raise ConfigError(f"resume: the newest checkpoint does not fit this run: {error}") from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)
         for line in self.directory.lines():
