@@ -134,6 +134,18 @@ class Payload:
                 raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
         return self
 
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], sizes: dict[str, int] | None = None) -> Self:
+        """The payload of some fields by name, validated.
+
+        Raises:
+            PayloadError: a field is unknown, missing, misshapen or not finite.
+        """
+        declared = specs_of(cls)
+        if unknown := arrays.keys() - declared.keys():
+            raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
+        return cls(**{name: arrays.get(name) for name in declared}).check(sizes)
+
     def to_record(self) -> ConfigRecord:
         """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
         self.check(finite=False)

@@ -26,6 +26,10 @@ ROUND = "server-round"
 # which of a round's exchanges a message belongs to; absent in its own
 PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
+# of a client that keeps a state: the round that made the one it started from, 0 for none
+STATE_ROUND = "state-round"
+# in a message's config: states made before this round count no more
+STATE_SINCE = "state-since"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
