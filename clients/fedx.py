@@ -33,7 +33,7 @@ from clients.pairwise import Estimates, PairwiseClient, momentum_step
 from payloads.fedx import SCORING, SCORING_ROUND, FedXPool, FedXPredictions, InnerEstimates
 from payloads.record import FloatArray, Payload
 from problems.objectives.pairwise import PairwiseObjective
-from problems.randomness import Purpose, stream
+from problems.randomness import Purpose, secret_normal, stream
 from problems.sampling import EpochSampler, Indices, PoolQueue, on_device
 
 
@@ -127,6 +127,25 @@ def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator)
     )
 
 
+def noised(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
+    """The predictions with Gaussian noise on every score, drawn by the system's generator.
+
+    They have no u: it is a function of the exact score and of predictions that all know, and would undo the noise.
+    """
+
+    def blurred(scores: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names
+            blurred: FloatArray = (scores + deviation * secret_normal(len(scores))).astype(scores.dtype)
+        return blurred
+
+    return replace(
+        predictions,
+        positive_scores=blurred(predictions.positive_scores),
+        partner_scores=blurred(predictions.partner_scores),
+        positive_u=None,
+    )
+
+
 class Pool:
     """The pool that came down, walked as two queues in step."""
 
@@ -184,6 +203,8 @@ class FedX1Client(PairwiseClient):
         if self.settings.history_size:
             rng = stream(self.training.seed, Purpose.HISTORY, self.site.partition_id, server_round)
             self.outbox = subsample(self.outbox, self.settings.history_size, rng)
+        if self.settings.prediction_noise:
+            self.outbox = noised(self.outbox, self.settings.prediction_noise)
         if server_round == SCORING_ROUND:
             return [], len(self.site), {}
         if self.momentum is not None:

@@ -52,6 +52,9 @@ class FedXSettings(Settings):
         False,
         description="true: record predictions of an independent sample (Algorithm 2, line 14); or false",
     )
+    prediction_noise: float = Field(
+        0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
+    )
 
     @property
     def objective_options(self) -> dict[str, Any]:
@@ -72,7 +75,7 @@ class FedXPredictions(Payload):
     positive_scores: FloatArray = array("p")
     partner_scores: FloatArray = array("q")
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
-    positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on
+    positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
     momentum: FloatArray | None = array("d", optional=True)  # FedX2
 
 

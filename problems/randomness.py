@@ -1,15 +1,19 @@
 """All randomness of a run, addressed instead of drawn in sequence.
 
 A stream is named by (seed, purpose, integers...), so that what a client draws depends on who it is and which round it
-is in, never on the order in which messages happen to arrive or on which process serves it.
+is in, never on the order in which messages happen to arrive or on which process serves it. `secret_normal` is the
+exception: noise that hides something must not follow from a seed that others know.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
 
 
 class Purpose(StrEnum):
@@ -42,3 +46,10 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """A generator of its own for (seed, purpose, keys)."""
     return np.random.default_rng(seed_sequence(seed, purpose, *keys))
+
+
+def secret_normal(count: int) -> NDArray[np.float64]:
+    """(count,) standard normal numbers from the system's generator: nobody can repeat them, not even with the seed."""
+    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: the middles are exact
+    normal: NDArray[np.float64] = ndtri((places + 0.5) * 2.0**-52)
+    return normal

@@ -14,9 +14,11 @@ from flwr.serverapp import Grid
 from payloads.composite import SMOOTHNESS, CompositeSettings, Smoothness, StepSizes
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
+from payloads.wire import model_arrays
 from problems.penalties import Penalty, make_penalty
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, mean_buffers, step_towards
+from strategies.roster import StrategyError
 
 
 class ProximalStrategy(LocalSGD):
@@ -77,11 +79,24 @@ class Composite(ProximalStrategy):
     needs_all_clients = "keeps corrections that add up to zero over all clients only"
     retries_failed = True
     joint_states = True
+    # what the last round made, in this process
+    made: FloatArray | None = None
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Refuse a model that somebody has changed since: the clients' corrections follow from it."""
+        if self.made is not None and not np.array_equal(self.made, model_arrays(arrays)[0], equal_nan=True):
+            raise StrategyError(
+                f"round {server_round}: the model is not the one that round {server_round - 1} made, as if a wrapper "
+                "had noised it; composite's clients work out their corrections from it, and would take the noise for a "
+                "gradient in every later round: fedmid, fedda and fast-fedda have no corrections"
+            )
+        return arrays
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
         start = self.prox(self._model[0], self.sizes.between(server_round - 1))
-        return [self.move(replies, start), *mean_buffers(replies)], {}
+        self.made = self.move(replies, start)
+        return [self.made, *mean_buffers(replies)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.prox(arrays[0], self.sizes.between(server_round)), *arrays[1:]]

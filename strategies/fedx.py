@@ -225,8 +225,11 @@ class FedX2(FedX1):
 
     def check_payload(self, payload: Any) -> None:
         super().check_payload(payload)
-        if payload.momentum is not None and payload.positive_u is None:
+        noisy = self.fedx.prediction_noise > 0
+        if payload.momentum is not None and payload.positive_u is None and not noisy:
             raise PayloadError("positive_u: missing beside a momentum")
+        if payload.positive_u is not None and noisy:
+            raise PayloadError("positive_u: would undo the noise of fedx.prediction-noise, which is on")
 
 
 def _tracked(block: Block) -> bool:

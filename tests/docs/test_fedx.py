@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from payloads.fedx import FedXPool, FedXPredictions
 from payloads.record import Payload, specs_of
@@ -58,3 +61,20 @@ def test_the_bytes(
     assert down.nbytes == formulas["bytes_down"](size, len(parameters), *counts, k, labels)
     for side, payload in ((exchange.message, down), (exchange.reply, up)):
         assert count_bytes(side.content) == parameters.nbytes + payload.nbytes
+
+
+def test_the_epsilons_of_a_noised_score() -> None:
+    """The classical bound, and delta = Phi(1/2s - es) - e^e Phi(-1/2s - es) solved for epsilon."""
+    delta = 1e-5
+    written = [row for row in rows(section(PAGE, "Noise on the predictions")) if len(row) == 3]
+    assert [float(sigma) for sigma, _, _ in written] == [0.1, 0.3, 1, 3, 5]
+    for text, classical, exact in written:
+        sigma = float(text)
+        bound = math.sqrt(2 * math.log(1.25 / delta)) / sigma
+        assert classical == "none" if bound >= 1 else float(classical) == pytest.approx(bound, abs=5e-4)
+
+        def excess(epsilon: float, sigma: float = sigma) -> float:
+            tail = math.exp(epsilon + norm.logcdf(-0.5 / sigma - epsilon * sigma))
+            return float(norm.cdf(0.5 / sigma - epsilon * sigma)) - tail - delta
+
+        assert float(exact) == pytest.approx(brentq(excess, 0, 500), abs=5e-3 if sigma < 1 else 5e-4)

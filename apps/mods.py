@@ -1,0 +1,103 @@
+"""Flower's mods around our ClientApp: what changes the model sees the model, and nothing that travels beside it.
+
+    from flwr.clientapp.mod import LocalDpMod, message_size_mod
+
+    from apps.mods import make_client_app
+
+    app = make_client_app(message_size_mod, LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
+
+docs/privacy.md says which of them make sense for which algorithm.
+"""
+
+from __future__ import annotations
+
+from logging import WARNING
+
+from flwr.app import ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
+from flwr.common.logger import log
+
+from apps import client_app
+from apps.config import RunConfig
+from payloads.handshake import REFUSAL
+from payloads.record import specs_of
+from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find
+
+
+def make_client_app(*mods: Mod) -> ClientApp:
+    """Our ClientApp with mods around its training, the first outermost.
+
+    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod go through `on_model`; a site that is asked to train an
+    algorithm that they break refuses in the handshake. Other mods see whole messages.
+    """
+    app = ClientApp()
+    changed = [mod for mod in mods if changes_model(mod)]
+    app.query(mods=[_refuse] if changed else None)(client_app.query)
+    app.train(mods=[on_model(mod) if mod in changed else mod for mod in mods])(client_app.train)
+    app.evaluate()(client_app.evaluate)
+    return app
+
+
+def changes_model(mod: Mod) -> bool:
+    """Is it one of Flower's mods that change the model in a reply?"""
+    return isinstance(mod, LocalDpMod) or mod in (fixedclipping_mod, adaptiveclipping_mod)
+
+
+def on_model(mod: Mod) -> Mod:
+    """The mod, for messages reduced to their model and scalars: what it expects of a message.
+
+    An exchange whose reply brings no model, such as FedX's scoring round, passes it by: Flower's mods would answer
+    it with an error that never arrives.
+    """
+
+    def around(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        records = message.content
+        if PHASE in (find(records, CONFIG, ConfigRecord) or {}):
+            return call_next(message, context)
+        beside = {name: records.pop(name) for name in (PAYLOAD, LOCAL) if name in records}
+
+        def whole(message: Message, context: Context) -> Message:
+            message.content.update(beside)
+            return call_next(message, context)
+
+        return mod(message, context, whole)
+
+    return around
+
+
+def objection(config: RunConfig) -> str | None:
+    """Why the algorithm cannot take a model that was clipped or noised on its way, or None."""
+    if config.algorithm.strategy.vertical:
+        return "no model travels in a vertical run, so that there is nothing to clip or to noise"
+    if config.run.strategy == "composite":
+        return (
+            "composite's clients work out their corrections from the models that travel: from one that was clipped or "
+            "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
+        )
+    return None
+
+
+def uncovered(config: RunConfig) -> list[str]:
+    """The fields that the algorithm's clients may send beside the model, which a mod leaves as they are."""
+    client = config.algorithm.client
+    kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
+    return sorted({name for kind in kinds for name in specs_of(kind)})
+
+
+def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """A mod of the handshake: says no in words, while the server still listens to words."""
+    config = client_app.run_config(context)
+    reason = objection(config)
+    if reason is not None:
+        refused = f"the ClientApp has a mod that changes the model: {reason}"
+        return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
+    if fields := uncovered(config):
+        log(
+            WARNING,
+            "the ClientApp's mods change the model only: %s may send beside it, as they are, %s",
+            config.run.strategy,
+            ", ".join(fields),
+        )
+    return call_next(message, context)

@@ -1,0 +1,347 @@
+"""Flower's mods around our ClientApp and its differential-privacy wrappers around our strategies, in Flower's own
+`start()`: what each does to an algorithm of each family, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
+from flwr.clientapp.typing import Mod
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.exception import AggregationError
+from flwr.serverapp.strategy import (
+    DifferentialPrivacyClientSideAdaptiveClipping,
+    DifferentialPrivacyClientSideFixedClipping,
+    DifferentialPrivacyServerSideAdaptiveClipping,
+    DifferentialPrivacyServerSideFixedClipping,
+    Result,
+    Strategy,
+)
+from flwr.supercore.privacy_accounting import SamplingMethod
+from scipy import stats
+
+from apps import client_app
+from apps.config import Scalar, parse_run_config
+from apps.evaluators import evaluator_for
+from apps.mods import make_client_app, objection, uncovered
+from apps.registry import ALGORITHMS
+from payloads.wire import METRICS, PAYLOAD, model_arrays, model_record
+from strategies.local_sgd import LocalSGD
+from strategies.roster import StrategyError
+from tests.battery.federation import SMALL, Exchange, Wiretap, model_of, serve
+
+SITES = 3
+CLIP = 0.01  # below every update's norm here
+NOISE = 0.5
+COUNT_NOISE = 0.3  # of the adaptive wrappers, on the number of clipped updates
+# of each family, those that a mod of the model leaves working
+FAMILIES = ["local-sgd", "fedx2", "local-scgdam", "fedsgda-storm", "scaffold", "fedmid"]
+OF_MODEL = [LocalDpMod(CLIP, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclipping_mod]
+Wrap = Callable[[Strategy], Strategy]
+
+
+def server_fixed(noise: float) -> Wrap:
+    return lambda strategy: DifferentialPrivacyServerSideFixedClipping(strategy, noise, CLIP, SITES)
+
+
+def server_adaptive(noise: float) -> Wrap:
+    return lambda strategy: DifferentialPrivacyServerSideAdaptiveClipping(
+        strategy, noise, SITES, CLIP, clipped_count_stddev=COUNT_NOISE if noise else None
+    )
+
+
+def client_fixed(noise: float) -> Wrap:
+    return lambda strategy: DifferentialPrivacyClientSideFixedClipping(strategy, noise, CLIP, SITES)
+
+
+def client_adaptive(noise: float) -> Wrap:
+    return lambda strategy: DifferentialPrivacyClientSideAdaptiveClipping(
+        strategy, noise, SITES, CLIP, clipped_count_stddev=COUNT_NOISE if noise else None
+    )
+
+
+WRAPPERS = {
+    "server-fixed": (server_fixed, ()),
+    "server-adaptive": (server_adaptive, ()),
+    "client-fixed": (client_fixed, (fixedclipping_mod,)),
+    "client-adaptive": (client_adaptive, (adaptiveclipping_mod,)),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: Flower's result, the model it began with, and what was on the wire."""
+
+    result: Result
+    start: np.ndarray
+    tap: Wiretap
+
+    @property
+    def model(self) -> np.ndarray:
+        return model_arrays(self.result.arrays)[0]
+
+    def exchanges(self, server_round: int) -> list[Exchange]:
+        """The round's own exchanges, in order of partition id."""
+        return [each for each in self.tap.exchanges if each.server_round == server_round and not each.phase]
+
+    def updates(self, server_round: int = 1) -> list[np.ndarray]:
+        """What every client added to the model it got, as the server received it."""
+        return [model_of(each.reply)[0] - model_of(each.message)[0] for each in self.exchanges(server_round)]
+
+    def payloads(self) -> list[dict[str, Any]]:
+        """What every client of round 1 sent beside its model."""
+        return [dict(each.reply.content.config_records.get(PAYLOAD, {})) for each in self.exchanges(1)]
+
+
+def run(
+    strategy: str,
+    app: ClientApp = client_app.app,
+    wrap: Wrap = lambda strategy: strategy,
+    rounds: int = 2,
+    tamper: Callable[[Exchange], Message] | None = None,
+) -> Outcome:
+    """A run in a ServerApp of somebody else's, by Flower's `start()`."""
+    flat: dict[str, Scalar] = {**SMALL, "dtype": "float64", "learning-rate": 0.05, "strategy": strategy}
+    outcome: list[tuple[Result, np.ndarray]] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        settings = parse_run_config(context.run_config)
+        evaluator = evaluator_for(settings, SITES)
+        ours = ALGORITHMS[strategy].strategy(settings.training, settings.family)
+        ours.layout = evaluator.layout
+        initial = evaluator.start()
+        result = wrap(ours).start(grid, initial_arrays=model_record(initial), num_rounds=rounds, timeout=60.0)
+        outcome.append((result, np.array(initial[0])))
+
+    tap = Wiretap(app, SITES, flat, tamper=tamper)
+    serve(tap, server, flat)
+    ((result, start),) = outcome
+    return Outcome(result, start, tap)
+
+
+def clipped(update: np.ndarray) -> np.ndarray:
+    return update * min(1.0, CLIP / np.linalg.norm(update))
+
+
+def assert_normal(values: np.ndarray, deviation: float) -> None:
+    assert stats.kstest(values / deviation, "norm").pvalue > 1e-6
+
+
+# Mods.
+
+
+@pytest.mark.parametrize("strategy", [*FAMILIES, "composite", "vfb2-sgd"])
+def test_the_size_mods_report_every_message_and_change_nothing(strategy: str, caplog: pytest.LogCaptureFixture) -> None:
+    plain = run(strategy)
+    with caplog.at_level(logging.INFO, "flwr"):
+        sized = run(strategy, make_client_app(message_size_mod, arrays_size_mod))
+    np.testing.assert_array_equal(sized.model, plain.model)
+    for what, side in (("Incoming", "message"), ("Outgoing", "reply")):
+        told = [int(r.args[0]) for r in caplog.records if r.getMessage().startswith(f"{what} message size")]
+        wire = [getattr(each, side).content for each in sized.tap.exchanges]
+        assert sorted(told) == sorted(sum(record.count_bytes() for record in records.values()) for records in wire)
+    assert any("Total array elements sent" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("strategy", FAMILIES)
+def test_local_dp_clips_and_noises_the_model_and_nothing_else(strategy: str) -> None:
+    plain = run(strategy, rounds=1)
+    only_clipped = run(strategy, make_client_app(LocalDpMod(CLIP, 0.0, 1.0, 1e-5)), rounds=1)
+    noised = run(strategy, make_client_app(LocalDpMod(CLIP, NOISE, 1.0, 1e-5)), rounds=1)
+    assert min(np.linalg.norm(update) for update in plain.updates()) > CLIP
+    for update, got in zip(plain.updates(), only_clipped.updates(), strict=True):
+        np.testing.assert_allclose(got, clipped(update), atol=1e-12)
+    noise = np.concatenate(noised.updates()) - np.concatenate(only_clipped.updates())
+    assert_normal(noise, NOISE * np.sqrt(2 * np.log(1.25 / 1e-5)))
+    assert only_clipped.payloads() == noised.payloads() == plain.payloads()
+    # and the server takes them
+    mean = np.mean([model_of(each.reply)[0] for each in noised.exchanges(1)], axis=0)
+    if strategy != "fedmid":  # whose server takes a prox of it
+        np.testing.assert_allclose(noised.model, mean, atol=1e-12)
+
+
+def test_mods_are_called_in_their_order() -> None:
+    order: list[str] = []
+
+    def named(name: str) -> Mod:
+        def mod(message: Message, context: Context, call_next: Any) -> Message:
+            order.append(name)
+            return call_next(message, context)
+
+        return mod
+
+    run("local-sgd", make_client_app(named("outer"), named("inner")), rounds=1)
+    assert order == ["outer", "inner"] * SITES
+
+
+# Wrappers.
+
+
+@pytest.mark.parametrize("noise", [0.0, NOISE])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("strategy", [name for name in FAMILIES if name != "fedmid"])
+def test_a_wrapper_clips_every_update_and_noises_the_mean(strategy: str, wrapper: str, noise: float) -> None:
+    wrap, mods = WRAPPERS[wrapper]
+    plain, wrapped = run(strategy, rounds=1), run(strategy, make_client_app(*mods), wrap(noise), rounds=1)
+    assert wrapped.payloads() == plain.payloads()
+    updates = [clipped(update) for update in plain.updates()]
+    # a server-side wrapper writes into the replies
+    np.testing.assert_allclose(wrapped.updates(), updates, atol=1e-12)
+    begin = model_of(plain.exchanges(1)[0].message)[0]
+    added = wrapped.model - (begin + np.mean(updates, axis=0))
+    if not noise:
+        np.testing.assert_allclose(added, 0.0, atol=1e-12)
+        return
+    multiplier, norm = noise, CLIP
+    if "adaptive" in wrapper:  # part of the noise is on the count, and the norm is already the next round's
+        multiplier, norm = (noise**-2 - (2 * COUNT_NOISE) ** -2) ** -0.5, CLIP * np.exp(-0.2 * 0.5)
+    assert 0.6 < np.std(added) / (multiplier * norm / SITES) < 1.6
+    assert_normal(added, np.std(added))
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("strategy", FAMILIES)
+def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -> None:
+    wrap, mods = WRAPPERS[wrapper]
+    outcome = run(strategy, make_client_app(*mods), wrap(NOISE), rounds=3)
+    assert sorted(outcome.result.train_metrics_clientapp) == [1, 2, 3]
+    assert np.isfinite(outcome.model).all()
+    for earlier, later in ((1, 2), (2, 3)):
+        sent = [model_of(outcome.exchanges(server_round)[0].message)[0] for server_round in (earlier, later)]
+        assert np.abs(sent[1] - sent[0]).max() > 0
+
+
+def test_the_adaptive_norm_travels_and_moves() -> None:
+    outcome = run("fedx2", make_client_app(adaptiveclipping_mod), client_adaptive(0.0), rounds=3)
+    norms = [np.linalg.norm(outcome.updates(server_round)[0]) for server_round in (1, 2, 3)]
+    # every update is clipped where half should be, and Flower 1.41 then makes the norm smaller, by exp(0.2 * 0.5)
+    np.testing.assert_allclose(norms, CLIP * np.exp(-0.1 * np.arange(3)), rtol=1e-6)
+    assert all(each.reply.content.metric_records[METRICS]["norm_bit"] == 1 for each in outcome.exchanges(1))
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("mod", OF_MODEL, ids=["local-dp", "fixed", "adaptive"])
+@pytest.mark.parametrize(
+    ("strategy", "reason"),
+    [("composite", "composite's clients work out their corrections"), ("vfb2-sgd", "no model travels")],
+)
+def test_a_mod_of_the_model_is_refused_in_the_handshake(strategy: str, reason: str, mod: Mod) -> None:
+    for wrap in (lambda strategy: strategy, client_fixed(NOISE)):
+        with pytest.raises(StrategyError, match=reason):
+            run(strategy, make_client_app(message_size_mod, mod), wrap)
+
+
+@pytest.mark.parametrize("wrapper", ["server-fixed", "server-adaptive"])
+def test_composite_refuses_a_noised_model(wrapper: str) -> None:
+    wrap, _ = WRAPPERS[wrapper]
+    with pytest.raises(StrategyError, match="round 2: the model is not the one that round 1 made"):
+        run("composite", wrap=wrap(NOISE))
+
+
+def test_a_server_side_wrapper_cannot_clip_the_empty_model_of_a_vertical_run() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run("vfb2-sgd", wrap=server_fixed(NOISE))
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod])
+def test_a_clipping_mod_without_its_wrapper_says_so(mod: Mod) -> None:
+    with pytest.raises(StrategyError, match="requires the key 'clipping_norm'"):
+        run("local-sgd", make_client_app(mod))
+
+
+def test_the_accountant_wants_flower_s_fedavg() -> None:
+    accountant = SimpleNamespace(config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION))
+    with pytest.raises(ValueError, match=r"requires a strategy using FedAvg\.aggregate_train"):
+        DifferentialPrivacyServerSideFixedClipping(LocalSGD(), 1.0, CLIP, SITES, accountant=accountant)
+
+
+def test_the_adaptive_wrapper_without_its_mod_says_so() -> None:
+    with pytest.raises(AggregationError, match="norm_bit"):
+        run("local-sgd", wrap=client_adaptive(NOISE))
+
+
+@pytest.mark.parametrize("strategy", ["fedx2", "fedsgda-storm"])
+def test_local_dp_without_make_client_app_fails_where_a_reply_has_no_model(strategy: str) -> None:
+    """Here at once; Flower's own engines drop the mod's reply, which answers no message, and wait for their timeout."""
+    app = ClientApp()
+    app.query()(client_app.query)
+    app.train(mods=[LocalDpMod(CLIP, NOISE, 1.0, 1e-5)])(client_app.train)
+    with pytest.raises(StrategyError, match="does not answer the message it was given"):
+        run(strategy, app)
+
+
+def test_a_mod_of_the_whole_client_app_meets_the_handshake() -> None:
+    app = ClientApp(mods=[LocalDpMod(CLIP, NOISE, 1.0, 1e-5)])
+    app.query()(client_app.query)
+    app.train()(client_app.train)
+    with pytest.raises(StrategyError, match="handshake: .* LocalDpMod expects exactly one ArrayRecord, but found 0"):
+        run("local-sgd", app)
+
+
+def test_a_clipping_mod_without_make_client_app_costs_rounds() -> None:
+    """It wants one ConfigRecord, and from round 2 on SCAFFOLD sends its control variate beside; the wrapper then skips
+    the round and says so at INFO only."""
+    app = ClientApp()
+    app.query()(client_app.query)
+    app.train(mods=[fixedclipping_mod])(client_app.train)
+    outcome = run("scaffold", app, client_fixed(NOISE), rounds=3)
+    assert sorted(outcome.result.train_metrics_clientapp) == [1]
+    reply = outcome.exchanges(2)[0].reply
+    assert "expects exactly one ConfigRecord, but found 2" in reply.error.reason
+
+
+def test_a_wrapper_skips_a_round_in_which_a_client_fails() -> None:
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.server_round == 2 and exchange.partition == 0:
+            return Message(Error(2, "broken"), reply_to=exchange.message)
+        return exchange.reply
+
+    unwrapped = run("fedx2", rounds=3, tamper=tamper)
+    assert sorted(unwrapped.result.train_metrics_clientapp) == [1, 2, 3]
+    outcome = run("fedx2", wrap=server_fixed(NOISE), rounds=3, tamper=tamper)
+    assert sorted(outcome.result.train_metrics_clientapp) == [1, 3]
+    second, third = (model_of(outcome.exchanges(server_round)[0].message)[0] for server_round in (2, 3))
+    np.testing.assert_array_equal(second, third)
+
+
+def test_the_site_names_what_a_mod_leaves_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    run("fedx2", make_client_app(LocalDpMod(CLIP, NOISE, 1.0, 1e-5)), rounds=1)
+    told = [record.getMessage() for record in caplog.records if "mods change the model only" in record.getMessage()]
+    assert len(told) == SITES
+    assert told[0].endswith("momentum, partner_labels, partner_scores, positive_scores, positive_u")
+    caplog.clear()
+    run("local-sgd", make_client_app(LocalDpMod(CLIP, NOISE, 1.0, 1e-5)), rounds=1)
+    assert not [record for record in caplog.records if "mods change the model only" in record.getMessage()]
+
+
+def test_only_composite_and_the_vertical_strategies_are_refused() -> None:
+    refused = {name for name in ALGORITHMS if objection(parse_run_config({"strategy": name}))}
+    assert refused == {"composite", "vfb2-sgd", "vfb2-svrg", "vfb2-saga"}
+    assert uncovered(parse_run_config({"strategy": "fedprox"})) == []
+    assert uncovered(parse_run_config({"strategy": "fedsgda-mb"})) == ["gradient"]
+
+
+def test_a_bad_run_config_is_refused_in_its_own_words() -> None:
+    flat: dict[str, Scalar] = {**SMALL, "strategy": "composite", "composite.ratio": 7.0}
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        strategy = ALGORITHMS["local-sgd"].strategy()
+        strategy.start(grid, initial_arrays=model_record([np.zeros(2)]), num_rounds=1)
+
+    with pytest.raises(StrategyError, match=r"composite.ratio: got 7\.0") as refused:
+        serve(Wiretap(make_client_app(fixedclipping_mod), SITES, flat), server, flat)
+    assert "Exception" not in str(refused.value)
