@@ -35,6 +35,7 @@ _FREE_KEYS = {
     "num-server-rounds",
     "checkpoint-every",
     "max-retries",
+    "retry-wait",
     "round-timeout",
     "handshake-timeout",
     "data-dir",

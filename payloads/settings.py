@@ -59,6 +59,9 @@ class TrainingSettings(Settings):
     max_retries: int = Field(
         3, ge=0, description="times a client without a good reply is asked again, an integer >= 0 (composite)"
     )
+    retry_wait: float = Field(
+        0.0, ge=0, description="seconds to wait before a client is asked again, a number >= 0: a restart takes a minute"
+    )
     server_learning_rate: float = Field(
         1.0, gt=0, description="server's step to the clients' mean, a number > 0 (codasca, scaffold, composite, ...)"
     )

@@ -352,6 +352,7 @@ class PayloadStrategy(Strategy):
             log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
             missing = sorted(reasons)
             reasons.clear()
+            self._wait()
             return missing
         others = [place for place in range(len(self.roster)) if place not in exchange.sent]
         if not others or not training.replace_dropped:
@@ -360,6 +361,11 @@ class PayloadStrategy(Strategy):
         count = min(exchange.wanted - found, len(others))
         chosen = stream(training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
         return sorted(chosen.tolist())
+
+    def _wait(self) -> None:
+        """Let ``retry-wait`` go by, for a site that needs time to come back."""
+        time.sleep(self.training.retry_wait)
+        self.report.exchange_seconds += self.training.retry_wait
 
     def _sort(
         self,

@@ -229,6 +229,7 @@ class VFB2(PayloadStrategy):
             attempt += 1
             named = "; ".join(f"party {place}: {reason}" for place, reason in reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, self.training.max_retries, named)
+            self._wait()
             # one may have lost its memory, and with it its certificate
             self.introduce(server_round, exchange.content.array_records[ARRAYS])
             exchange = self._exchange = again(exchange, self.segment())

@@ -386,3 +386,12 @@ def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], 
         strategy._grid = None
         with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
             strategy.receive(1, replies[:3])
+
+
+def test_a_retry_waits_for_the_site(data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr("strategies.base.time.sleep", lambda seconds: naps.append(seconds))
+    one = play(tmp_path, {**data, "retry-wait": 31.5}, only(2, 1, NEVER_RAN, times=2))
+    assert [seconds for seconds in naps if seconds > 1] == [31.5, 31.5]
+    # the wait is the sites', not the server's
+    assert one.run.lines[2]["server_seconds"] < one.run.lines[2]["seconds"] - 62
