@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -50,7 +51,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
         PayloadError: the record is not a flat model, or its bytes are not an array.
     """
     if tuple(record) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"model: got arrays {list(record)}, expected {list(MODEL_ARRAYS)}")
+        raise PayloadError(f"model: got arrays {reprlib.repr(list(record))}, expected {list(MODEL_ARRAYS)}")
     try:
         arrays = [_decode(value) for value in record.values()]
     except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types

@@ -10,6 +10,7 @@ messages go out), `down` (what goes out), `combine` (what the replies become) an
 from __future__ import annotations
 
 import math
+import reprlib
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,7 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
-from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, mean_model
+from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, mean_model, shortened
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 from strategies.schema import Schema, agreed
 
@@ -123,6 +124,11 @@ class PayloadStrategy(Strategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """The new model and the metrics of the round, from the valid replies in order of partition id."""
         return mean_model(replies), {}
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        """How long the dimensions of a client's payload may be, by letter, all but ``d``: from the run config and what
+        the client told in the handshake. What does not fit is refused before it is looked at."""
+        return {}
 
     def check_payload(self, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
@@ -391,7 +397,7 @@ class PayloadStrategy(Strategy):
                 found[place] = self._read(server_round, place, message, exchange)
                 reasons.pop(place, None)
             except PayloadError as error:
-                reasons[place] = str(error)
+                reasons[place] = shortened(str(error))
         for place in exchange.sent:
             if place not in found:
                 reasons.setdefault(place, NO_ANSWER)
@@ -466,24 +472,29 @@ class PayloadStrategy(Strategy):
         if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
             raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
         if metrics[ROUND] != server_round:
-            raise PayloadError(f"reply of round {metrics[ROUND]}, expected {server_round}")
+            raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
+        allowed = {METRICS} | ({ARRAYS} if not exchange.phase else set()) | ({PAYLOAD} if exchange.up else set())
+        if unknown := records.keys() - allowed:
+            raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
         model: list[FloatArray] = []
         if not exchange.phase:
             model = model_arrays(need(records, ARRAYS, ArrayRecord))
             check_model(model, self._model)
         payload = None
         if exchange.up is not None:
-            payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
+            sizes = {"d": len(self._model[0])}
+            payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, self.limits(place))
             if isinstance(payload, ScoreMoments | ScoreCounts):
                 payload.check_rows(self.roster.held_out_counts[place])
             else:
                 self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
-            raise PayloadError(f"{NUM_EXAMPLES!r} is {examples}, expected a number >= 0")
+            raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
         state_round = metrics.get(STATE_ROUND)
         if state_round is not None and not (isinstance(state_round, int) and 0 <= state_round <= server_round):
-            raise PayloadError(f"{STATE_ROUND!r} is {state_round}, expected a round from 0 to {server_round}")
+            got = reprlib.repr(state_round)
+            raise PayloadError(f"{STATE_ROUND!r} is {got}, expected a round from 0 to {server_round}")
         return Reply(place, model, payload, int(examples), state_round)
 
     def configure_evaluate(

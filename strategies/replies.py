@@ -14,6 +14,14 @@ from payloads.record import FloatArray, IntArray, Payload, array
 
 # why a client that sent nothing gave no good reply
 NO_ANSWER = "no answer"
+# characters of a reason that are kept: a site may have chosen its words
+LONGEST_REASON = 1000
+
+
+def shortened(reason: str) -> str:
+    """A reason on one line and of a length fit for a log."""
+    kept = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
+    return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
 @dataclass(frozen=True)
