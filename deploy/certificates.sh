@@ -4,7 +4,8 @@
 #     deploy/certificates.sh FOLDER HOST [HOST ...]
 #
 # Keep ca.key off the network: whoever has it can pretend to be the SuperLink. Every SuperNode needs ca.crt, the
-# SuperLink needs ca.crt, server.pem and server.key. Run again, it makes a new server certificate from the same authority.
+# SuperLink needs ca.crt, server.pem and server.key. 127.0.0.1 and localhost are named too: the SuperLink's own child
+# processes reach it there. Run again, it makes a new server certificate from the same authority.
 set -euo pipefail
 [ $# -ge 2 ] || { echo "usage: $0 FOLDER HOST [HOST ...], e.g. $0 certificates superlink.example.org 10.0.0.1" >&2; exit 2; }
 folder=$1
@@ -12,7 +13,7 @@ shift
 days=${DAYS:-365}
 
 names=()
-for host in "$@"; do
+for host in "$@" 127.0.0.1 localhost; do
   case $host in
     *[!0-9A-Za-z.:-]* | -*) echo "$0: got host '$host', allowed: names and IP addresses" >&2; exit 2 ;;
     *:* ) names+=("IP:$host") ;;

@@ -185,9 +185,16 @@ def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
         doctor.reachable(address, folder / "other" / "ca.crt")
 
 
-def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path) -> None:
-    with listening(folder / "other") as address, pytest.raises(WrongError, match="IP address mismatch"):
-        doctor.reachable(address, folder / "other" / "ca.crt")
+def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: resolve("127.0.0.1", *rest))
+    with listening(folder / "other") as address, pytest.raises(WrongError, match="Hostname mismatch"):
+        doctor.reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
+
+
+def test_every_certificate_names_the_loopback_where_child_processes_reach_the_superlink(folder: Path) -> None:
+    with listening(folder / "other") as address:
+        assert "with a certificate of" in doctor.reachable(address, folder / "other" / "ca.crt")
 
 
 def test_where_nothing_speaks_tls(folder: Path) -> None:
