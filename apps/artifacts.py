@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 import uuid
 from collections.abc import Mapping
@@ -15,15 +16,17 @@ from numpy.typing import NDArray
 
 from apps.config import ConfigError, RunConfig, flattened
 from apps.evaluation import suffixed
-from apps.files import read_tensors, write_atomic, write_tensors
+from apps.files import flush, make_folder, read_sealed, write_atomic, write_sealed, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
 
 if TYPE_CHECKING:
     from apps.events import Events
 
-CHECKPOINT_VERSION = "1"
+CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 KEPT_CHECKPOINTS = 3
+# of every line of metrics.jsonl, what a resumed run adds up
+_COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
 _FREE_KEYS = {
     "resume",
@@ -41,11 +44,12 @@ _FREE_KEYS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round: the model, the strategy's state and the best metrics so far."""
+    """A run after a round: the model, the strategy's state, what is known of the sites' states, the best metrics."""
 
     server_round: int
     model: list[FloatArray]
     state: dict[str, NDArray[Any]]
+    sites: dict[str, NDArray[Any]]
     best: dict[str, float]
 
 
@@ -87,7 +91,7 @@ class RunDirectory:
             free = base / name if given or not taken else base / f"{name}-{_next_number(taken, name)}"
             directory = cls(free)
             try:
-                free.mkdir(parents=True, exist_ok=True)
+                make_folder(free)
             except OSError as error:
                 raise ConfigError(f"output-dir: cannot create {free} ({error.strerror})") from None
         if not (directory.path / "run-token").exists():
@@ -109,9 +113,25 @@ class RunDirectory:
         self.events.add(numbers, line["round"])
 
     def lines(self) -> list[dict[str, Any]]:
-        """All rounds so far."""
+        """All rounds so far. A last line that was being written when the run ended is none.
+
+        Raises:
+            ConfigError: another line is not that of a round.
+        """
         path = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        found = []
+        for number, text in enumerate(whole, start=1):
+            try:
+                line = json.loads(text)
+            except ValueError:
+                line = None
+            if not (isinstance(line, dict) and type(line.get("round")) is int):
+                raise ConfigError(
+                    f"{path}: line {number} is not that of a round: {text[:40].decode(errors='replace')!r}"
+                )
+            found.append(line)
+        return found
 
     def cut_after(self, server_round: int) -> None:
         """Forget the rounds after a checkpoint that a resumed run makes again."""
@@ -132,7 +152,7 @@ class RunDirectory:
     @property
     def token(self) -> str:
         """What tells this run, resumed or not, from every other."""
-        return (self.path / "run-token").read_text("utf-8")
+        return (self.path / "run-token").read_text("utf-8", errors="replace")
 
     @property
     def client_state(self) -> Path:
@@ -140,23 +160,31 @@ class RunDirectory:
         return self.path / "client-state"
 
     def save_checkpoint(
-        self, server_round: int, model: list[FloatArray], state: Payload | None, best: Mapping[str, float]
+        self,
+        server_round: int,
+        model: list[FloatArray],
+        state: Payload | None,
+        sites: Payload | None,
+        best: Mapping[str, float],
     ) -> None:
         """Write a checkpoint and let go of all but the last few."""
         folder = self.path / "checkpoints"
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
+        # a checkpoint that is on the disk vouches for these
+        flush(self.path / "metrics.jsonl")
         arrays: dict[str, NDArray[Any]] = {
             f"model.{name}": value for name, value in zip(MODEL_ARRAYS, model, strict=False)
         }
-        if state is not None:
-            arrays |= {f"strategy.{name}": value for name, value in state.arrays().items()}
+        for part, record in (("strategy", state), ("sites", sites)):
+            if record is not None:
+                arrays |= {f"{part}.{name}": value for name, value in record.arrays().items()}
         metadata = {
-            "format": "florilegium-checkpoint",
-            "version": CHECKPOINT_VERSION,
+            "run": self.token,
             "round": str(server_round),
             "best": json.dumps(dict(best)),
         }
-        write_tensors(folder / f"round-{server_round:06d}.safetensors", arrays, metadata)
+        path = folder / f"round-{server_round:06d}.safetensors"
+        write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
         for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
@@ -164,34 +192,66 @@ class RunDirectory:
         """The newest checkpoint.
 
         Raises:
-            ConfigError: there is none, or it is truncated, foreign or of another version.
+            ConfigError: there is none, or it is truncated, damaged, of another version or run, or no checkpoint at all.
         """
         found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
         if not found:
             raise ConfigError(f"resume: {self.path / 'checkpoints'} holds no checkpoint (checkpoint-every makes them)")
         try:
-            arrays, metadata = read_tensors(found[-1])
+            return self._read_checkpoint(found[-1])
         except PayloadError as error:
-            raise ConfigError(f"resume: unreadable checkpoint {error}") from None
-        if metadata.get("format") != "florilegium-checkpoint" or metadata.get("version") != CHECKPOINT_VERSION:
-            raise ConfigError(f"resume: {found[-1]} is not a checkpoint of version {CHECKPOINT_VERSION}")
-        model = [arrays[f"model.{name}"] for name in MODEL_ARRAYS if f"model.{name}" in arrays]
-        state = {
-            name.removeprefix("strategy."): value for name, value in arrays.items() if name.startswith("strategy.")
-        }
-        return Checkpoint(int(metadata["round"]), model, state, json.loads(metadata["best"]))
+            raise ConfigError(
+                f"resume: unusable checkpoint {error}; remove it to resume from the one before, if there is one"
+            ) from None
+
+    def _read_checkpoint(self, path: Path) -> Checkpoint:
+        arrays, metadata = read_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION)
+        if metadata.get("run") != self.token:
+            raise PayloadError(f"{path}: of another run: {metadata.get('run')!r}, expected {self.token!r}")
+        if path.stem != f"round-{metadata.get('round', ''):0>6}":
+            raise PayloadError(f"{path}: of round {metadata.get('round')!r}, which its name does not say")
+        parts: dict[str, dict[str, NDArray[Any]]] = {"model": {}, "strategy": {}, "sites": {}}
+        for name, value in arrays.items():
+            part, _, field = name.partition(".")
+            if part not in parts:
+                raise PayloadError(f"{path}: unknown array {name!r}, allowed: {', '.join(f'{p}.*' for p in parts)}")
+            parts[part][field] = value
+        if tuple(sorted(parts["model"], reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
+            raise PayloadError(f"{path}: model of {sorted(parts['model'])}, expected {list(MODEL_ARRAYS)}")
+        try:
+            best = {str(name): float(value) for name, value in json.loads(metadata.get("best", "")).items()}
+        except (ValueError, TypeError, AttributeError):
+            raise PayloadError(f"{path}: 'best' is {metadata.get('best')!r}, expected numbers by name") from None
+        model = [parts["model"][name] for name in MODEL_ARRAYS if name in parts["model"]]
+        return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best)
 
     def _check_resumable(self, config: RunConfig) -> None:
+        """Look at all that a resumed run reads, before anything is written."""
         path = self.path / "config.toml"
         if not path.exists():
             raise ConfigError(f"resume: there is no run in {self.path}")
-        before, now = flattened(tomllib.loads(path.read_text("utf-8"))), flattened(config.resolved())
+        try:
+            before = flattened(tomllib.loads(path.read_text("utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"resume: {path} cannot be read: {error}") from None
+        now = flattened(config.resolved())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]
+            was = f"was started with {before[key]!r}" if key in before else "has no such key in its config.toml"
+            raise ConfigError(f"resume: {key} is {now.get(key)!r}, but the run in {self.path} {was}")
+        if not (self.path / "run-token").exists() or not re.fullmatch("[0-9a-f]{32}", self.token):
             raise ConfigError(
-                f"resume: {key} is {now.get(key)!r}, but the run in {self.path} was started with {before.get(key)!r}"
+                f"resume: {self.path / 'run-token'} is missing or damaged, expected 32 hexadecimal digits"
+            )
+        covered = self.newest_checkpoint().server_round
+        lines = [line for line in self.lines() if line["round"] <= covered]
+        counted = all(type(line.get(key)) is int for line in lines for key in _COUNTED)
+        if not counted or [line["round"] for line in lines] != list(range(covered + 1)):
+            raise ConfigError(
+                f"resume: {self.path / 'metrics.jsonl'} has {len(lines)} lines of rounds up to {covered}, expected one "
+                f"of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}"
             )
 
     # The end.

@@ -27,6 +27,8 @@ from payloads.wire import (
     NUM_EXAMPLES,
     PAYLOAD,
     ROUND,
+    STATE_ROUND,
+    STATE_SINCE,
     content,
     find,
     model_arrays,
@@ -36,6 +38,8 @@ from payloads.wire import (
 )
 
 STATE = "client-state"
+# the record beside it: the round that made it
+MADE = "client-state-made"
 
 app = ClientApp()
 
@@ -130,21 +134,27 @@ def train(message: Message, context: Context) -> Message:
         client.inbox = _decoded(kind, tuple(extras.items()), len(parameters[0]))
     local = dict(find(records, LOCAL, ConfigRecord) or {})
     store = StateStore.of(context, config, local, client.site.partition_id)
+    recalled, made = None, 0
     if client.memory is not None:
-        client.state = recall(client, context, store, server_round)
+        recalled, made = recall(client, context, store, server_round, int(config.get(STATE_SINCE, 0)))  # type: ignore[arg-type]
+        client.state = recalled
     with resources.turn(client.model):
         arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
+    told = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
-        context.state[STATE] = client.state.to_record()
-        if store is not None:
-            store.save(server_round, client.state)
+        told[STATE_ROUND] = made
+        if client.state is not recalled:
+            context.state[STATE] = client.state.to_record()
+            context.state[MADE] = ConfigRecord({ROUND: server_round})
+            if store is not None:
+                store.save(server_round, client.state)
     if isinstance(client, VFB2Client):
         vertical.keep(client, context, config)
     return Message(
         content(
             arrays=model_record(arrays) if arrays else None,
             payload=payload_record(client.outbox),
-            metrics={NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics},  # type: ignore[dict-item]
+            metrics=told,  # type: ignore[arg-type]
         ),
         reply_to=message,
     )
@@ -162,15 +172,18 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 
-def recall(client: PayloadClient[Any], context: Context, store: StateStore | None, server_round: int) -> object:
-    """The client's state: from the context, else from the site's files (a resumed run), else none."""
+def recall(
+    client: PayloadClient[Any], context: Context, store: StateStore | None, server_round: int, since: int
+) -> tuple[Payload | None, int]:
+    """The client's state and the round that made it: from the context, else from the site's files (a resumed run, a
+    restarted SuperNode), else (None, 0). States from before round ``since`` count no more."""
     assert client.memory is not None
-    kept = find(context.state, STATE, ConfigRecord)
-    if kept is not None:
-        return client.memory.from_record(kept)
+    kept, made = find(context.state, STATE, ConfigRecord), find(context.state, MADE, ConfigRecord)
+    if kept is not None and made is not None and since <= int(made[ROUND]) <= server_round:  # type: ignore[arg-type]
+        return client.memory.from_record(kept), int(made[ROUND])  # type: ignore[arg-type]
     if store is not None:
         try:
-            return store.load(client.memory, before=server_round)
+            return store.load(client.memory, since, server_round)
         except PayloadError as error:
-            raise ConfigError(f"{store.folder}: a saved client state is unusable: {error}") from None
-    return None
+            raise ConfigError(f"a saved client state is unusable, remove it to begin afresh: {error}") from None
+    return None, 0

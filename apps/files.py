@@ -1,7 +1,13 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, then renamed."""
+"""Files that are whole or not there: written beside their place, flushed to disk, then renamed.
+
+A *sealed* file holds named arrays in safetensors and says in its metadata of which format and version it is, and what
+everything else in it hashes to: what was cut off or changed since is noticed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,20 +19,39 @@ from safetensors.numpy import save as save_tensors
 
 from payloads.record import PayloadError
 
+FORMAT, VERSION, SEAL = "format", "version", "sha256"
+
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a crash, finds the old one or the new one."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    flush(path.parent)
+
+
+def flush(path: Path) -> None:
+    """Have a file's bytes, or a folder's entries, on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
     finally:
-        os.close(folder)
+        os.close(opened)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, on the disk, where there are none."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        flush(path.parent)
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
@@ -39,10 +64,41 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Named arrays and metadata of a safetensors file; nothing in it is executed.
 
     Raises:
-        PayloadError: the file is missing, truncated or not safetensors.
+        PayloadError: the file is missing, truncated or not safetensors, or holds number types that NumPy has not.
     """
     try:
         with safe_open(path, framework="numpy") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, AttributeError, TypeError, ValueError) as error:
         raise PayloadError(f"{path}: {error}") from None
+
+
+def write_sealed(
+    path: Path, kind: str, version: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+) -> None:
+    """Write a sealed file of a format and version, atomically."""
+    told = {**metadata, FORMAT: kind, VERSION: version}
+    write_tensors(path, arrays, {**told, SEAL: _seal(arrays, told)})
+
+
+def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Named arrays and metadata of a sealed file.
+
+    Raises:
+        PayloadError: it is missing, truncated, of another format or version, or not what was written.
+    """
+    arrays, metadata = read_tensors(path)
+    got = metadata.get(FORMAT, "none"), metadata.get(VERSION, "none")
+    if got != (kind, version):
+        raise PayloadError(f"{path}: format {got[0]!r} of version {got[1]!r}, expected {kind!r} of version {version!r}")
+    if metadata.pop(SEAL, "") != _seal(arrays, metadata):
+        raise PayloadError(f"{path}: its content is not what was written (sha256)")
+    return arrays, metadata
+
+
+def _seal(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, value in sorted(arrays.items()):
+        digest.update(json.dumps([name, value.dtype.str, value.shape]).encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()

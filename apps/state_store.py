@@ -4,7 +4,7 @@ Flower keeps ``Context.state`` in memory for one run. When checkpoints are on, a
 its state directory, one file a round: the node config's ``state-dir``, or in simulation, where server and clients
 share a disk, a folder of the run directory named by the server. Files older than the newest one that the server's
 durable checkpoint covers are removed, so a few are there at a time. A run has a token of its own, kept through a
-resume, so that no run reads the state of another.
+resume, so that no run reads the state of another. Each file says whose state it holds, of which kind and round.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from typing import Any, Self, TypeVar
 
 from flwr.app import Context
 
-from apps.files import read_tensors, write_tensors
-from payloads.record import Payload
+from apps.files import make_folder, read_sealed, write_sealed
+from payloads.record import Payload, PayloadError
 
 STATE_DIR = "state-dir"
 CHECKPOINT_ROUND = "checkpoint-round"
 RUN_TOKEN = "run-token"
+STATE_FORMAT, STATE_VERSION = "florilegium-client-state", "1"
 
 P = TypeVar("P", bound=Payload)
 
@@ -51,23 +52,42 @@ class StateStore:
         folder = Path(base) / str(config[RUN_TOKEN]) / f"client-{partition_id}"
         return cls(folder, int(config[CHECKPOINT_ROUND]))
 
-    def rounds(self) -> dict[int, Path]:
+    def rounds(self) -> list[int]:
         """The rounds with a saved state, oldest first."""
-        found = {int(path.stem.removeprefix("round-")): path for path in self.folder.glob("round-*.safetensors")}
-        return dict(sorted(found.items()))
+        numbers = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
+        return sorted(int(text) for text in numbers if text.isdecimal())
+
+    def file(self, server_round: int) -> Path:
+        """Where a round's state is."""
+        return self.folder / f"round-{server_round:06d}.safetensors"
+
+    def described(self, kind: type[Payload], server_round: int) -> dict[str, str]:
+        """What a file says of itself: whose state it holds, of which kind and round."""
+        owner = f"{self.folder.parent.name}/{self.folder.name}"
+        return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
 
     def save(self, server_round: int, state: Payload) -> None:
         """Write a round's state, and remove what no resume can need any more."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(self.folder / f"round-{server_round:06d}.safetensors", state.durable(), {})
+        make_folder(self.folder)
+        told = self.described(type(state), server_round)
+        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), told)
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
-            (self.folder / f"round-{number:06d}.safetensors").unlink(missing_ok=True)
+            self.file(number).unlink(missing_ok=True)
 
-    def load(self, kind: type[P], before: int) -> P | None:
-        """The newest state made before a round, or None. Later ones belong to a trajectory that was cut off."""
-        earlier = [number for number in self.rounds() if number < before]
-        if not earlier:
-            return None
-        arrays, _ = read_tensors(self.rounds()[earlier[-1]])
-        return kind(**arrays).check()
+    def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
+        """The newest state made from round ``since`` on but before another round, and the round that made it; None and
+        0 where there is none. Later ones belong to a trajectory that was cut off.
+
+        Raises:
+            PayloadError: it is truncated, damaged, or not this client's state of that round.
+        """
+        eligible = [number for number in self.rounds() if since <= number < before]
+        if not eligible:
+            return None, 0
+        path, made = self.file(eligible[-1]), eligible[-1]
+        arrays, told = read_sealed(path, STATE_FORMAT, STATE_VERSION)
+        for name, wanted in self.described(kind, made).items():
+            if told.get(name) != wanted:
+                raise PayloadError(f"{path}: {name} {told.get(name)!r}, expected {wanted!r}")
+        return kind.from_arrays(arrays), made

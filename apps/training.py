@@ -23,6 +23,7 @@ from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
+from strategies.replies import SiteStates
 from strategies.roster import StrategyError
 
 DEPLOYMENT = "deployment"
@@ -120,7 +121,9 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save what a resumed run needs, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
-            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), self.best)
+            self.directory.save_checkpoint(
+                server_round, arrays, self.strategy.snapshot(), self.strategy.site_states(), self.best
+            )
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
@@ -147,12 +150,13 @@ class Training:
             "clients_asked": len(report.asked),
             "clients_answered": len(report.answered),
             "dropped": {str(site): reason for site, reason in report.dropped.items()},
+            "state_lost": report.state_lost,
             "seconds": seconds,
             "server_seconds": seconds - exchange,
             **report.timings,
         }
         # an event takes longer than the line, and a round without metrics has little to draw
-        notable = bool(metrics or report.dropped)
+        notable = bool(metrics or report.dropped or report.state_lost)
         self.directory.append(line, event=notable)
         if notable:
             self.tell(server_round, metrics, seconds)
@@ -183,13 +187,17 @@ class Training:
                 f"num-server-rounds: got {self.config.training.num_server_rounds}, but the run in "
                 f"{self.directory.path} has already made {checkpoint.server_round} rounds"
             )
-        check_model(checkpoint.model, like)
         state_type = self.strategy.state_type
-        if state_type is not None and checkpoint.state:
-            try:
-                self.strategy.restore(state_type(**checkpoint.state).check())
-            except (TypeError, PayloadError) as error:
-                raise ConfigError(f"resume: the checkpoint's strategy state does not fit: {error}") from None
+        try:
+            check_model(checkpoint.model, like)
+            if state_type is None and checkpoint.state:
+                raise PayloadError(f"{self.config.run.strategy} keeps no state, got {', '.join(checkpoint.state)}")
+            if state_type is not None and checkpoint.state:
+                self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
+            if checkpoint.sites:
+                self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
+        except (ValueError, LookupError) as error:
+            raise ConfigError(f"resume: the newest checkpoint does not fit this run: {error}") from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)
         for line in self.directory.lines():

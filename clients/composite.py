@@ -77,7 +77,8 @@ class CompositeClient(ProximalClient):
 
     The correction for a round is made when its model comes down, from what the client kept of the round before. A model
     of the round it has just trained in says that the server discarded that round: it trains again, with the correction
-    it had. So a round whose upload was lost leaves no trace.
+    it had. So a round whose upload was lost leaves no trace. Without a record of the round before, the correction is 0;
+    the server, who is told of which round the record was, then has all clients begin afresh.
     """
 
     memory = CorrectionState
@@ -102,21 +103,15 @@ class CompositeClient(ProximalClient):
     def correction(self, server_round: int) -> FloatArray:
         """(d,) c_i: the mean of all clients' gradients of the round before, told by the last two models, minus its own.
 
-        Raises:
-            ValueError: the client knows nothing of the round before.
+        0 in the first round, and where the client knows nothing of the round before.
         """
         point = self.model.point()
-        if server_round == 1:
-            return np.zeros_like(point)
         kept = 0 if self.state is None else int(self.state.check({"d": len(point)}, finite=False).server_round[0])
-        if kept == server_round:
+        if kept and kept == server_round:
             again: FloatArray = self.state.correction
             return again
-        if kept != server_round - 1:
-            raise ValueError(
-                f"round {server_round}: this site's newest record is of round {kept}, so that it has no correction; "
-                "without that of every site the method does not converge"
-            )
+        if not kept or kept != server_round - 1:
+            return np.zeros_like(point)
         correction: FloatArray = self.state.carried - point / self.sizes.between(kept)
         return correction
 

@@ -9,6 +9,8 @@ Flower's FedAvg, its mods and its differential-privacy wrappers accept beside th
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar
@@ -16,7 +18,6 @@ from typing import Any, Literal, Self, TypeVar
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors import numpy as safetensors_numpy
 
 FloatArray = NDArray[np.floating[Any]]
@@ -31,6 +32,13 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "bytes": (np.dtype("uint8"),),
 }
 _TENSOR = "value"
+# safetensors' names of number types; those that no field has are refused by their own names
+_NAMED = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+# bytes of what may stand before an array's own; ours has less than 100
+_LONGEST_HEADER = 4096
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
@@ -134,6 +142,18 @@ class Payload:
                 raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
         return self
 
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], sizes: dict[str, int] | None = None) -> Self:
+        """The payload of some fields by name, validated.
+
+        Raises:
+            PayloadError: a field is unknown, missing, misshapen or not finite.
+        """
+        declared = specs_of(cls)
+        if unknown := arrays.keys() - declared.keys():
+            raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
+        return cls(**{name: arrays.get(name) for name in declared}).check(sizes)
+
     def to_record(self) -> ConfigRecord:
         """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
         self.check(finite=False)
@@ -144,11 +164,18 @@ class Payload:
         return filled(ConfigRecord(), encoded)
 
     @classmethod
-    def from_record(cls, record: ConfigRecord, sizes: dict[str, int] | None = None) -> Self:
-        """Decode and validate a record; the arrays are read-only.
+    def from_record(
+        cls, record: ConfigRecord, sizes: dict[str, int] | None = None, limits: Mapping[str, int] | None = None
+    ) -> Self:
+        """Decode and validate a record; the arrays are read-only, and their bytes are the record's own.
+
+        Args:
+            sizes: lengths the caller knows, by dimension name.
+            limits: the greatest lengths of all other dimensions, where the record comes from somebody who is not to
+                be trusted with the receiver's memory. Whether a field fits is known before it is looked at.
 
         Raises:
-            PayloadError: a field is unknown, missing, not safetensors, misshapen or not finite.
+            PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
         declared = specs_of(cls)
         if unknown := record.keys() - declared.keys():
@@ -156,7 +183,7 @@ class Payload:
         values: dict[str, NDArray[Any] | None] = {}
         for name, spec in declared.items():
             if name in record:
-                values[name] = _decode(f"{cls.__name__}.{name}", record[name])
+                values[name] = _decode(f"{cls.__name__}.{name}", record[name], _longest(cls, name, sizes, limits))
             elif spec.optional:
                 values[name] = None
             else:
@@ -176,21 +203,52 @@ def filled(record: R, values: Mapping[str, Any]) -> R:
     return record
 
 
-def _decode(field: str, blob: object) -> NDArray[Any]:
+def _longest(
+    kind: type[Payload], field: str, sizes: dict[str, int] | None, limits: Mapping[str, int] | None
+) -> tuple[int, ...] | None:
+    """The greatest length of each of a field's dimensions; None where it has one without a limit."""
+    if limits is None:
+        return None
+    lengths = []
+    for dim in specs_of(kind)[field].dims:
+        length = dim if isinstance(dim, int) else (sizes or {}).get(dim, limits.get(dim))
+        if length is None:
+            raise PayloadError(
+                f"{kind.__name__}.{field}: dimension {dim!r} has no limit, and the sender is not trusted"
+            )
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def _decode(field: str, blob: object, longest: tuple[int, ...] | None) -> NDArray[Any]:
     if not isinstance(blob, bytes):
         raise PayloadError(f"{field}: got {type(blob).__name__}, expected safetensors bytes")
     start = 8 + int.from_bytes(blob[:8], "little")
+    if start > min(len(blob), _LONGEST_HEADER):
+        raise PayloadError(f"{field}: not safetensors bytes (a header of {start} bytes)")
+    size = len(blob) - start
+    if longest is not None and size > 8 * math.prod(longest):
+        raise PayloadError(f"{field}: got {size} bytes, allowed: at most {_shape(longest)} numbers of 8 bytes")
     try:
-        dtype, shape = _layout_of(blob[:start], len(blob))
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        dtype, shape = _layout_of(blob[:start], size)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise PayloadError(f"{field}: not safetensors bytes ({error})") from None
     except _OtherTensorsError as error:
         raise PayloadError(f"{field}: got tensors {error}, expected one named {_TENSOR!r}") from None
-    value: NDArray[Any] = np.frombuffer(blob, dtype, offset=start).reshape(shape)
+    if longest is not None and any(got > most for got, most in zip(shape, longest, strict=False)):
+        raise PayloadError(f"{field}: got shape {shape}, allowed: at most {_shape(longest)}")
+    try:
+        value: NDArray[Any] = np.frombuffer(blob, dtype, offset=start).reshape(shape)
+    except ValueError as error:  # more dimensions than NumPy has
+        raise PayloadError(f"{field}: got shape {shape} ({error})") from None
     return value
 
 
-# What stands before an array's bytes depends on its dtype and shape only: the library writes and reads it once.
+def _shape(lengths: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, lengths)) + ")"
+
+
+# What stands before an array's bytes depends on its dtype and shape only: it is written and read once.
 
 
 class _OtherTensorsError(Exception):
@@ -205,9 +263,18 @@ def _header_for(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _layout_of(header: bytes, total: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    tensors = safetensors_numpy.load(header + bytes(total - len(header)))
+def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Number type and shape of the one array whose ``size`` bytes follow. The library would want the bytes too."""
+    tensors = json.loads(header[8:])
+    if not isinstance(tensors, dict):
+        raise TypeError("its header is no object")
+    tensors.pop("__metadata__", None)
     if set(tensors) != {_TENSOR}:
         raise _OtherTensorsError(sorted(tensors))
-    value = tensors[_TENSOR]
-    return value.dtype, value.shape
+    described = tensors[_TENSOR]
+    dtype, shape = np.dtype(_NAMED[described["dtype"]]), tuple(described["shape"])
+    if not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"shape {shape}")
+    if described["data_offsets"] != [0, size] or math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"{size} bytes for shape {shape} of {dtype.name}")
+    return dtype, shape

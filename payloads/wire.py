@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -24,6 +25,10 @@ ROUND = "server-round"
 # which of a round's exchanges a message belongs to; absent in its own
 PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
+# of a client that keeps a state: the round that made the one it started from, 0 for none
+STATE_ROUND = "state-round"
+# in a message's config: states made before this round count no more
+STATE_SINCE = "state-since"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
@@ -44,7 +49,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
         PayloadError: the record is not a flat model, or its bytes are not an array.
     """
     if tuple(record) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"model: got arrays {list(record)}, expected {list(MODEL_ARRAYS)}")
+        raise PayloadError(f"model: got arrays {reprlib.repr(list(record))}, expected {list(MODEL_ARRAYS)}")
     try:
         arrays = [_decode(value) for value in record.values()]
     except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types

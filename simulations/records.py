@@ -18,7 +18,17 @@ from problems.metrics import binary_metrics
 METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss", "grad_phi_sq", *COMPOSITE_METRICS)
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(
-    ["round", "bytes_up", "bytes_down", "clients_asked", "clients_answered", "dropped", "seconds", "server_seconds"]
+    [
+        "round",
+        "bytes_up",
+        "bytes_down",
+        "clients_asked",
+        "clients_answered",
+        "dropped",
+        "state_lost",
+        "seconds",
+        "server_seconds",
+    ]
 )
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round

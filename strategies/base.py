@@ -10,12 +10,14 @@ messages go out), `down` (what goes out), `combine` (what the replies become) an
 from __future__ import annotations
 
 import math
+import reprlib
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -30,6 +32,8 @@ from payloads.wire import (
     PAYLOAD,
     PHASE,
     ROUND,
+    STATE_ROUND,
+    STATE_SINCE,
     check_model,
     content,
     count_bytes,
@@ -40,8 +44,12 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
-from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, mean_model
+from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, mean_model, shortened
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
+
+
+def _state(made: int) -> str:
+    return f"that of round {made}" if made else "none"
 
 
 class PayloadStrategy(Strategy):
@@ -58,6 +66,8 @@ class PayloadStrategy(Strategy):
     retries_failed: ClassVar[bool] = False
     # clients talk to each other within an exchange: all run at once, and where one failed all are asked again
     concurrent: ClassVar[bool] = False
+    # the clients' states add up to something: where one is lost, all clients begin theirs afresh
+    joint_states: ClassVar[bool] = False
     # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
     vertical: ClassVar[bool] = False
     fewest_clients: ClassVar[int] = 1
@@ -79,6 +89,9 @@ class PayloadStrategy(Strategy):
         self._exchange: Exchange | None = None
         self._grid: Grid | None = None
         self._prepared = False
+        # of each site that keeps a state, the newest round of a good reply; and since when states count
+        self._kept: dict[int, int] = {}
+        self._states_since = 0
         # set by whoever runs the rounds: scalars for every message's config, paths on a shared disk
         self.extra_config: dict[str, int | str] = {}
         self.local: dict[str, str] = {}
@@ -106,6 +119,11 @@ class PayloadStrategy(Strategy):
         """The new model and the metrics of the round, from the valid replies in order of partition id."""
         return mean_model(replies), {}
 
+    def limits(self, place: int) -> Mapping[str, int]:
+        """How long the dimensions of a client's payload may be, by letter, all but ``d``: from the run config and what
+        the client told in the handshake. What does not fit is refused before it is looked at."""
+        return {}
+
     def check_payload(self, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
 
@@ -123,6 +141,25 @@ class PayloadStrategy(Strategy):
 
     def restore(self, state: Payload) -> None:
         """Continue from a `snapshot`."""
+
+    def site_states(self) -> SiteStates | None:
+        """What is known of the clients' states, or None before any keeps one; a part of the checkpoint."""
+        assert self.roster is not None
+        if not self._kept and not self._states_since:
+            return None
+        kept = [self._kept.get(place, 0) for place in range(len(self.roster))]
+        return SiteStates(kept=np.array(kept), since=np.array([self._states_since]))
+
+    def restore_site_states(self, states: SiteStates) -> None:
+        """Continue from `site_states`.
+
+        Raises:
+            PayloadError: they are those of another number of sites.
+        """
+        assert self.roster is not None
+        states.check({"n": len(self.roster)})
+        self._kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
+        self._states_since = int(states.since[0])
 
     # Flower's interface.
 
@@ -216,6 +253,8 @@ class PayloadStrategy(Strategy):
                 carry a payload and no model.
         """
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
+        if self._states_since:
+            scalars[STATE_SINCE] = self._states_since
         records = content(
             arrays=arrays,
             config=ConfigRecord(scalars),
@@ -344,7 +383,7 @@ class PayloadStrategy(Strategy):
                 found[place] = self._read(server_round, place, message, exchange)
                 reasons.pop(place, None)
             except PayloadError as error:
-                reasons[place] = str(error)
+                reasons[place] = shortened(str(error))
         for place in exchange.sent:
             if place not in found:
                 reasons.setdefault(place, NO_ANSWER)
@@ -373,6 +412,42 @@ class PayloadStrategy(Strategy):
                 f"round {server_round}: {len(found)} good replies of {len(exchange.sent)}, min-train-nodes is "
                 f"{self.training.min_train_nodes}; partition {first[0]}: {first[1]}"
             )
+        if not exchange.phase:
+            self._remember(server_round, found)
+
+    def _remember(self, server_round: int, found: Mapping[int, Reply]) -> None:
+        """Note which good replies come from clients that keep a state, and tell of those that have lost it.
+
+        A client's newest state is made in the round of its newest good reply or, where later replies were dropped,
+        after it. An older one, or none, says that what came in between is lost.
+        """
+        assert self.roster is not None
+        told = {place: found[place].state_round for place in sorted(found)}
+        made = {place: number for place, number in told.items() if number is not None}
+        lost = [place for place, number in made.items() if number < self._kept.get(place, 0)]
+        named = [
+            f"partition {self.roster.reports[at].partition_id} has {_state(made[at])}, kept {_state(self._kept[at])}"
+            for at in lost
+        ]
+        self._kept |= dict.fromkeys(made, server_round)
+        if not lost:
+            return
+        self.report.state_lost = [self.roster.reports[place].partition_id for place in lost]
+        log(
+            WARNING,
+            "round %d: client state lost: %s",
+            server_round,
+            "; ".join(named[:8]) + ("; ..." if len(named) > 8 else ""),
+        )
+        if self.joint_states:
+            self._kept, self._states_since = {}, server_round + 1
+            log(
+                WARNING,
+                "round %d: %s adds the clients' states up: all begin afresh in round %d",
+                server_round,
+                type(self).__name__,
+                server_round + 1,
+            )
 
     def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
         if message.has_error():
@@ -382,19 +457,27 @@ class PayloadStrategy(Strategy):
         if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
             raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
         if metrics[ROUND] != server_round:
-            raise PayloadError(f"reply of round {metrics[ROUND]}, expected {server_round}")
+            raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
+        allowed = {METRICS} | ({ARRAYS} if not exchange.phase else set()) | ({PAYLOAD} if exchange.up else set())
+        if unknown := records.keys() - allowed:
+            raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
         model: list[FloatArray] = []
         if not exchange.phase:
             model = model_arrays(need(records, ARRAYS, ArrayRecord))
             check_model(model, self._model)
         payload = None
         if exchange.up is not None:
-            payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), {"d": len(self._model[0])})
+            sizes = {"d": len(self._model[0])}
+            payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, self.limits(place))
             self.check_payload(payload)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
-            raise PayloadError(f"{NUM_EXAMPLES!r} is {examples}, expected a number >= 0")
-        return Reply(place, model, payload, int(examples))
+            raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
+        state_round = metrics.get(STATE_ROUND)
+        if state_round is not None and not (isinstance(state_round, int) and 0 <= state_round <= server_round):
+            got = reprlib.repr(state_round)
+            raise PayloadError(f"{STATE_ROUND!r} is {got}, expected a round from 0 to {server_round}")
+        return Reply(place, model, payload, int(examples), state_round)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

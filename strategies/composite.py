@@ -67,10 +67,16 @@ class ProximalStrategy(LocalSGD):
 
 
 class Composite(ProximalStrategy):
-    """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times."""
+    """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times.
+
+    The corrections c_i sum to zero. One that is lost and 0 again leaves a mean that no later round changes, and the
+    method would minimise f + <mean, x> + g. Once the server notices, all c_i are 0 again from the next round on: a run
+    of Algorithm 1 from the point that has been reached.
+    """
 
     needs_all_clients = "keeps corrections that add up to zero over all clients only"
     retries_failed = True
+    joint_states = True
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -145,15 +146,15 @@ class FedX1(PairwiseStrategy):
         rounds = sorted({block.server_round for block in self.blocks} | {server_round})[-self.fedx.tau :]
         self.blocks = [block for block in [*self.blocks, *fresh] if block.server_round in rounds]
 
-    def check_payload(self, payload: Any) -> None:
+    def limits(self, place: int) -> Mapping[str, int]:
+        """Predictions: those of K batches, no larger than what the site holds, or ``history-size`` of them."""
         fedx, steps = self.fedx, self.training.local_steps
-        limits = {
-            "positive_scores": fedx.history_size or steps * fedx.positive_batch_size,
-            "partner_scores": fedx.history_size or steps * fedx.negative_batch_size,
-        }
-        for name, limit in limits.items():
-            if len(getattr(payload, name)) > limit:
-                raise PayloadError(f"{name}: {len(getattr(payload, name))} values, at most {limit} were asked for")
+        positives = steps * min(fedx.positive_batch_size, int(self.positives[place]))
+        partners = steps * min(fedx.negative_batch_size, int(self.partners[place]))
+        most = fedx.history_size or max(positives, partners)
+        return {"p": min(most, positives), "q": min(most, partners), "k": self.objective.inner_dim}
+
+    def check_payload(self, payload: Any) -> None:
         if payload.positive_u is not None and payload.positive_u.shape[1] != self.objective.inner_dim:
             raise PayloadError(
                 f"positive_u: {payload.positive_u.shape[1]} components, expected {self.objective.inner_dim}"

@@ -10,20 +10,32 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray, Payload
+from payloads.record import FloatArray, IntArray, Payload, array
 
 # why a client that sent nothing gave no good reply
 NO_ANSWER = "no answer"
+# characters of a reason that are kept: a site may have chosen its words
+LONGEST_REASON = 1000
+
+
+def shortened(reason: str) -> str:
+    """A reason on one line and of a length fit for a log."""
+    kept = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
+    return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One valid answer: the client's place in the roster, its model, its payload, its number of examples."""
+    """One valid answer: the client's place in the roster, its model, its payload, its number of examples.
+
+    ``state_round``: the round that made the state the client started from, 0 for none; None where it keeps none.
+    """
 
     place: int
     model: list[FloatArray]
     payload: Any
     num_examples: int
+    state_round: int | None = None
 
 
 @dataclass
@@ -33,12 +45,24 @@ class RoundReport:
     asked: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
+    # whose replies counted although their states were lost
+    state_lost: list[int] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
     # spent in exchanges that the strategy makes itself
     exchange_seconds: float = 0.0
     # what clients measured of their own time, by name
     timings: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteStates(Payload):
+    """What a server knows of the states that its clients keep; a checkpoint holds it."""
+
+    # of each site, the newest round whose good reply said that it keeps one; 0: none
+    kept: IntArray = array("n", kind="int")
+    # states made before this round count no more; 0: all do
+    since: IntArray = array(1, kind="int")
 
 
 @dataclass

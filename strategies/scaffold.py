@@ -27,9 +27,13 @@ class ControlledStrategy(PayloadStrategy):
     w <- w + server-learning-rate * (mean w_i - w) and c <- c + answered / N * mean (new c_i - c_i), so that c is the
     mean of all N clients' c_i. A client whose reply was lost has moved its c_i, which c never learns: from then on c is
     off that mean by (lost changes) / N, and the corrections c - c_i of all clients no longer sum to zero.
+
+    So it would be, too, after a client has lost its c_i: the change it sends is from 0. No later round mends that. Once
+    the server notices, c and all c_i are 0 again from the next round on, which is where any run of SCAFFOLD may start.
     """
 
     up_type = ControlChange
+    joint_states = True
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -43,6 +47,9 @@ class ControlledStrategy(PayloadStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         assert self.roster is not None
         point = step_towards(replies, self._model[0], self.training.server_learning_rate)
+        if self.report.state_lost:
+            self.control = None
+            return [point, *mean_buffers(replies)], {}
         change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies])
         self.control = change if self.control is None else self.control + change
         return [point, *mean_buffers(replies)], {}

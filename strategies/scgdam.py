@@ -3,6 +3,7 @@ NeurIPS 2023, Algorithm 1, line 6): the plain means of x, y, h, u and v, and of 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,10 @@ class LocalSCGDAM(MinimaxStrategy):
             momentum=self.state.momentum,
             inner_buffers=self.state.inner_buffers,
         )
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        point, *buffers = self._model
+        return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
 
     def check_payload(self, payload: Any) -> None:
         assert isinstance(payload, CompositionalUp)

@@ -26,6 +26,7 @@ from payloads.vfb2 import (
     COUNTERS,
     CREDENTIALS,
     INTERSECTION,
+    METRICS,
     PAGE,
     SALT,
     ByteArray,
@@ -45,6 +46,8 @@ from strategies.meeting import addresses_of, check_capacity, check_rows, check_s
 from strategies.replies import NO_ANSWER, Exchange, Reply
 from strategies.roster import Roster, StrategyError
 
+# bytes of a party's certificate, the folder of its socket, and host:port
+MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
 # enough for the first two digits of the largest eigenvalue
 POWER_ITERATIONS = 12
 EIGENVALUE = "largest_eigenvalue"
@@ -223,7 +226,7 @@ class VFB2(PayloadStrategy):
             self._sort(server_round, exchange, replies, found, reasons)
             # a party that others gave up may still have its message, and must not get another
             hung = NO_ANSWER in reasons.values() and set(reasons.values()) != {NO_ANSWER}
-            reasons = culprits(reasons)
+            reasons = culprits(reasons, len(self.roster))
             if not reasons or hung or self._grid is None or attempt == self.training.max_retries:
                 break
             attempt += 1
@@ -235,6 +238,10 @@ class VFB2(PayloadStrategy):
             replies = self._send(self._write(exchange, range(len(self.roster))))
         self._account(server_round, exchange, found, reasons)
         return [found[place] for place in sorted(found)]
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        columns = int(self.credentials[place].columns[0]) if self.credentials else 0
+        return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
 
     def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
         reply = super()._read(server_round, place, message, exchange)
@@ -335,13 +342,15 @@ def again(exchange: Exchange, segment: Segment) -> Exchange:
     return dataclasses.replace(exchange, content=records, sent={})
 
 
-def culprits(reasons: Mapping[int, str]) -> dict[int, str]:
+def culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     """Whom a failed segment's errors blame: the party most of them name, else everybody who failed.
 
     Args:
         reasons: party -> why it gave no good reply. A party that says nothing of others is its own reason.
+        parties: how many there are; who blames another is its own reason too.
     """
     named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
+    named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
     if not named:
         return {}
     own = {place: reason for place, (party, reason) in named.items() if party == place}

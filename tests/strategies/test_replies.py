@@ -157,7 +157,7 @@ def damage(kind: str, one: Round) -> None:
         ("dtype", "model: 'parameters' is float64(31,), expected float32(31,)"),
         ("nan", "model: 1 of 31 values of 'parameters' are not finite"),
         ("two arrays", "model: got 2 arrays, expected 1"),
-        ("model elsewhere", "message without the record 'arrays'"),
+        ("model elsewhere", "unknown record 'weights', allowed: arrays, metrics"),
     ],
 )
 def test_a_bad_reply_is_dropped_with_its_reason(kind: str, reason: str) -> None:
@@ -254,10 +254,10 @@ FEW = {"fedx.history-size": 3}
 @pytest.mark.parametrize(
     ("keys", "changes", "reason"),
     [
-        (BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: 9 values, at most 8 were asked for"),
-        (BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: 11 values, at most 10 were asked for"),
-        (FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: 4 values, at most 3 were asked for"),
-        (FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: 4 values, at most 3 were asked for"),
+        (BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: got shape (9,), allowed: at most (8)"),
+        (BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: got shape (11,), allowed: at most (10)"),
+        (FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: got shape (4,), allowed: at most (3)"),
+        (FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: got shape (4,), allowed: at most (3)"),
         (BATCH, {"positive_scores": np.full(8, np.nan, "f4")}, "positive_scores: 8 of 8 values are not finite"),
         (BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc and for no other loss"),
     ],
@@ -279,7 +279,7 @@ def test_an_impossible_prediction_set_is_dropped(
     [
         ({"momentum": np.zeros(30, "f4")}, "momentum: got shape (30,), expected (31)"),
         ({"positive_u": None}, "positive_u: missing beside a momentum"),
-        ({"positive_u": np.ones((8, 2), "f4")}, "positive_u: 2 components, expected 1"),
+        ({"positive_u": np.ones((8, 2), "f4")}, "positive_u: got shape (8, 2), allowed: at most (8, 1)"),
         ({"positive_u": np.full((8, 1), np.inf, "f4")}, "positive_u: 8 of 8 values are not finite"),
     ],
 )

@@ -348,7 +348,11 @@ def test_blame_survives_the_way() -> None:
     ],
 )
 def test_the_party_that_most_errors_name_is_to_blame(reasons: dict[int, str], expected: dict[int, str]) -> None:
-    assert culprits(reasons) == expected
+    assert culprits(reasons, 4) == expected
+
+
+def test_who_blames_nobody_of_the_parties_is_to_blame() -> None:
+    assert culprits({1: "party 9: it is late"}, 4) == {1: "party 9: it is late"}
 
 
 # What the server keeps.

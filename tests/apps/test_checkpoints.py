@@ -1,0 +1,479 @@
+"""What a resumed run reads back: all of it as it was written, or one error that names the file and what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save, save_file
+
+from apps import artifacts, files, state_store
+from apps.artifacts import Checkpoint, RunDirectory
+from apps.config import ConfigError, parse_run_config
+from apps.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
+from apps.registry import ALGORITHMS
+from apps.state_store import StateStore
+from payloads.composite import CorrectionState
+from payloads.fedx import InnerEstimates
+from payloads.record import PayloadError
+from strategies.replies import SiteStates
+from strategies.scaffold import ControlVariate
+from tests.battery.federation import Run, federate, flat_config
+
+CONFIG: dict[str, Any] = {"strategy": "fedx2", "num-server-rounds": 3, "checkpoint-every": 1}
+NEWEST = "round-000003.safetensors"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose clients keep state. Copy it before you change it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+        return federate(tmp_path_factory.mktemp("whole") / "run", CONFIG)[0].path
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def resumed(run: Path) -> Run:
+    return federate(run, {**CONFIG, "resume": True, "num-server-rounds": 4})[0]
+
+
+def refusal(run: Path) -> str:
+    """Why a run cannot be resumed; that the attempt leaves it as it was."""
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(RuntimeError) as refused:
+        resumed(run)
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert after == before
+    return str(refused.value)
+
+
+def test_a_sound_run_resumes(copy: Path) -> None:
+    assert [line["round"] for line in resumed(copy).lines] == [0, 1, 2, 3, 4]
+
+
+# Checkpoints.
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """A directory with one small checkpoint, which tests write over."""
+    path = tmp_path_factory.mktemp("small") / "run"
+    directory = RunDirectory.open(parse_run_config({"output-dir": str(path.parent), "run-name": path.name}))
+    (path / "metrics.jsonl").touch()
+    state, sites = ControlVariate(control=np.array([0.5, 1.5])), SiteStates(kept=np.array([7]), since=np.array([0]))
+    model = [np.arange(3, dtype=np.float32), np.ones(1, dtype=np.float32)]
+    directory.save_checkpoint(7, model, state, sites, {"auc": 0.75})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def sound(small: RunDirectory) -> bytes:
+    return newest(small).read_bytes()
+
+
+def newest(directory: RunDirectory) -> Path:
+    return directory.path / "checkpoints" / "round-000007.safetensors"
+
+
+def same(left: Checkpoint, right: Checkpoint) -> bool:
+    def arrays(of: Checkpoint) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+        named = {**dict(enumerate(of.model)), **of.state, **of.sites}
+        return [(str(name), value.dtype.str, value.shape, value.tobytes()) for name, value in named.items()]
+
+    return (left.server_round, left.best, sorted(arrays(left))) == (
+        right.server_round,
+        right.best,
+        sorted(arrays(right)),
+    )
+
+
+def test_a_checkpoint_is_read_as_it_was_written(small: RunDirectory, sound: bytes) -> None:
+    newest(small).write_bytes(sound)
+    found = small.newest_checkpoint()
+    assert (found.server_round, found.best) == (7, {"auc": 0.75})
+    assert [value.tolist() for value in found.model] == [[0, 1, 2], [1]]
+    assert {name: value.tolist() for name, value in found.state.items()} == {"control": [0.5, 1.5]}
+    assert {name: value.tolist() for name, value in found.sites.items()} == {"kept": [7], "since": [0]}
+
+
+def test_cut_anywhere_it_is_refused(small: RunDirectory, sound: bytes) -> None:
+    for length in range(len(sound)):
+        newest(small).write_bytes(sound[:length])
+        with pytest.raises(ConfigError, match=r"resume: unusable checkpoint .*round-000007\.safetensors: "):
+            small.newest_checkpoint()
+
+
+@given(data=st.data())
+def test_changed_anywhere_it_is_refused_or_says_the_same(
+    small: RunDirectory, sound: bytes, data: st.DataObject
+) -> None:
+    """What may change is how the header is written, not what it says."""
+    newest(small).write_bytes(sound)
+    expected = small.newest_checkpoint()
+    changed = bytearray(sound)
+    for place in data.draw(st.lists(st.integers(0, len(sound) - 1), min_size=1, max_size=3)):
+        changed[place] = data.draw(st.integers(0, 255))
+    newest(small).write_bytes(changed)
+    reason = ""
+    try:
+        found = small.newest_checkpoint()
+    except ConfigError as error:
+        reason = str(error)
+    assert reason.startswith(f"resume: unusable checkpoint {newest(small)}: ") or (not reason and same(found, expected))
+
+
+def test_one_byte_flipped_anywhere_in_the_arrays_is_refused(small: RunDirectory, sound: bytes) -> None:
+    start = 8 + int.from_bytes(sound[:8], "little")
+    assert len(sound) - start > 40
+    for place in range(start, len(sound)):
+        newest(small).write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with pytest.raises(ConfigError, match=r"its content is not what was written \(sha256\)"):
+            small.newest_checkpoint()
+
+
+def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Any]) -> None:
+    """Write a checkpoint with something in it changed, as one who knows how could."""
+    arrays, metadata = read_sealed(path, artifacts.CHECKPOINT_FORMAT, artifacts.CHECKPOINT_VERSION)
+    change(arrays, metadata)
+    write_sealed(path, artifacts.CHECKPOINT_FORMAT, metadata.get("version", ""), arrays, metadata)
+
+
+# what is changed -> what the refusal says
+FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] = {
+    "version": (lambda a, m: m.update(version="1"), "format 'florilegium-checkpoint' of version '1', expected"),
+    "no run": (lambda a, m: m.pop("run"), "of another run: None"),
+    "another run": (lambda a, m: m.update(run="0" * 32), "of another run: '000"),
+    "no round": (lambda a, m: m.pop("round"), "of round None, which its name does not say"),
+    "another round": (lambda a, m: m.update(round="2"), "of round '2', which its name does not say"),
+    "a round in words": (lambda a, m: m.update(round="three"), "of round 'three', which its name does not say"),
+    "no best": (lambda a, m: m.pop("best"), "'best' is None, expected numbers by name"),
+    "best torn": (lambda a, m: m.update(best='{"auc": 0.'), "'best' is '{\"auc\": 0.', expected numbers by name"),
+    "best a list": (lambda a, m: m.update(best="[1]"), "'best' is '[1]', expected numbers by name"),
+    "best of words": (lambda a, m: m.update(best='{"auc": "high"}'), "expected numbers by name"),
+    "unknown array": (lambda a, m: a.update(extra=np.zeros(2)), "unknown array 'extra', allowed: model.*"),
+    "no model": (lambda a, m: a.pop("model.parameters"), "model of [], expected ['parameters', 'buffers']"),
+    "more model": (lambda a, m: a.update({"model.more": np.zeros(2)}), "model of ['more', 'parameters']"),
+    "buffers": (lambda a, m: a.update({"model.buffers": np.zeros(2)}), "model: got 2 arrays, expected 1"),
+    "short model": (
+        lambda a, m: a.update({"model.parameters": a["model.parameters"][1:]}),
+        "model: 'parameters' is float32(64,), expected float32(65,)",
+    ),
+    "another number type": (
+        lambda a, m: a.update({"model.parameters": a["model.parameters"].astype(float)}),
+        "model: 'parameters' is float64(65,), expected float32(65,)",
+    ),
+    "nan in the model": (
+        lambda a, m: a.update({"model.parameters": a["model.parameters"] * np.nan}),
+        "model: 65 of 65 values of 'parameters' are not finite",
+    ),
+    "short state": (lambda a, m: a.pop("strategy.tracked"), "FedXState.tracked: missing"),
+    "more state": (lambda a, m: a.update({"strategy.more": np.zeros(2)}), "FedXState: unknown field 'more', allowed"),
+    "nan in the state": (
+        lambda a, m: a.update({"strategy.momentum": a["strategy.momentum"] * np.nan}),
+        "FedXState.momentum: 65 of 65 values are not finite",
+    ),
+    "misshapen state": (
+        lambda a, m: a.update({"strategy.momentum": a["strategy.momentum"][1:]}),
+        "FedXState.momentum: got shape (64,), expected (65)",
+    ),
+    "other sites": (
+        lambda a, m: a.update({"sites.kept": np.zeros(4, int)}),
+        "SiteStates.kept: got shape (4,), expected (3)",
+    ),
+    "no since": (lambda a, m: a.pop("sites.since"), "SiteStates.since: missing"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_checkpoint_that_does_not_fit_is_refused(what: str, copy: Path) -> None:
+    change, told = FORGED[what]
+    sealed_again(copy / "checkpoints" / NEWEST, change)
+    with pytest.raises(RuntimeError) as refused:
+        resumed(copy)
+    assert str(refused.value).startswith("resume: ")
+    assert told in str(refused.value)
+
+
+def test_the_refusal_says_how_to_go_on(copy: Path) -> None:
+    path = copy / "checkpoints" / NEWEST
+    path.write_bytes(path.read_bytes()[:-1])
+    assert refusal(copy).endswith("; remove it to resume from the one before, if there is one")
+    path.unlink()
+    assert [line["round"] for line in resumed(copy).lines] == [0, 1, 2, 3, 4]
+
+
+def test_a_renamed_checkpoint_is_refused(copy: Path) -> None:
+    (copy / "checkpoints" / NEWEST).rename(copy / "checkpoints" / "round-000009.safetensors")
+    assert "round-000009.safetensors: of round '3', which its name does not say" in refusal(copy)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"not a checkpoint", "header too large"),
+        (b"\x80\x04K\x01.", "header too small"),
+        (b"PK\x03\x04" + bytes(60), "invalid header"),
+        (save({"x": np.zeros(2)}), "format 'none' of version 'none', expected 'florilegium-checkpoint' of version '2'"),
+        (save({"x": np.zeros(2)}, {"format": "pt"}), "format 'pt' of version 'none', expected"),
+        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "99"}), "of version '99', expected"),
+        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "not what was written"),
+    ],
+)
+def test_a_foreign_file_is_refused(content: bytes, told: str, copy: Path) -> None:
+    (copy / "checkpoints" / "round-000009.safetensors").write_bytes(content)
+    reason = refusal(copy)
+    assert reason.startswith(f"resume: unusable checkpoint {copy / 'checkpoints' / 'round-000009.safetensors'}: ")
+    assert told in reason
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "F8_E5M2", "F4"])
+def test_number_types_that_numpy_has_not_are_a_payload_error(dtype: str, tmp_path: Path) -> None:
+    header = json.dumps({"x": {"dtype": dtype, "shape": [2], "data_offsets": [0, {"BF16": 4, "F4": 1}.get(dtype, 2)]}})
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes({"BF16": 4, "F4": 1}.get(dtype, 2)))
+    with pytest.raises(PayloadError, match=r"x\.safetensors: "):
+        read_tensors(path)
+
+
+# The other files of a run.
+
+
+@pytest.mark.parametrize("torn", [b'{"round": 4, "au', b"{", b'{"round": 4}', b"\xff\xfe", b""])
+def test_a_torn_last_line_is_cut_off(torn: bytes, copy: Path) -> None:
+    """The server was killed as it wrote a line; the round is made again."""
+    with (copy / "metrics.jsonl").open("ab") as file:
+        file.write(torn)
+    run = resumed(copy)
+    assert [line["round"] for line in run.lines] == [0, 1, 2, 3, 4]
+    assert run.result["bytes_up"] == sum(line["bytes_up"] for line in run.lines)
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+@pytest.mark.parametrize("text", ["", "{", "[]", "1", "{}", '{"round": "1"}', '{"round": 1.0}', "\x00"])
+def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
+    lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines()
+    lines[number] = text
+    (copy / "metrics.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    assert f"metrics.jsonl: line {number + 1} is not that of a round: {text!r}" in refusal(copy)
+
+
+@pytest.mark.parametrize("kept", [[], [0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
+def test_the_lines_that_a_checkpoint_stands_for_are_all_there(kept: list[int], copy: Path) -> None:
+    lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
+    (copy / "metrics.jsonl").write_text("".join(lines[number] for number in kept), "utf-8")
+    assert f"metrics.jsonl has {len(kept)} lines of rounds up to 3, expected one of each round from 0" in refusal(copy)
+
+
+def test_a_line_without_its_bytes_is_refused(copy: Path) -> None:
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text("utf-8").splitlines()]
+    del lines[1]["bytes_up"]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert "with bytes_up and bytes_down" in refusal(copy)
+
+
+@pytest.mark.parametrize("token", [None, b"", b"abc", b"\xff" * 32, b"../" * 10 + b"ab"])
+def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) -> None:
+    (copy / "run-token").unlink()
+    if token is not None:
+        (copy / "run-token").write_bytes(token)
+    assert refusal(copy) == f"resume: {copy / 'run-token'} is missing or damaged, expected 32 hexadecimal digits"
+
+
+def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
+    """But for its last line's end."""
+    config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
+    whole = (copy / "config.toml").read_bytes()
+    assert whole.endswith(b"false\n")
+    for length in range(len(whole) - 1):
+        (copy / "config.toml").write_bytes(whole[:length])
+        with pytest.raises(ConfigError, match=r"^resume: .*(config\.toml|was started with)"):
+            RunDirectory.open(config)
+
+
+def test_a_config_that_is_no_text_is_refused(copy: Path) -> None:
+    (copy / "config.toml").write_bytes(b"\xff\xfe\x00")
+    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'} cannot be read: ")
+
+
+def test_a_directory_without_a_config_is_no_run(copy: Path) -> None:
+    (copy / "config.toml").unlink()
+    assert refusal(copy) == f"resume: there is no run in {copy}"
+
+
+# What clients keep on their disks.
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore(tmp_path / "token" / "client-1", 0)
+
+
+ESTIMATES = InnerEstimates(u=np.array([[0.5], [0.25]]), observed=np.array([True, False]))
+
+
+def test_a_state_is_read_as_it_was_written(store: StateStore) -> None:
+    for number in (2, 5):
+        store.save(number, replace(ESTIMATES, u=ESTIMATES.u * number))
+    for since, before, made in ((0, 9, 5), (0, 5, 2), (5, 9, 5), (3, 5, 0), (0, 2, 0)):
+        state, found = store.load(InnerEstimates, since, before)
+        assert found == made
+        if made:
+            assert state is not None
+            np.testing.assert_array_equal(state.u, ESTIMATES.u * made)
+        else:
+            assert state is None
+
+
+def test_a_state_cut_anywhere_is_refused(store: StateStore) -> None:
+    store.save(2, ESTIMATES)
+    sound = store.file(2).read_bytes()
+    for length in range(len(sound)):
+        store.file(2).write_bytes(sound[:length])
+        with pytest.raises(PayloadError, match=r"client-1/round-000002\.safetensors: "):
+            store.load(InnerEstimates, 0, 3)
+
+
+def test_a_state_with_a_byte_flipped_is_refused_or_the_same(store: StateStore) -> None:
+    store.save(2, ESTIMATES)
+    sound = store.file(2).read_bytes()
+    refused = 0
+    for place in range(len(sound)):
+        store.file(2).write_bytes(sound[:place] + bytes([sound[place] ^ 4]) + sound[place + 1 :])
+        try:
+            state, _ = store.load(InnerEstimates, 0, 3)
+        except PayloadError:
+            refused += 1
+        else:
+            assert state is not None
+            np.testing.assert_array_equal(state.u, ESTIMATES.u)
+    assert refused > 0.8 * len(sound)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda s: s.file(2).rename(s.file(3)), "round '2', expected '3'"),
+        (
+            lambda s: StateStore(s.folder.with_name("client-2"), 0).save(2, ESTIMATES),
+            "owner 'token/client-2', expected",
+        ),
+        (
+            lambda s: StateStore(s.folder.parents[1] / "other" / "client-1", 0).save(2, ESTIMATES),
+            "owner 'other/client-1'",
+        ),
+        (lambda s: s.save(2, ControlVariate(control=np.zeros(3))), "kind 'ControlVariate', expected 'InnerEstimates'"),
+        (
+            lambda s: s.save(2, CorrectionState(server_round=np.array([2]), corrections=np.zeros((2, 3)))),
+            "kind 'CorrectionState', expected 'InnerEstimates'",
+        ),
+        (
+            lambda s: save_file({"u": ESTIMATES.u, "observed": ESTIMATES.observed}, s.file(2)),
+            "format 'none' of version",
+        ),
+        (lambda s: s.file(2).write_bytes(b"\x80\x04K\x01."), "header too small"),
+    ],
+)
+def test_a_foreign_state_is_refused(spoil: Callable[[StateStore], Any], told: str, store: StateStore) -> None:
+    store.save(2, ESTIMATES)
+    spoil(store)
+    for other in store.folder.parents[1].glob("*/*/round-000002.safetensors"):
+        if other.parent != store.folder:
+            other.replace(store.file(2))
+    with pytest.raises(PayloadError) as refused:
+        store.load(InnerEstimates, 0, 4)
+    assert told in str(refused.value)
+
+
+def test_names_that_are_not_of_a_round_are_not_read(store: StateStore) -> None:
+    store.save(2, ESTIMATES)
+    for name in ("round-.safetensors", "round-x.safetensors", "round--1.safetensors", "round-2.safetensors.bak"):
+        (store.folder / name).write_bytes(b"?")
+    assert store.rounds() == [2]
+    assert store.load(InnerEstimates, 0, 9)[1] == 2
+
+
+def test_a_damaged_client_state_is_named_and_its_site_dropped(copy: Path) -> None:
+    states = list(copy.glob("client-state/*/client-1/*"))
+    assert states
+    for state in states:
+        state.write_bytes(state.read_bytes()[:20])
+    (line,) = resumed(copy).lines[4:]
+    assert line["dropped"]["1"].startswith("a saved client state is unusable, remove it to begin afresh: /")
+    assert "client-1/round-000003.safetensors" in line["dropped"]["1"]
+    assert line["clients_answered"] == 2
+    assert line["state_lost"] == []
+
+
+def test_every_memory_has_a_name_of_its_own() -> None:
+    """Else a state of one algorithm could pass for another's of the same fields."""
+    kinds = {row.client.memory for row in ALGORITHMS.values()} - {None}
+    assert len({kind.__name__ for kind in kinds if kind is not None}) == len(kinds) >= 4
+
+
+# Writing.
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, rename = files.os.fsync, Path.replace
+
+    def noted(descriptor: int) -> None:
+        steps.append("fsync folder" if Path(f"/proc/self/fd/{descriptor}").resolve().is_dir() else "fsync file")
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Path) -> Path:
+        steps.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(files.os, "fsync", noted)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomic(tmp_path / "file", b"new")
+    assert steps == ["fsync file", "rename", "fsync folder"]
+    steps.clear()
+    make_folder(tmp_path / "a" / "b")
+    assert steps == ["fsync folder", "fsync folder"]
+    make_folder(tmp_path / "a" / "b")
+    assert len(steps) == 2
+
+
+def test_the_lines_are_on_the_disk_before_the_checkpoint(small: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    flush, write = artifacts.flush, artifacts.write_sealed
+    monkeypatch.setattr(artifacts, "flush", lambda path: (steps.append(path.name), flush(path)))
+    monkeypatch.setattr(artifacts, "write_sealed", lambda path, *rest: (steps.append(path.name), write(path, *rest)))
+    small.save_checkpoint(7, [np.zeros(1, np.float32)], None, None, {})
+    assert steps == ["metrics.jsonl", "round-000007.safetensors"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomic(tmp_path / "file", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomic(tmp_path / "file", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_formats_have_versions() -> None:
+    assert (artifacts.CHECKPOINT_FORMAT, artifacts.CHECKPOINT_VERSION) == ("florilegium-checkpoint", "2")
+    assert (state_store.STATE_FORMAT, state_store.STATE_VERSION) == ("florilegium-client-state", "1")

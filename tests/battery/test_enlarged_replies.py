@@ -1,0 +1,302 @@
+"""How long a reply's arrays may be follows from the run config and the handshake: what is longer is refused by its
+field's name, before it is decoded; what nobody asked for is refused too, and no site can fill the log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from safetensors.numpy import load, save
+
+from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
+from payloads.fedx import FedXPredictions
+from payloads.record import ArraySpec, Payload, PayloadError, specs_of
+from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
+from simulations.engine import task_identity
+from strategies.replies import LONGEST_REASON
+from strategies.vfb2 import VFB2SGD
+from tests.battery.federation import OF_ROWS, Exchange, Run, federate, sites_of
+from tests.strategies.test_replies import Round
+
+TIMES = 100
+LOSER = 1
+MORE: dict[str, Any] = {"num-server-rounds": 2, "coda.stage-rounds": 1, "max-retries": 0, "min-train-nodes": 1}
+DTYPES = {"float": "float32", "int": "int64", "bool": "bool", "bytes": "uint8"}
+
+
+def kinds_of(strategy: str) -> dict[str, type[Payload]]:
+    """What a strategy's clients send, by exchange."""
+    kind = ALGORITHMS[strategy].strategy
+    if strategy == "fast-fedda":  # which could ask, but does not
+        return {}
+    return {**kind.phases, **({} if kind.up_type is None else {"": kind.up_type})}
+
+
+FIELDS = [
+    (strategy, phase, field)
+    for strategy in OF_ROWS
+    for phase, kind in kinds_of(strategy).items()
+    for field in specs_of(kind)
+]
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    with task_identity():
+        yield
+
+
+def enlarged(blob: object, spec: ArraySpec) -> bytes:
+    """A hundred times what was sent, or a hundred values where nothing was."""
+    if not isinstance(blob, bytes):
+        return save({"value": np.ones([TIMES] * len(spec.dims), DTYPES[spec.kind])})
+    value = load(blob)["value"]
+    return save({"value": np.resize(value, (TIMES * max(len(value), 1), *value.shape[1:]))})
+
+
+def reasons(path: Path, config: dict[str, Any], tamper: Callable[[Exchange], Message], clients: int = 3) -> str:
+    """All that a run says of replies that it could not use."""
+    try:
+        run, _ = federate(path, {**MORE, **config}, clients, tamper)
+    except RunFailedError as failed:
+        return str(failed)
+    return "\n".join(reason for line in run.lines for reason in line["dropped"].values())
+
+
+@pytest.mark.parametrize(("strategy", "phase", "field"), FIELDS)
+def test_an_enlarged_field_is_refused_by_name(strategy: str, phase: str, field: str, tmp_path: Path) -> None:
+    kind = kinds_of(strategy)[phase]
+    hit: list[str] = []
+
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.partition == LOSER and exchange.phase == phase:
+            record = exchange.reply.content.config_records[PAYLOAD]
+            record[field] = enlarged(record.get(field), specs_of(kind)[field])
+            hit.append(field)
+        return exchange.reply
+
+    said = reasons(tmp_path / "run", {"strategy": strategy}, tamper)
+    assert hit
+    assert f"{kind.__name__}.{field}: got " in said
+
+
+@pytest.mark.parametrize("strategy", OF_ROWS)
+def test_an_enlarged_model_is_refused(strategy: str, tmp_path: Path) -> None:
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.partition == LOSER and not exchange.phase:
+            (model,) = model_arrays(exchange.reply.content.array_records[ARRAYS])
+            exchange.reply.content[ARRAYS] = model_record([np.tile(model, TIMES)])
+        return exchange.reply
+
+    assert "model: 'parameters' is float32(" in reasons(tmp_path / "run", {"strategy": strategy}, tamper)
+
+
+@pytest.mark.parametrize("strategy", list(ALGORITHMS))
+def test_every_dimension_of_a_reply_has_a_limit(strategy: str) -> None:
+    row = ALGORITHMS[strategy]
+    limits = VFB2SGD().limits(0) if row.strategy.vertical else Round(strategy).strategy.limits(0)
+    for kind in kinds_of(strategy).values():
+        letters = {dim for spec in specs_of(kind).values() for dim in spec.dims if isinstance(dim, str)}
+        assert letters <= {"d"} | set(limits)
+
+
+# name -> (keys, labels of the sites, p and q of each)
+LIMITS: dict[str, tuple[dict[str, Any], list[list[int]], list[tuple[int, int]]]] = {
+    "batches": ({}, [[0, 1] * 20] * 2, [(20, 12), (20, 12)]),
+    "small sites": ({}, [[0] * 38 + [1] * 2, [0] + [1] * 39], [(8, 12), (20, 4)]),
+    "one class": ({}, [[0] * 40, [1] * 40], [(0, 12), (20, 0)]),
+    "history": ({"fedx.history-size": 6}, [[0, 1] * 20, [0] * 39 + [1]], [(6, 6), (4, 6)]),
+    "all partners": ({"loss": "auprc"}, [[0] * 40, [1] * 40], [(0, 12), (20, 12)]),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_site_sends_what_it_has_and_may_send_no_more(name: str, tmp_path: Path) -> None:
+    """The limits of FedX's prediction sets are those that an honest site reaches."""
+    keys, labels, expected = LIMITS[name]
+    config = {
+        "strategy": "fedx2",
+        "local-steps": 4,
+        "fedx.positive-batch-size": 5,
+        "fedx.negative-batch-size": 3,
+        **sites_of(labels, tmp_path / "data.npz"),
+        **keys,
+    }
+    sent: dict[int, set[tuple[int, int]]] = {}
+
+    def heard(exchange: Exchange) -> Message:
+        payload = FedXPredictions.from_record(exchange.reply.content.config_records[PAYLOAD])
+        lengths = len(payload.positive_scores), len(payload.partner_scores)
+        sent.setdefault(exchange.partition, set()).add(lengths)
+        return exchange.reply
+
+    run, _ = federate(tmp_path / "run", {**config, "num-server-rounds": 2}, clients=2, tamper=heard)
+    assert [line["dropped"] for line in run.lines] == [{}] * 3
+    assert sent == {place: {lengths} for place, lengths in enumerate(expected)}
+
+    for at, field in enumerate(("positive_scores", "partner_scores")):
+
+        def one_more(exchange: Exchange, field: str = field) -> Message:
+            if exchange.partition == LOSER:
+                record = exchange.reply.content.config_records[PAYLOAD]
+                blob = record[field]
+                assert isinstance(blob, bytes)
+                record[field] = save({"value": np.append(load(blob)["value"], np.float32(0))})
+            return exchange.reply
+
+        most = expected[LOSER][at]
+        got = f"shape ({most + 1},), allowed: at most ({most})" if most else "4 bytes, allowed: at most (0) numbers"
+        told = reasons(tmp_path / field, config, one_more, clients=2)
+        assert f"scoring phase: FedXPredictions.{field}: got {got}" in told
+
+
+def test_a_blob_too_large_is_refused_before_it_is_copied() -> None:
+    large = save({"value": np.zeros(2**23)})  # 64 MiB
+    header = (2**26).to_bytes(8, "little") + bytes(2**26)  # and as much that calls itself a header
+    for blob, told in ((large, "got 67108864 bytes, allowed: at most (8)"), (header, "a header of 67108872 bytes")):
+        record = ConfigRecord({"positive_scores": blob})
+        tracemalloc.start()
+        try:
+            with pytest.raises(PayloadError, match=r"FedXPredictions\.positive_scores: ") as refused:
+                FedXPredictions.from_record(record, {"d": 4}, {"p": 8, "q": 8, "k": 1})
+            assert tracemalloc.get_traced_memory()[1] < 2**20
+        finally:
+            tracemalloc.stop()
+        assert told in str(refused.value)
+
+
+def test_what_fits_is_not_copied_either() -> None:
+    record = ConfigRecord({name: save({"value": np.zeros(2**20)}) for name in ("positive_scores", "partner_scores")})
+    tracemalloc.start()
+    try:
+        FedXPredictions.from_record(record, {"d": 4}, {"p": 2**20, "q": 2**20, "k": 1})
+        # the mask of finite values, a byte each, is all
+        assert tracemalloc.get_traced_memory()[1] < 2**21
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_dimension_that_nobody_limits_is_refused() -> None:
+    record = ConfigRecord({name: save({"value": np.zeros(2)}) for name in ("positive_scores", "partner_scores")})
+    with pytest.raises(PayloadError, match=r"partner_scores: dimension 'q' has no limit"):
+        FedXPredictions.from_record(record, {"d": 4}, {"p": 8})
+
+
+# What nobody asked for.
+
+
+def with_record(name: str, record: Any) -> Callable[[Exchange], Message]:
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.partition == LOSER and not exchange.phase:
+            exchange.reply.content[name] = record
+        return exchange.reply
+
+    return tamper
+
+
+UNKNOWN: dict[str, Any] = {
+    "a second model": ("arrays-2", ArrayRecord({"parameters": Array(np.zeros(4))})),
+    "bytes": ("more", ConfigRecord({"blob": bytes(10**6)})),
+    "numbers": ("numbers", MetricRecord({"many": [1.0] * 1000})),
+    "config": ("config", ConfigRecord({ROUND: 1})),
+    "local": ("local", ConfigRecord({"state-dir": "/"})),
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_an_unknown_record_is_refused(what: str, strategy: str, tmp_path: Path) -> None:
+    if ALGORITHMS[strategy].strategy.vertical and what != "bytes":
+        pytest.skip("one kind is enough where a run takes seconds")
+    name, record = UNKNOWN[what]
+    told = reasons(tmp_path / "run", {"strategy": strategy}, with_record(name, record))
+    assert f"unknown record {name!r}, allowed: arrays, metrics" in told
+
+
+def test_a_payload_of_an_algorithm_that_has_none_is_refused(tmp_path: Path) -> None:
+    told = reasons(tmp_path / "run", {"strategy": "local-sgd"}, with_record(PAYLOAD, ConfigRecord({"x": b""})))
+    assert "unknown record 'payload', allowed: arrays, metrics" in told
+
+
+def test_more_numbers_are_not_looked_at(tmp_path: Path) -> None:
+    """A mod may add some, as Flower's adaptive clipping does."""
+
+    def tamper(exchange: Exchange) -> Message:
+        exchange.reply.content.metric_records[METRICS]["norm-bit"] = 1.0
+        return exchange.reply
+
+    run, _ = federate(tmp_path / "run", {"strategy": "local-sgd"}, tamper=tamper)
+    assert [line["clients_answered"] for line in run.lines[1:]] == [3, 3, 3]
+
+
+# The words of a site.
+
+LONG = "x" * 10**6
+
+
+def error(exchange: Exchange) -> Message:
+    return Message(Error(2, f"first\nERROR: all is lost\r\x1b[31m {LONG}"), reply_to=exchange.message)
+
+
+def long_name(exchange: Exchange) -> Message:
+    exchange.reply.content[LONG] = ConfigRecord()
+    return exchange.reply
+
+
+def long_field(exchange: Exchange) -> Message:
+    exchange.reply.content.config_records[PAYLOAD][LONG] = b""
+    return exchange.reply
+
+
+def long_array_name(exchange: Exchange) -> Message:
+    exchange.reply.content[ARRAYS] = ArrayRecord({LONG: Array(np.zeros(1))})
+    return exchange.reply
+
+
+def long_list(name: str) -> Callable[[Exchange], Message]:
+    def tamper(exchange: Exchange) -> Message:
+        exchange.reply.content.metric_records[METRICS][name] = [1.5] * 10**6
+        return exchange.reply
+
+    return tamper
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        error,
+        long_name,
+        long_field,
+        long_array_name,
+        long_list(ROUND),
+        long_list(NUM_EXAMPLES),
+        long_list("state-round"),
+    ],
+)
+def test_a_long_reason_is_cut(
+    spoil: Callable[[Exchange], Message], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def tamper(exchange: Exchange) -> Message:
+        return spoil(exchange) if exchange.partition == LOSER and not exchange.phase else exchange.reply
+
+    run, _ = federate(tmp_path / "run", {"strategy": "scaffold", "num-server-rounds": 1}, tamper=tamper)
+    reason = run.lines[1]["dropped"]["1"]
+    assert len(reason) < LONGEST_REASON + 40
+    assert reason.isprintable()
+    assert (tmp_path / "run" / "metrics.jsonl").stat().st_size < 10_000
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [len(text) < LONGEST_REASON + 100 for text in logged] == [True]
+
+
+def test_a_failed_run_s_reason_is_cut(tmp_path: Path) -> None:
+    with contextlib.suppress(RunFailedError):
+        federate(tmp_path / "run", {"strategy": "composite", "max-retries": 1}, tamper=error)
+    assert (tmp_path / "run" / "failure.json").stat().st_size < 2 * LONGEST_REASON
+    assert not Run(tmp_path / "run").path.joinpath("result.json").exists()
