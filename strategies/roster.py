@@ -35,7 +35,9 @@ class StrategyError(RuntimeError):
 
 def reason_of(error: Error) -> str:
     """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
-    wrapped = re.search(r"Message: (.*?)'?>?$", error.reason or "", re.DOTALL)
+    # a deployed site says its exception's class, simulation one of Flower's own classes with the words at its end
+    wrapping = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
+    wrapped = re.fullmatch(wrapping, error.reason or "", re.DOTALL)
     return wrapped[1] if wrapped else error.reason or f"error code {error.code}"
 
 

@@ -24,26 +24,12 @@ from payloads.record import PayloadError
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, SCALING, model_record, payload_record
 from problems.metrics import binary_metrics
 from strategies.held_out import bins_of
-from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate
+from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
 
 SITES = 3
 CSV: dict[str, Scalar] = {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
 # of all that is in the files, in an order of their own; "name" is left out
 COLUMNS = "weight,sex[f|m],age"
-
-
-def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
-    rng = np.random.default_rng(seed)
-    ill = rng.permutation(np.arange(rows) % 3 == 0)
-    return pd.DataFrame(
-        {
-            "name": [f"patient {seed}-{number}" for number in range(rows)],
-            "age": rng.normal(50 + 8 * ill, 15),
-            "sex": rng.choice(["f", "m"], rows),
-            "weight": rng.normal(70 + 9 * ill + shift, 9),
-            "ill": np.where(ill, "yes", "no"),
-        }
-    )
 
 
 def files(folder: Path, tables: Sequence[pd.DataFrame]) -> list[dict[str, Scalar]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import ServerApp
@@ -187,6 +188,21 @@ def save_npz(path: Path, features: Any, labels: Any) -> dict[str, Scalar]:
     test = rng.normal(size=(40, *features.shape[1:])) + test_labels.reshape(-1, *[1] * (features.ndim - 1))
     np.savez(path, X=features, y=np.asarray(labels), X_test=test.astype(np.float32), y_test=test_labels)
     return {"dataset": "npz", "data-dir": str(path), "partition": "consecutive"}
+
+
+def patients(rows: int, seed: int, shift: float = 0.0) -> pd.DataFrame:
+    """A site's table: names, of which nothing may be learnt, two numbers, a text and a label."""
+    rng = np.random.default_rng(seed)
+    ill = rng.permutation(np.arange(rows) % 3 == 0)
+    return pd.DataFrame(
+        {
+            "name": [f"patient {seed}-{number}" for number in range(rows)],
+            "age": rng.normal(50 + 8 * ill, 15),
+            "sex": rng.choice(["f", "m"], rows),
+            "weight": rng.normal(70 + 9 * ill + shift, 9),
+            "ill": np.where(ill, "yes", "no"),
+        }
+    )
 
 
 def sites_of(labels_of_sites: list[list[int]], path: Path) -> dict[str, Scalar]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,13 +18,28 @@ import tomli_w
 
 from apps.config import Scalar
 from simulations.flower import UNFINISHED, nested
-from tests.battery.engines import end_processes, free_ports
-from tests.battery.federation import Run, flat_config
+from tests.battery.engines import end_processes, free_ports, processes_of
+from tests.battery.federation import Run, flat_config, patients
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_TO_START = 240.0
 SECONDS_TO_RUN = 900.0
+# between two starts of a SuperNode that is refused
+SECONDS_TO_RESTART = 5.0
 CONNECTION = "loopback"
+# what runs on the sites' own tables have in common
+OWN: dict[str, Scalar] = {
+    "dataset": "csv",
+    "partition": "own",
+    "label-column": "ill",
+    "positive-label": "yes",
+    "feature-columns": "weight,sex[f|m],age",
+}
+# tells the processes of the SuperLink and of each site apart
+MARK = "DEPLOYED_AS"
+# what a SuperNode's log says once the SuperLink has taken it
+ACCEPTED = "SuperNode ID:"
+SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
 
 
 @dataclass
@@ -32,10 +48,12 @@ class Deployment:
 
     Attributes:
         folder: certificates, keys, logs, the SuperLink's database; FLWR_HOME, which marks the processes as ours.
+        settings: environment variables for all of them.
     """
 
     folder: Path
     sites: int
+    settings: dict[str, str] = field(default_factory=dict)
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -49,6 +67,7 @@ class Deployment:
             "FLWR_HOME": str(self.folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            **self.settings,
         }
 
     def command(self, name: str) -> str:
@@ -80,29 +99,96 @@ class Deployment:
             "--database=state.db",
         )
 
-    def start_node(self, site: int, **config: Scalar) -> None:
-        settings = {"partition-id": site, "num-partitions": self.sites, **config}
+    def start_node(
+        self, site: int, *, key: str = "", environment: Mapping[str, str] | None = None, **config: Scalar
+    ) -> None:
+        """Start a site's SuperNode, which keeps its state on its own disk.
+
+        Args:
+            key: another key than its own; names the process and its log too.
+            environment: further variables for it and its ClientApps.
+            config: other entries of its node config, ``_`` for ``-``.
+        """
+        name = key or f"site-{site}"
+        (self.folder / f"state-{site}").mkdir(exist_ok=True)
+        settings = {
+            "partition-id": site,
+            "num-partitions": self.sites,
+            "state-dir": str(self.folder / f"state-{site}"),
+            "data-path": str(self.own_file(site)),
+            **{key.replace("_", "-"): value for key, value in config.items()},
+        }
         self.start(
-            f"site-{site}",
+            name,
             "flower-supernode",
             "--root-certificates=tls/ca.crt",
             f"--superlink=127.0.0.1:{self.port}",
-            f"--auth-supernode-private-key=keys/site-{site}",
+            f"--auth-supernode-private-key=keys/{name}",
             "--host=127.0.0.1",
             f"--port={free_ports(1)[0]}",
             f"--node-config={' '.join(f'{key}={json.dumps(value)}' for key, value in settings.items())}",
+            environment=environment,
         )
 
-    def start(self, name: str, *command: str) -> None:
+    def own_file(self, site: int) -> Path:
+        """A site's own table, written once: runs with ``partition=own`` read it."""
+        path = self.folder / f"rows-{site}.csv"
+        if not path.exists():
+            patients(50 + 10 * site, site).to_csv(path, index=False)
+        return path
+
+    def start(self, name: str, *command: str, environment: Mapping[str, str] | None = None) -> None:
         with (self.folder / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 [self.command(command[0]), *command[1:]],
                 cwd=self.folder,
-                env=self.environment,
+                env={**self.environment, MARK: name, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+    def processes_of(self, name: str, command: str = "") -> list[int]:
+        """The processes of the SuperLink or of a site, its children included, or those that run one command."""
+        mark, found = f"{MARK}={name}\0".encode(), []
+        for process in processes_of(self.folder):
+            with contextlib.suppress(OSError):
+                own = mark in Path(f"/proc/{process}/environ").read_bytes() + b"\0"
+                if own and command.encode() in Path(f"/proc/{process}/cmdline").read_bytes():
+                    found.append(process)
+        return found
+
+    def kill(self, name: str, command: str = "") -> None:
+        """SIGKILL all of these processes, as a power cut or the kernel does."""
+        while running := self.processes_of(name, command):
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.1)
+        self.processes[name].poll()
+
+    def stop(self, name: str) -> None:
+        """End the SuperLink or a site as its operator does, and wait until its children have ended too."""
+        self.processes[name].terminate()
+        self.processes[name].wait(SECONDS_TO_START)
+        until(lambda: not self.processes_of(name), f"{name} ends")
+
+    def restart_node(self, site: int, **options: Any) -> None:
+        """Start a site's SuperNode until the SuperLink takes it: not before the heartbeat of a killed one lapses."""
+        name = f"site-{site}"
+        before, deadline = self.log(name).count(ACCEPTED), time.monotonic() + SECONDS_TO_START
+        while time.monotonic() < deadline:
+            self.start_node(site, **options)
+            while self.processes[name].poll() is None:
+                if self.log(name).count(ACCEPTED) > before:
+                    return
+                time.sleep(0.2)
+            self.kill(name)
+            time.sleep(SECONDS_TO_RESTART)
+        raise TimeoutError(f"{name} is not taken back: {self.log(name)[-1000:]}")
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
 
     def register(self) -> None:
         """Tell the SuperLink the sites' public keys, as soon as it answers."""
@@ -135,6 +221,9 @@ class Deployment:
     def run(self, path: Path, config: Mapping[str, Scalar]) -> Run:
         """Submit a run, wait for its end, and read its directory back."""
         run_id = self.submit(path, config)
+        # cheaper to look at than the status; a resumed run has removed what the part before it left, or will
+        outcomes = [path / "result.json", path / "failure.json"]
+        until(lambda: any(outcome.exists() for outcome in outcomes), "there is an outcome", SECONDS_TO_RUN)
         until(lambda: self.status(run_id) not in UNFINISHED, "the run ends", SECONDS_TO_RUN)
         assert self.status(run_id) == "finished:completed", self.logs()
         return Run(path)
@@ -166,9 +255,9 @@ def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, sites: int = 3) -> Iterator[Deployment]:
-    """A running federation, all of whose processes end with it."""
-    deployment = Deployment(folder, sites)
+def deployed(folder: Path, sites: int = 3, **settings: str) -> Iterator[Deployment]:
+    """A running federation, all of whose processes end with it; environment variables for them."""
+    deployment = Deployment(folder, sites, settings)
     try:
         deployment.prepare()
         deployment.start_superlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.battery.federation import federate
-from tests.deployment.federation import Deployment, deployed
+from tests.deployment.federation import OWN, Deployment, deployed
 
 pytestmark = pytest.mark.deployment
 
@@ -27,3 +27,14 @@ def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment:
     assert run.untimed == expected.untimed
     assert run.model_bytes == expected.model_bytes
     assert run.lines[-1]["clients_answered"] == 3
+
+
+def test_sites_with_files_of_their_own_compute_what_one_process_does(deployment: Deployment, tmp_path: Path) -> None:
+    """Columns agreed on and scaled over all sites; the sites evaluate."""
+    config = {**OWN, "strategy": "fedx2", "num-server-rounds": 2}
+    nodes = [{"data-path": str(deployment.own_file(site))} for site in range(3)]
+    expected, _ = federate(tmp_path / "here" / "run", config, nodes=nodes)
+    run = deployment.run(tmp_path / "deployed" / "run", config)
+    assert run.untimed == expected.untimed
+    assert run.model_bytes == expected.model_bytes
+    assert not any(line["dropped"] for line in run.lines)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import content, count_bytes
 from simulations.engine import InProcessGrid, task_identity
-from strategies.roster import Roster, StrategyError, call_the_roll
+from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 
 
 @pytest.fixture(autouse=True)
@@ -184,3 +184,22 @@ def test_seed_and_round_each_change_the_sample() -> None:
     roster = roster_of(50)
     samples = [roster.sample(0.2, 1, seed, server_round) for seed in (0, 1) for server_round in (1, 2)]
     assert len({tuple(sample) for sample in samples}) == 4
+
+
+CLIENT_APP_EXCEPTION = "\nException ClientAppException occurred. Message: its disk is full"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Error(2, "<class 'OSError'>:<'its disk is full'>"), "its disk is full"),
+        (Error(2, f"<class 'flwr.ClientAppException'>:<'{CLIENT_APP_EXCEPTION}'>"), "its disk is full"),
+        (Error(2, f"<class 'ray.RayTaskError'>:<'ray::run()\nX: {CLIENT_APP_EXCEPTION}'>"), "its disk is full"),
+        (Error(2, "<class 'ValueError'>:<'Message: 'a' > b'>"), "Message: 'a' > b"),
+        (Error(2, "<class 'AssertionError'>:<''>"), "<class 'AssertionError'>:<''>"),
+        (Error(8, "ClientApp stopped responding."), "ClientApp stopped responding."),
+        (Error(5), "error code 5"),
+    ],
+)
+def test_an_exception_is_told_in_its_own_words(error: Error, words: str) -> None:
+    assert reason_of(error) == words

@@ -1,0 +1,184 @@
+"""A long run of a real deployment whose sites are killed again and again: no round is lost, no memory is.
+
+    PYTHONPATH=. python benchmarks/soak.py [--rounds 200] [--seed 0] [--smoke] [--no-check]
+
+A SuperLink and three SuperNodes on loopback, with TLS and a key for each site, train fedx2 (whose clients keep state).
+Every 8 to 16 rounds a random site gets SIGKILL at a random moment of the round, with its ClientApp, and is started
+again until the SuperLink takes it back. A round waits 60 s for its replies.
+
+It fails where the run does not complete, where metrics.jsonl does not hold every round once and in order, where a
+checkpoint is ahead of the lines or more than one round behind them, or where the last is not of the last round.
+And (--no-check: only printed) where the resident memory of the ServerApp's process, read after each round from round
+20 on (--smoke: from the middle on), moves by more than 5% of the first reading.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from harness import check, table
+
+from apps.config import Scalar
+from simulations.flower import UNFINISHED
+from tests.battery.federation import Run
+from tests.deployment.federation import SERVER_APP, Deployment, deployed, until
+
+SITES = 3
+SETTLED = 20
+LIMIT = 0.05
+# rounds between two kills, and seconds from the beginning of a round to a kill
+GAP, MOMENT = (8, 17), (0.0, 6.0)
+CONFIG: dict[str, Scalar] = {
+    "strategy": "fedx2",
+    "dataset": "breast-cancer",
+    "checkpoint-every": 1,
+    "round-timeout": 60.0,
+}
+
+
+@dataclass
+class Soak:
+    """One run under kills.
+
+    Attributes:
+        memory: resident MiB of the ServerApp's process, by the round after which it was read.
+        kills, restarts: so far.
+    """
+
+    deployment: Deployment
+    run: Path
+    rounds: int
+    rng: np.random.Generator
+    memory: dict[int, float] = field(default_factory=dict)
+    kills: int = 0
+    restarts: int = 0
+    away: dict[int, threading.Thread] = field(default_factory=dict)
+
+    def last(self) -> None:
+        """From the first message to the last: look at every round, and kill now and then."""
+        run_id = self.deployment.submit(self.run, {**CONFIG, "num-server-rounds": self.rounds})
+        try:
+            self.attend()
+        finally:
+            for thread in self.away.values():
+                thread.join()
+        until(lambda: self.deployment.status(run_id) not in UNFINISHED, "the run ends")
+        assert self.deployment.status(run_id) == "finished:completed", self.deployment.logs()
+
+    def attend(self) -> None:
+        seen, strike = -1, self.gap()
+        while not (self.run / "result.json").exists():
+            time.sleep(0.2)
+            if (self.run / "failure.json").exists():
+                raise SystemExit((self.run / "failure.json").read_text("utf-8"))
+            self.away = {site: thread for site, thread in self.away.items() if thread.is_alive()}
+            newest = self.look()
+            if newest == seen:
+                continue
+            seen = newest
+            if strike <= newest < self.rounds and len(self.away) < SITES - 1:
+                time.sleep(self.rng.uniform(*MOMENT))
+                self.strike()
+                strike = newest + self.gap()
+
+    def gap(self) -> int:
+        return int(self.rng.integers(*GAP)) if self.rounds > SETTLED else 2
+
+    def look(self) -> int:
+        """The newest round in metrics.jsonl: the checkpoint must be its own, or under way. Reads the memory."""
+        before = self.checkpoints()
+        newest = self.written()
+        after = self.checkpoints()
+        assert max(before, default=0) <= max(newest, 0), f"checkpoint {before} beside round {newest}"
+        assert max(after, default=0) >= newest - 1, f"checkpoint {after} beside round {newest}"
+        if newest >= 0 and newest not in self.memory:
+            for process in self.deployment.processes_of("superlink", SERVER_APP):
+                self.memory[newest] = resident(process)
+        return newest
+
+    def written(self) -> int:
+        path = self.run / "metrics.jsonl"
+        return path.read_bytes().count(b"\n") - 1 if path.exists() else -1
+
+    def checkpoints(self) -> list[int]:
+        found = (self.run / "checkpoints").glob("round-*.safetensors")
+        return sorted(int(path.stem.removeprefix("round-")) for path in found)
+
+    def strike(self) -> None:
+        """Kill a site that is there; it comes back while the rounds go on."""
+        site = int(self.rng.choice([site for site in range(SITES) if site not in self.away]))
+        self.deployment.kill(f"site-{site}")
+        self.kills += 1
+        print(f"after round {self.written()}: site {site} killed; {self.memory_now():.1f} MiB", file=sys.stderr)
+        self.away[site] = threading.Thread(target=self.bring_back, args=(site,))
+        self.away[site].start()
+
+    def memory_now(self) -> float:
+        return self.memory[max(self.memory)]
+
+    def bring_back(self, site: int) -> None:
+        self.deployment.restart_node(site)
+        self.restarts += 1
+
+    def check_rounds(self) -> int:
+        """Every round is there, once and in order, and the last checkpoints are of the last; those with a drop."""
+        lines = Run(self.run).lines
+        assert [line["round"] for line in lines] == list(range(self.rounds + 1))
+        assert self.checkpoints() == list(range(self.rounds + 1))[-3:]
+        assert all(line["clients_answered"] + len(line["dropped"]) == SITES for line in lines[1:])
+        return sum(bool(line["dropped"]) for line in lines)
+
+
+def resident(process: int) -> float:
+    """The resident memory of a process in MiB."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help="of which site is killed when")
+    parser.add_argument("--smoke", action="store_true", help="a minute or two: 6 rounds, a kill or two")
+    parser.add_argument("--no-check", action="store_true", help="print the memory, whatever the limit says")
+    options = parser.parse_args()
+    rounds = 6 if options.smoke else options.rounds
+    settled = min(SETTLED, rounds // 2)
+    begun = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deployed(Path(folder), SITES, FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.05") as deployment,
+    ):
+        soak = Soak(deployment, Path(folder) / "out" / "run", rounds, np.random.default_rng(options.seed))
+        soak.last()
+        dropped = soak.check_rounds()
+    after = [soak.memory[at] for at in sorted(soak.memory) if at >= settled]
+    first = after[0]
+    print(f"{SITES} sites, fedx2, a killed site every {GAP[0]} to {GAP[1] - 1} rounds, seed {options.seed}; MiB")
+    table(
+        ["", "kills", "restarts", "rounds with a drop", "seconds", f"after {settled}", "max", "last"],
+        [
+            [
+                f"{rounds} rounds",
+                *(str(count) for count in (soak.kills, soak.restarts, dropped)),
+                f"{time.monotonic() - begun:.0f}",
+                *(f"{value:.1f}" for value in (first, max(after), after[-1])),
+            ]
+        ],
+    )
+    moved = max(max(after) - first, first - min(after)) / first
+    failures = (
+        [] if moved <= LIMIT else [f"memory moves by {moved:.1%} after round {settled}, the limit is {LIMIT:.0%}"]
+    )
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()

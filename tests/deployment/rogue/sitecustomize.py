@@ -1,0 +1,43 @@
+"""Makes a site rogue: Python imports this module in every process of a SuperNode that has its folder on PYTHONPATH.
+
+The variable ROGUE holds JSON, round -> what the site's ClientApp does in that round: "nan", its model is not finite;
+"shape", it is too short; "stale", the reply says that it is of the round before; "raises", it fails; a number, it
+answers so many seconds later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+if any("flwr-clientapp" in argument for argument in sys.orig_argv):
+    import numpy as np
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+    answer = ClientApp.__call__
+    orders = json.loads(os.environ["ROGUE"])
+
+    def spoilt(app: ClientApp, message: Message, context: Context) -> Message:
+        reply = answer(app, message, context)
+        # of the ClientApp's own project, which is on the path by now
+        from payloads.wire import ARRAYS, CONFIG, METRICS, ROUND, model_arrays, model_record
+
+        order = None
+        if message.metadata.message_type == "train":
+            order = orders.get(str(message.content.config_records[CONFIG][ROUND]))
+        if order == "raises":
+            raise OSError("its disk is full")
+        if isinstance(order, int | float):
+            time.sleep(order)
+        if order == "stale":
+            reply.content.metric_records[METRICS][ROUND] -= 1
+        if order in ("nan", "shape"):
+            model = model_arrays(reply.content.array_records[ARRAYS])
+            bad = [np.full_like(array, np.nan) if order == "nan" else array[:-1] for array in model]
+            reply.content[ARRAYS] = model_record(bad)
+        return reply
+
+    ClientApp.__call__ = spoilt
