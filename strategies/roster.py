@@ -22,11 +22,10 @@ from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
+from strategies.replies import shortened
 
 # Bytes; the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
-# Letters of a site's own words that are repeated.
-LONGEST_REASON = 1000
 
 
 class StrategyError(RuntimeError):
@@ -136,10 +135,10 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
 
 def _read_report(reply: Message) -> SiteReport:
     if reply.has_error():
-        raise StrategyError(f"handshake: a site failed: {reason_of(reply.error)}")
+        raise StrategyError(f"handshake: a site failed: {shortened(reason_of(reply.error))}")
     refusal = dict(find(reply.content, CONFIG, ConfigRecord) or {}).get(REFUSAL)
     if refusal is not None:
-        raise StrategyError(str(refusal)[:LONGEST_REASON])
+        raise StrategyError(shortened(str(refusal)))
     size = count_bytes(reply.content)
     if size > LARGEST_REPORT:
         raise StrategyError(f"handshake: a site's report has {size:,} bytes, allowed: {LARGEST_REPORT:,}")
