@@ -217,7 +217,8 @@ class Post:
         return [self.reply(name, self.replies[name][1]) for name in due]
 
     def reply(self, name: str, broken: bool) -> Any:
-        error = SimpleNamespace(reason="Message: party 2: gone", code=2)
+        words = "\nException ClientAppException occurred. Message: party 2: gone"
+        error = SimpleNamespace(reason=f"<class 'flwr.ClientAppException'>:<'{words}'>", code=2)
         told = SimpleNamespace(reply_to_message_id=name)
         return SimpleNamespace(metadata=told, has_error=lambda: broken, error=error)
 
