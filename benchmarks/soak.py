@@ -89,7 +89,7 @@ class Soak:
                 strike = newest + self.gap()
 
     def gap(self) -> int:
-        return int(self.rng.integers(*GAP)) if self.rounds > SETTLED else 2
+        return int(self.rng.integers(*GAP)) if self.rounds > SETTLED else 3
 
     def look(self) -> int:
         """The newest round in metrics.jsonl: the checkpoint must be its own, or under way. Reads the memory."""
@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="of which site is killed when")
-    parser.add_argument("--smoke", action="store_true", help="a minute or two: 6 rounds, a kill or two")
+    parser.add_argument("--smoke", action="store_true", help="two minutes: 6 rounds, one kill")
     parser.add_argument("--no-check", action="store_true", help="print the memory, whatever the limit says")
     options = parser.parse_args()
     rounds = 6 if options.smoke else options.rounds

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,6 +68,20 @@ def middle_of_round(deployment: Deployment, path: Path, server_round: int, site:
     until(lambda: lines(path) >= server_round, f"round {server_round} begins")
     until(lambda: deployment.processes_of(f"site-{site}", CLIENT_APP), f"site {site} works")
     assert lines(path) == server_round
+
+
+def absence(lines: list[dict[str, Any]]) -> int:
+    """Site 2, and nobody else, was away from round 2 on; returns the round in which it was back."""
+    without = [line for line in lines if line["dropped"]]
+    back = 2 + len(without)
+    assert [line["round"] for line in without] == list(range(2, back))
+    for line in without:
+        assert list(line["dropped"]) == ["2"]
+        assert any(reason in line["dropped"]["2"] for reason in GONE), line
+        assert line["clients_answered"] == SITES - 1
+    assert without
+    assert lines[back]["clients_answered"] == SITES
+    return back
 
 
 def ended(deployment: Deployment, run_id: str) -> str:
@@ -140,7 +155,7 @@ def test_rogue_and_slow_replies_are_dropped_and_named(deployment: Deployment, tm
 def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: Deployment, tmp_path: Path) -> None:
     """It is named in the round in which it is back, and goes on from a fresh state."""
     path = tmp_path / "run"
-    run_id = deployment.submit(path, {**STATEFUL, "num-server-rounds": 4, "round-timeout": 60.0})
+    run_id = deployment.submit(path, {**STATEFUL, "num-server-rounds": 5, "round-timeout": 60.0})
     middle_of_round(deployment, path, 2, site=2)
     deployment.stop("site-2")
     deployment.restart_node(2, state_dir="")
@@ -148,9 +163,8 @@ def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: D
     deployment.stop("site-2")
     deployment.restart_node(2)
     run = Run(path)
-    assert [list(line["dropped"]) for line in run.lines] == [[], [], ["2"], [], []]
-    assert any(reason in run.lines[2]["dropped"]["2"] for reason in GONE)
-    assert [line["state_lost"] for line in run.lines] == [[], [], [], [2], []]
+    back = absence(run.lines)
+    assert [(line["round"], line["state_lost"]) for line in run.lines if line["state_lost"]] == [(back, [2])]
     assert np.isfinite(run.numbers()).all()
 
 
@@ -165,17 +179,12 @@ def test_training_goes_on_without_a_killed_site_and_ends_when_too_few_are_left(
     deployment.restart_node(2)
     back = lines(path)
     until(lambda: any(line["clients_answered"] == SITES for line in Run(path).lines[back:]), "the site takes part")
-    without = [line for line in Run(path).lines if line["dropped"]]
-    assert [line["round"] for line in without] == list(range(2, 2 + len(without)))
-    for line in without:
-        assert list(line["dropped"]) == ["2"]
-        assert any(reason in line["dropped"]["2"] for reason in GONE), line
-        assert line["clients_answered"] == SITES - 1
+    absence(Run(path).lines)
     assert np.isfinite(Run(path).numbers()).all()
     # it has found its state on its disk
     assert not any(line["state_lost"] for line in Run(path).lines)
 
-    middle_of_round(deployment, path, lines(path), site=1)
+    middle_of_round(deployment, path, lines(path) + 1, site=1)
     deployment.kill("site-0")
     deployment.kill("site-1")
     until(lambda: (path / "failure.json").exists(), "the run ends")
