@@ -88,6 +88,7 @@ def as_html(
         seeds=counted(expansion.seeds, "seed"),
         runs=f"{len(records)} of {counted(len(expansion.runs), 'run')} finished",
         minutes=f"{profile.minutes:g}",
+        datasets=", ".join(dict.fromkeys(line.dataset for line in expansion.lines)),
         claims=[(claim.sentence, _claim_table(claim)) for claim in judged],
         claims_legend=CLAIMS_LEGEND,
         tables=[_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
@@ -122,6 +123,8 @@ def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
         "difference": [_difference(row) for row in found],
         "in the paper": [Cell(row.paper_source) for row in found],
     }
+    if len({row.dataset for row in found}) == 1:
+        del columns["data set"]  # the page's head says it
     optional = ("setting", "paper", "difference", "in the paper")
     kept = {
         name: cells
