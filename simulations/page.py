@@ -132,7 +132,7 @@ def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
         if name not in optional or any(cell.text not in ("", "-") for cell in cells)
     }
     label = LABELS.get(metric, "")
-    caption = metric if not label or "$" in label or label == metric else f"{metric}: {label}"
+    caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
     return Table(caption, list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)])
 
 
