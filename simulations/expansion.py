@@ -10,7 +10,7 @@ from pathlib import Path
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.data.spec import NEEDS_FILES
-from simulations.experiment import Experiment, PaperValue, Profile, Run
+from simulations.experiment import Claim, Experiment, PaperValue, Profile, Run
 from simulations.output import shown
 from simulations.records import check_metric
 
@@ -68,6 +68,9 @@ class Expansion:
     data_dir: str
     lines: list[Line]
     paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
+    claims: list[
+        list[tuple[int, int]]
+    ]  # of each claim: places in lines of what is better and of what it is better than
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -109,8 +112,9 @@ def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_
     lines = [_line(experiment, cell, here) for cell in cells]
     _check_distinct(here, lines)
     paper = _paper(experiment, lines, every, here)
+    claims = _claims(experiment, lines, every, here)
     used = seeds or chosen.seeds or experiment.seeds
-    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper)
+    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims)
 
 
 def _cells(experiment: Experiment, name: str, data_dir: Path | None) -> Iterator[_Cell]:
@@ -234,4 +238,32 @@ def _paper(
                 if (place, metric) in found:
                     raise ConfigError(f"{where}: {line.title!r} has a value of the paper already")
                 found[place, metric] = value
+    return found
+
+
+def _claims(
+    experiment: Experiment, lines: Sequence[Line], cells: Sequence[_Cell], here: str
+) -> list[list[tuple[int, int]]]:
+    """What each claim compares. One that this profile leaves out has nothing."""
+    everywhere = [{**cell.at, _DATASET: cell.origin} for cell in cells]
+    for number, claim in enumerate(experiment.claims):
+        where = f"{here}: claims[{number}]"
+        if claim.metric and claim.metric not in experiment.metrics:
+            raise ConfigError(f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}")
+        for side in (claim.better, claim.than):
+            wanted = {**side, **claim.at}
+            if not any(wanted.items() <= at.items() for at in everywhere):
+                raise ConfigError(f"{where}: no run has {', '.join(f'{k} = {shown(v)}' for k, v in wanted.items())}")
+        if not _pairs(claim, everywhere):
+            raise ConfigError(f"{where}: no two runs differ in {', '.join(claim.better)} alone")
+    return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
+
+
+def _pairs(claim: Claim, ats: Sequence[Mapping[str, Scalar]]) -> list[tuple[int, int]]:
+    """The places of coordinates that are those of ``better`` and of ``than``, and agree in everything else."""
+    found = []
+    for place, at in enumerate(ats):
+        if {**claim.better, **claim.at}.items() <= at.items():
+            partner = {**at, **claim.than}
+            found += [(place, other) for other, there in enumerate(ats) if there == partner]
     return found

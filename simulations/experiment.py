@@ -23,6 +23,7 @@ SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
 ProfileName = Literal["smoke", "quick", "full"]
 Count = Annotated[int, Field(ge=1)]
+Sentences = list[Annotated[str, Field(min_length=1)]]
 
 
 class _Overrides(Settings):
@@ -79,6 +80,7 @@ class Profile(_Overrides):
     minutes: float = Field(gt=0)
     clients: Count | None = None
     seeds: Count | None = None
+    differs: Sentences = Field(default_factory=list)  # from the paper's setting, beside the experiment's
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
 
 
@@ -93,6 +95,32 @@ class PaperValue(Settings):
     source: str = ""  # table and column; empty: the experiment's figure
 
 
+class Claim(Settings):
+    """An ordering that the paper claims: with ``better`` a metric ends ahead of where it ends with ``than``."""
+
+    text: str = Field(min_length=1)
+    metric: str = ""  # empty: the first
+    # coordinates; a text alone is short for the method of that name
+    better: dict[str, Scalar] = Field(min_length=1)
+    than: dict[str, Scalar] = Field(min_length=1)
+    at: dict[str, Scalar] = Field(default_factory=dict)  # empty: in every setting
+
+    @field_validator("better", "than", mode="before")
+    @classmethod
+    def _short(cls, side: Any) -> Any:
+        return {"method": side} if isinstance(side, str) else side
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if self.better.keys() != self.than.keys() or self.better == self.than:
+            raise ValueError(
+                f"got better = {self.better}, than = {self.than}, allowed: other values of the same coordinates"
+            )
+        if twice := self.at.keys() & self.better.keys():
+            raise ValueError(f"at: got {', '.join(sorted(twice))}, which better and than say already")
+        return self
+
+
 class Experiment(Settings):
     """What an experiment's file says."""
 
@@ -102,6 +130,8 @@ class Experiment(Settings):
     paper: str = Field(min_length=1)
     figure: str = Field(min_length=1)
     paper_values: list[PaperValue] = Field(default_factory=list)
+    claims: list[Claim] = Field(default_factory=list)
+    differs: Sentences = Field(default_factory=list)  # from the paper's setting, in every profile
     # what is run
     clients: Count = 8
     seeds: Count = 3

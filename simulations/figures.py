@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -37,6 +38,8 @@ ABSCISSAE = {
     "megabytes": "megabytes sent",
 }
 _PANEL_SIZE, _SINGLE_SIZE = (4.2, 3.3), (6.4, 4.2)  # inches
+_SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout does not see
+_CHARACTERS = 12  # an inch of the title
 _FILLED = 0.3  # of a shared y axis, by each of its panels
 _MARKED = 40  # a curve of fewer points shows them
 _STYLES = ("-", "--", ":", "-.")
@@ -115,7 +118,8 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
     rows = math.ceil(len(found) / columns)
     labels = list(dict.fromkeys(curve.label for curves in found.values() for curve in curves))
     width, height = _PANEL_SIZE if len(found) > 1 else _SINGLE_SIZE
-    figure = Figure(figsize=(columns * width, rows * height + 0.5), layout="constrained")
+    figure = Figure(figsize=(columns * width, rows * height + 0.5))
+    figure.set_layout_engine("constrained", w_pad=_SIDES)
     FigureCanvasAgg(figure)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in grid[len(found) :]:
@@ -138,7 +142,8 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
         for axes in grid[: len(found)]:
             axes.legend(frameon=False, fontsize="small")
     seeds = f"{expansion.seeds} seed{'s' if expansion.seeds > 1 else ''}"
-    figure.suptitle(f"{_plain(experiment.title)} ({expansion.profile}, {seeds})", fontsize="medium")
+    title = textwrap.fill(f"{experiment.title} ({expansion.profile}, {seeds})", round(columns * width * _CHARACTERS))
+    figure.suptitle(_plain(title), fontsize="medium")
     return figure
 
 

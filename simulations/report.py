@@ -13,7 +13,7 @@ from simulations.output import shown_metric, table
 from simulations.records import RunRecord
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
-_LEGEND = (
+LEGEND = (
     "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
     "tenth of its evaluated rounds."
 )
@@ -99,8 +99,14 @@ def as_csv(found: Sequence[Row]) -> str:
     return csv_text(list(dicts[0]), dicts)
 
 
-def _pair(mean: float | None, std: float | None) -> str:
+def shown_pair(mean: float | None, std: float | None) -> str:
+    """A mean and its standard deviation, for people."""
     return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
+
+
+def pair(row: Row) -> str:
+    """The last round's mean and standard deviation, for people."""
+    return shown_pair(row.mean, row.std)
 
 
 def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str]]]:
@@ -110,10 +116,10 @@ def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str
         "method": [row.method for row in found],
         "setting": [row.setting for row in found],
         "metric": [row.metric for row in found],
-        "last round": [_pair(row.mean, row.std) for row in found],
-        "last tenth": [_pair(row.tail_mean, row.tail_std) for row in found],
+        "last round": [shown_pair(row.mean, row.std) for row in found],
+        "last tenth": [shown_pair(row.tail_mean, row.tail_std) for row in found],
         "seeds": [str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}" for row in found],
-        "paper": [_pair(row.paper, row.paper_std) for row in found],
+        "paper": [shown_pair(row.paper, row.paper_std) for row in found],
         "in the paper": [row.paper_source for row in found],
     }
     unsaid = {"setting": "", "paper": "-", "in the paper": ""}
@@ -126,18 +132,21 @@ def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
     return table(*_columns(found, expansion.seeds))
 
 
-def as_markdown(expansion: Expansion, found: Sequence[Row], failed: Mapping[str, str], missing: int) -> str:
+def as_markdown(
+    expansion: Expansion, found: Sequence[Row], claims: Sequence[str], failed: Mapping[str, str], missing: int
+) -> str:
     """table.md.
 
     Args:
         expansion: what was to be run.
         found: the rows.
+        claims: the lines on what the paper claims.
         failed: the titles of the runs that failed, with the reasons.
         missing: the number of runs that have not been made.
     """
     experiment = expansion.experiment
     columns, cells = _columns(found, expansion.seeds)
-    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {_count(expansion.seeds, 'seed')}."
+    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
     lines = [
         f"# {experiment.title}",
         "",
@@ -145,18 +154,19 @@ def as_markdown(expansion: Expansion, found: Sequence[Row], failed: Mapping[str,
         "",
         *(f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)),
         "",
-        _LEGEND,
+        LEGEND,
     ]
     if any(row.paper is not None for row in found) and expansion.profile != "full":
         lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
+    lines += claims
     if missing:
-        lines += ["", f"Interrupted: {_count(missing, 'run')} not made yet."]
+        lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
     if failed:
         lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
     return "\n".join(lines) + "\n"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 

@@ -1,4 +1,4 @@
-"""Runs an experiment and keeps its directory: runs/, experiment.toml, table.csv, table.md, curves.png, curves.svg."""
+"""Runs an experiment and keeps its directory: runs/, experiment.toml, tables, curves and report.html."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.files import write_atomic
-from simulations import report
+from simulations import claims, page, report
 from simulations.arguments import placed
 from simulations.expansion import Expansion, PlannedRun
 from simulations.figures import draw
@@ -39,7 +39,7 @@ class Outcome:
     def text(self) -> str:
         """The table, and where all of it is."""
         drawn = [name for name in _CURVES if (self.out / name).exists()]
-        files = ", ".join(["table.csv", "table.md", *drawn])
+        files = ", ".join(["table.csv", "table.md", "report.html", *drawn])
         return f"{report.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
 
     def json(self) -> dict[str, Any]:
@@ -128,15 +128,21 @@ class Reproduction:
         return self.write()
 
     def write(self) -> Outcome:
-        """Write the tables and the figure of the runs that have finished."""
+        """Write the tables, the figure and the page of the runs that have finished."""
         rows = report.rows(self.expansion, self.records)
         write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
         failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
-        text = report.as_markdown(self.expansion, rows, failed, len(self.waiting))
+        judged = claims.judge(self.expansion, rows)
+        missing = len(self.waiting)
+        text = report.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
         write_atomic(self.out / "table.md", text.encode())
         for name in _CURVES:
             (self.out / name).unlink(missing_ok=True)
         draw(self.expansion, self.records, self.out)
+        drawn = self.out / "curves.svg"
+        curves = drawn.read_text("utf-8") if drawn.exists() else ""
+        html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
+        write_atomic(self.out / "report.html", html.encode())
         return Outcome(self.expansion, self.out, rows, self.failed)
 
     def _path(self, run: PlannedRun) -> Path:

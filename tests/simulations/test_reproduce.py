@@ -344,6 +344,8 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("only = { K = [1] }", "only = { K = [] }", ["profiles.smoke.only.K"]),
         ("at = { K = 2 }\nmean", "at = { K = 3 }\nmean", ["paper-values[0]: no run has method = FedX, K = 3"]),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
+        ('title = "Two', 'differs = [""]\ntitle = "Two', ["differs[0]: got ''"]),
+        ("minutes = 0.1", 'minutes = 0.1\ndiffers = "less"', ["profiles.smoke.differs: got 'less'", "list"]),
         ("std = 0.01", "sd = 0.01", ["paper-values[0].sd: unknown key"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
         ('strategy = "fedx1"', 'data-dir = "tables"', ["'small' reads files of digits", "--data-dir"]),
@@ -416,8 +418,9 @@ class Runs:
 
 
 def not_drawn(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -> None:
-    for name in ("curves.png", "curves.svg") if records else ():
-        (folder / name).write_text(" ".join(records))
+    if records:
+        (folder / "curves.png").write_text(" ".join(records))
+        (folder / "curves.svg").write_text(f"<svg><desc>{len(records)} runs</desc></svg>")
 
 
 @pytest.fixture
@@ -446,6 +449,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
         "curves.png",
         "curves.svg",
         "experiment.toml",
+        "report.html",
         "runs",
         "table.csv",
         "table.md",
@@ -482,7 +486,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
     lines = told.splitlines()
     assert lines[0].split("  ")[0] == "data set"
     assert "0.7500 ± 0.0707" in lines[1]
-    assert lines[-1] == f"table.csv, table.md, curves.png, curves.svg: in {out}"
+    assert lines[-1] == f"table.csv, table.md, report.html, curves.png, curves.svg: in {out}"
     assert (out / "curves.png").read_text().split() == runs.names
 
 
@@ -569,7 +573,7 @@ def test_when_all_fail_there_is_no_figure(command: Line, runs: Runs, tmp_path: P
     code, told, _ = command("reproduce", write(tmp_path), "--out", tmp_path / "out")
     assert code == 1
     assert not list((tmp_path / "out").glob("curves.*"))
-    assert told.splitlines()[-1].startswith("table.csv, table.md: in ")
+    assert told.splitlines()[-1].startswith("table.csv, table.md, report.html: in ")
 
 
 # What is kept.
