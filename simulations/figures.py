@@ -86,14 +86,13 @@ def _point(line: Line, runs: Sequence[RunRecord], metric: str, log: bool) -> Cur
 
 def _join(curves: list[Curve], point: Curve) -> None:
     """Add a point to the curve of its name, in the order of x."""
-    place = next((n for n, curve in enumerate(curves) if curve.label == point.label), len(curves))
-    before = curves[place : place + 1]
-    arrays = [
-        np.concatenate([getattr(part, name) for part in [*before, point]]) for name in ("x", "mean", "low", "high")
-    ]
-    order = np.argsort(arrays[0])
-    seeds = min(part.seeds for part in [*before, point])
-    curves[place : place + 1] = [Curve(point.label, *(array[order] for array in arrays), seeds)]
+    place = next((number for number, curve in enumerate(curves) if curve.label == point.label), len(curves))
+    parts = [*curves[place : place + 1], point]
+    order = np.argsort(np.concatenate([part.x for part in parts]), kind="stable")
+    x, mean, low, high = (
+        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("x", "mean", "low", "high")
+    )
+    curves[place : place + 1] = [Curve(point.label, x, mean, low, high, min(part.seeds for part in parts))]
 
 
 def _curve(label: str, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
@@ -155,6 +154,8 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
             axes.sharey(grid[0])
         _panel(axes, title, curves, labels, experiment.scale)
         axes.set_xlabel(ABSCISSAE[experiment.x])
+        if experiment.x == "clients":
+            _number(axes, curves, experiment.scale)
         if number % columns == 0:
             axes.set_ylabel(experiment.y_label or LABELS.get(metric, metric))
         elif number in together:
@@ -200,6 +201,14 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], labels: Sequence[str
     axes.set_title(_plain(title), fontsize="medium")
     axes.grid(alpha=0.3)
     axes.margins(x=0.02)
+
+
+def _number(axes: Axes, curves: Sequence[Curve], scale: str) -> None:
+    """Ticks at the numbers of clients. Where y is logarithmic x is too: a linear speed-up is a straight line."""
+    places = sorted({float(x) for curve in curves for x in curve.x})
+    axes.set_xscale(scale)
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set_xticks([], minor=True)
 
 
 def _plain(text: str) -> str:
