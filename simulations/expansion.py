@@ -11,8 +11,10 @@ from pathlib import Path
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.data.spec import NEEDS_FILES
 from simulations.experiment import Claim, Experiment, PaperValue, Profile, Run
+from simulations.launch import NONFEDERATED
+from simulations.nonfederated import check_vertical
 from simulations.output import shown
-from simulations.records import check_metric
+from simulations.records import TRAINING_SECONDS, check_metric
 
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
 
@@ -110,7 +112,7 @@ def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_
         raise ConfigError(f"{here}: profiles.{profile}.only leaves no run")
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
-    _check_distinct(here, lines)
+    _check_distinct(here, lines, experiment.x == "clients")
     paper = _paper(experiment, lines, every, here)
     claims = _claims(experiment, lines, every, here)
     used = seeds or chosen.seeds or experiment.seeds
@@ -134,7 +136,8 @@ def _cells(experiment: Experiment, name: str, data_dir: Path | None) -> Iterator
             at.setdefault(_DATASET, config.get(_DATASET, "digits"))
             if data_dir is not None:
                 config["data-dir"] = str(data_dir / str(config.get("data-dir", "")))
-            yield _Cell(run, at, profile.clients or clients, config, origin)
+            clients = 1 if run.engine == NONFEDERATED else profile.clients or clients
+            yield _Cell(run, at, clients, config, origin)
 
 
 def _kept(profile: Profile, cells: Iterable[_Cell]) -> list[_Cell]:
@@ -153,12 +156,16 @@ def _line(experiment: Experiment, cell: _Cell, here: str) -> Line:
     dataset = str(cell.at[_DATASET])
     setting = ", ".join(f"{key} = {shown(value)}" for key, value in cell.at.items() if key not in (_METHOD, _DATASET))
     try:
-        resolved = flattened(parse_run_config(cell.config).resolved())
+        parsed = parse_run_config(cell.config)
+        if cell.run.engine == NONFEDERATED:
+            check_vertical(parsed)
     except ConfigError as error:
         where = "  ".join(filter(None, [cell.run.name, dataset, setting]))
         raise ConfigError(f"{here}, {where}: {error}") from None
+    resolved = flattened(parsed.resolved())
     for metric in experiment.metrics:
-        check_metric(metric, resolved, f"{here}: metrics")
+        if metric != TRAINING_SECONDS:
+            check_metric(metric, resolved, f"{here}: metrics")
     words = {**resolved, "clients": cell.clients, **cell.at, "setting": setting}
     panel = _filled(experiment.panel, words, f"{here}: panel")
     curve = _filled(experiment.curve, words, f"{here}: curve")
@@ -202,11 +209,12 @@ def _check_files(here: str, cells: Sequence[_Cell]) -> None:
         raise ConfigError(f"{here} reads files of {names}: give their folder by --data-dir (docs/data.md names them)")
 
 
-def _check_distinct(here: str, lines: Sequence[Line]) -> None:
+def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
+    """``joined``: lines with different numbers of clients are points of one curve."""
     seen: dict[str, Line] = {}
-    curves: dict[tuple[str, str], Line] = {}
+    curves: dict[tuple[str, str, int], Line] = {}
     for line in lines:
-        before = curves.setdefault((line.panel, line.curve), line)
+        before = curves.setdefault((line.panel, line.curve, line.clients if joined else 0), line)
         if before is not line:
             raise ConfigError(
                 f"{here}: {before.title!r} and {line.title!r} would both be curve {line.curve!r} of panel "

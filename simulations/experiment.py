@@ -61,12 +61,18 @@ class Run(_Overrides):
     """A method. Its axes are the file's, but for those that it has itself."""
 
     name: str = Field(min_length=1)
-    engine: Literal["in-process", "centralized"] = "in-process"
+    engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     profiles: dict[ProfileName, _Overrides] = Field(
         default_factory=dict
     )  # this method's keys there, over those of the profile
+
+    @model_validator(mode="after")
+    def _alone(self) -> Self:
+        if self.engine == "nonfederated" and self.clients is not None:
+            raise ValueError(f"clients: got {self.clients}, but a nonfederated run has none; leave it out")
+        return self
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -142,7 +148,7 @@ class Experiment(Settings):
     # how it is shown
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    x: Literal["round", "iteration", "seconds", "megabytes"] = "round"
+    x: Literal["round", "iteration", "seconds", "megabytes", "clients"] = "round"
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"

@@ -14,8 +14,8 @@ import numpy as np
 
 from apps.curves import RANKING
 from simulations.compare import mean_and_spread
-from simulations.expansion import Expansion
-from simulations.records import RunRecord
+from simulations.expansion import Expansion, Line
+from simulations.records import TRAINING_SECONDS, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,12 +30,16 @@ LABELS = {
     "stationarity": r"distance of 0 to $\nabla f + \partial g$",
     "nonzeros": "parameters that are not zero",
     "support_f1": "F1 of the support",
+    "suboptimality": "$f - f^\\ast$",
+    "rmse": "RMSE on the test set",
+    TRAINING_SECONDS: "seconds of training",
 }
 ABSCISSAE = {
     "round": "communication round",
     "iteration": "local iteration",
     "seconds": "seconds",
     "megabytes": "megabytes sent",
+    "clients": "number of clients",
 }
 _PANEL_SIZE, _SINGLE_SIZE = (4.2, 3.3), (6.4, 4.2)  # inches
 _SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout does not see
@@ -60,14 +64,38 @@ class Curve:
 def panels(expansion: Expansion, records: Mapping[str, RunRecord]) -> dict[str, list[Curve]]:
     """The curves of each panel, from the finished runs."""
     experiment = expansion.experiment
+    log = experiment.scale == "log"
     found: dict[str, list[Curve]] = {}
     for line in expansion.lines:
         ended = [records[run.name] for run in expansion.runs if run.line is line and run.name in records]
         ended = [run for run in ended if run.curve(experiment.metrics[0])]
-        if ended:
-            curve = _curve(line.curve, ended, experiment.metrics[0], experiment.x, experiment.scale == "log")
-            found.setdefault(line.panel, []).append(curve)
+        if not ended:
+            continue
+        drawn = found.setdefault(line.panel, [])
+        if experiment.x == "clients":
+            _join(drawn, _point(line, ended, experiment.metrics[0], log))
+        else:
+            drawn.append(_curve(line.curve, ended, experiment.metrics[0], experiment.x, log))
     return found
+
+
+def _point(line: Line, runs: Sequence[RunRecord], metric: str, log: bool) -> Curve:
+    """The last evaluated round's value, at the number of clients."""
+    values = [list(run.curve(metric).values())[-1] for run in runs]
+    mean = np.array([np.mean(values)])
+    spread = np.array([np.std(values, ddof=1) if len(values) > 1 else 0.0])
+    return Curve(line.curve, np.array([float(line.clients)]), mean, *band(mean, spread, log), len(runs))
+
+
+def _join(curves: list[Curve], point: Curve) -> None:
+    """Add a point to the curve of its name, in the order of x."""
+    place = next((number for number, curve in enumerate(curves) if curve.label == point.label), len(curves))
+    parts = [*curves[place : place + 1], point]
+    order = np.argsort(np.concatenate([part.x for part in parts]), kind="stable")
+    x, mean, low, high = (
+        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("x", "mean", "low", "high")
+    )
+    curves[place : place + 1] = [Curve(point.label, x, mean, low, high, min(part.seeds for part in parts))]
 
 
 def _curve(label: str, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
@@ -89,7 +117,7 @@ def _abscissa(run: RunRecord, x: str) -> dict[int, float]:
         step = int(str(run.config["local-steps"])) if x == "iteration" else 1
         return {r: float(step * r) for r in rounds}
     if x == "seconds":
-        parts = [float(line.get("seconds", 0.0)) for line in run.lines]
+        parts = [float(line.get(TRAINING_SECONDS, line.get("seconds", 0.0))) for line in run.lines]
     else:
         parts = [(line.get("bytes_up", 0) + line.get("bytes_down", 0)) / 1e6 for line in run.lines]
     return dict(zip(rounds, accumulate(parts), strict=True))
@@ -130,6 +158,8 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
             axes.sharey(grid[0])
         _panel(axes, title, curves, labels, experiment.scale)
         axes.set_xlabel(ABSCISSAE[experiment.x])
+        if experiment.x == "clients":
+            _number(axes, curves, experiment.scale)
         if number % columns == 0:
             axes.set_ylabel(experiment.y_label or LABELS.get(metric, metric))
         elif number in together:
@@ -176,6 +206,14 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], labels: Sequence[str
     axes.set_title(_plain(title), fontsize="medium")
     axes.grid(alpha=0.3)
     axes.margins(x=0.02)
+
+
+def _number(axes: Axes, curves: Sequence[Curve], scale: str) -> None:
+    """Ticks at the numbers of clients. Where y is logarithmic x is too: a linear speed-up is a straight line."""
+    places = sorted({float(x) for curve in curves for x in curve.x})
+    axes.set_xscale(scale)
+    axes.set_xticks(places, [f"{place:g}" for place in places])
+    axes.set_xticks([], minor=True)
 
 
 def _plain(text: str) -> str:

@@ -21,7 +21,7 @@ IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederat
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
-    """Run a flat run config, with its place, on one of the two engines."""
+    """Run a flat run config, with its place, in process or as a reference."""
     if engine == CENTRALIZED:
         run_centralized(clients, config)
     elif engine == NONFEDERATED:

@@ -14,6 +14,12 @@ from simulations.centralized import RoundHook
 from strategies.vfb2 import step_of
 
 
+def check_vertical(config: RunConfig) -> None:
+    """Raises ConfigError: there is no such reference, since the strategy is not vertical."""
+    if not config.algorithm.strategy.vertical:
+        raise ConfigError(f"strategy: got {config.run.strategy!r}, which is not vertical; see the command centralized")
+
+
 def nonfederated(
     config: RunConfig, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
@@ -29,8 +35,7 @@ def nonfederated(
     Raises:
         ConfigError: a strategy that is not vertical.
     """
-    if not config.algorithm.strategy.vertical:
-        raise ConfigError(f"strategy: got {config.run.strategy!r}, which is not vertical; see the command centralized")
+    check_vertical(config)
     training, vfb2 = config.training, settings_of(config)
     objective = make_objective(vfb2.problem, vfb2.factor)
     evaluator = VerticalEvaluator(config, 1, pooled=True)

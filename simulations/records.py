@@ -12,10 +12,15 @@ from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from apps.objective import COMPOSITE_METRICS
+from apps.vertical_evaluation import SUBOPTIMALITY
 from problems.metrics import binary_metrics
 
 # that any problem has
-METRICS = (*binary_metrics([0, 1], [0, 1]), "accuracy", "loss", "grad_phi_sq", *COMPOSITE_METRICS)
+METRICS = (
+    *binary_metrics([0, 1], [0, 1]),
+    *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
+)
+TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without joining and evaluation
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(
     [
@@ -83,7 +88,7 @@ class RunRecord:
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a line of metrics.jsonl; empty where the round was not evaluated."""
-    return {name: value for name, value in line.items() if name not in BOOKKEEPING}
+    return {name: value for name, value in line.items() if name not in BOOKKEEPING and name != TRAINING_SECONDS}
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:

@@ -18,7 +18,7 @@ from simulations import claims, page, report
 from simulations.arguments import placed
 from simulations.expansion import Expansion, PlannedRun
 from simulations.figures import draw
-from simulations.launch import CENTRALIZED
+from simulations.launch import IN_PROCESS
 from simulations.output import shown_metric
 from simulations.records import FAILED, FINISHED, RunRecord, read_run
 from simulations.workers import Task, run_all
@@ -195,8 +195,7 @@ class Reproduction:
         if record.status != FINISHED:
             return
         unlike = record.unlike(self._config(run), _FREE)
-        is_reference = record.result.get("engine") == CENTRALIZED
-        if is_reference != (run.line.engine == CENTRALIZED):
+        if record.result.get("engine", IN_PROCESS) != run.line.engine:
             unlike.append("engine")
         if record.result.get("clients") != run.line.clients:
             unlike.append("clients")
@@ -217,7 +216,8 @@ class Reproduction:
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
             metric = self.expansion.experiment.metrics[0]
-            status, told = FINISHED, f"{metric} {shown_metric(record.metrics.get(metric))}"
+            last = next(reversed(record.curve(metric).values()), None)
+            status, told = FINISHED, f"{metric} {shown_metric(last)}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason

@@ -157,6 +157,6 @@ def _reason(task: Task) -> str:
 def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
     """Raises ValueError: an evaluated line lacks a metric; better after the first round than after the last."""
     there = evaluation(line)
-    missing = [name for name in wanted if name not in there]
+    missing = [name for name in wanted if name not in line]
     if there and missing:
         raise ValueError(f"the run has no metric {', '.join(missing)}, only {', '.join(there)}")

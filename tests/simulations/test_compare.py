@@ -22,7 +22,8 @@ from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
 
 PNG = b"\x89PNG\r\n"
-RANKING = [name for name in METRICS if name not in ("grad_phi_sq", *COMPOSITE_METRICS)]  # of a binary classifier
+OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
+RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier
 
 
 @pytest.fixture

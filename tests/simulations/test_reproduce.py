@@ -22,14 +22,14 @@ from apps.config import ConfigError, known_keys
 from simulations.arguments import placed
 from simulations.expansion import Expansion, data_sets, expand
 from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
-from simulations.figures import Curve, band, comparable, panels
+from simulations.figures import Curve, band, comparable, draw, panels
 from simulations.records import RunRecord, read_run
 from simulations.report import rows, tail
 from simulations.reproduce import Reproduction
-from simulations.workers import Task, run_all
+from simulations.workers import Task, _reason, run_all
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run as Written
-from tests.simulations.test_compare import fake
+from tests.simulations.test_compare import RANKING, fake
 
 SMALL = """
 title = "Two methods on digits"
@@ -163,6 +163,48 @@ def test_fedsgda_quick_is_figure_1() -> None:
     assert expansion.lines[6].config["num-server-rounds"] == 1000
 
 
+# VFB2, Tables 2 and 3: q, m, the parties with labels under AFSVRG-VP, lambda is the default's 1e-4
+LOSSLESS = {"vfb2-table2": (8, 3, 4), "vfb2-table3": (12, 2, 6)}
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_vfb2_has_the_papers_settings(name: str) -> None:
+    expansion = expand(find_experiment(name), "full", data_dir=Path("/data"))
+    parties, active, half = LOSSLESS[name]
+    found = {
+        (line.method, line.engine, line.clients, line.config["vfb2.active-parties"], line.config["strategy"])
+        for line in expansion.lines
+    }
+    assert found == {
+        ("NonF", "nonfederated", 1, active, "vfb2-svrg"),
+        ("AFSVRG-VP", "in-process", parties, half, "vfb2-svrg"),
+        ("VFB2-SVRG", "in-process", parties, active, "vfb2-svrg"),
+        ("VFB-SVRG", "in-process", parties, active, "vfb2-svrg"),
+    }
+    assert expansion.seeds == 10
+    assert "vfb2.weight" not in {key for line in expansion.lines for key in line.config}
+    papers = [row for row in rows(expansion, {}) if row.metric == expansion.experiment.metrics[0]]
+    assert [row.method for row in papers if row.paper is None] == ["VFB-SVRG"] * (len(papers) // 4)
+
+
+@pytest.mark.parametrize("name", ["vfb2-fig2", "vfb2-fig34"])
+@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
+def test_vfb2_both_modes_have_one_step_and_one_slow_party(name: str, profile: str) -> None:
+    expansion = expand(find_experiment(name), profile, data_dir=Path("/data"))
+    for line in expansion.lines:
+        seconds = [float(text) for text in str(line.config["vfb2.extra-compute"]).split(",")]
+        assert len(seconds) == line.clients
+        assert len({*seconds[:-1]}) == 1
+        assert seconds[-1] == pytest.approx(1.4 * seconds[0])
+        other = next(
+            one
+            for one in expansion.lines
+            if one.at == {**line.at, "method": line.method.translate({ord("2"): None})}
+            or one.at == {**line.at, "method": line.method.replace("VFB-", "VFB2-")} != line.at
+        )
+        assert {key for key in line.config if line.config[key] != other.config[key]} <= {"vfb2.synchronous"}
+
+
 # The runs that follow from a file.
 
 
@@ -277,6 +319,19 @@ def test_a_method_may_be_a_centralised_reference(tmp_path: Path) -> None:
     assert [line.engine for line in expansion.lines[1:3]] == ["in-process", "centralized"]
 
 
+def test_a_method_may_be_the_reference_of_vertical_learning(tmp_path: Path) -> None:
+    """It has no parties, whatever the other methods have."""
+    text = ('strategy = "local-sgd"', 'strategy = "vfb2-svrg"\nengine = "nonfederated"')
+    cases = ("local-steps = 2 }", "local-steps = 2, clients = 5 }")
+    expansion = expanded(tmp_path, text, cases)
+    assert [(line.engine, line.clients) for line in expansion.lines] == [
+        ("in-process", 2),
+        ("in-process", 5),
+        ("nonfederated", 1),
+        ("nonfederated", 1),
+    ]
+
+
 def test_data_are_in_data_dir(tmp_path: Path) -> None:
     table = ('strategy = "local-sgd"', 'strategy = "local-sgd"\ndataset = "csv"\ndata-dir = "tables/a.csv"')
     expansion = expanded(tmp_path, table, data=Path("/data"))
@@ -329,6 +384,8 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("learning-rate = 0.3", "learning-rate = [0.3]", ["runs[1]: learning-rate: got [0.3]", "axes"]),
         ("learning-rate = 0.3", "axis = 3", ["Local SGD  digits  K = 1: axis", "unknown"]),
         ("learning-rate = 0.3", 'engine = "ray"', ["runs[1].engine: got 'ray'"]),
+        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD  digits  K = 1: strategy: got 'local-sgd'"]),
+        ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
         ("learning-rate = 0.3", "axes.steps = [{ local-steps = 1 }]", ["runs[1].axes.steps[0].at: is missing"]),
         ("learning-rate = 0.3", "axes.steps = 3", ["runs[1].axes.steps: got 3", "list"]),
         ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD  digits  K = 1, local-step = 3", "local-step:"]),
@@ -745,6 +802,38 @@ def test_the_x_axis(tmp_path: Path, x: str, expected: list[float]) -> None:
     assert curves[1].seeds == 2
 
 
+def test_seconds_are_those_of_training_where_they_are_known(tmp_path: Path) -> None:
+    expansion = expanded(tmp_path, ("clients = 2", 'clients = 2\nx = "seconds"'))
+    records = finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7))
+    for record in records.values():
+        for number, line in enumerate(record.lines):
+            line["training_seconds"] = 0.25 * number
+    assert records[expansion.runs[0].name].metrics.keys() == {"auc", *RANKING}
+    np.testing.assert_allclose(panels(expansion, records)["digits"][0].x, [0, 0.25, 0.75])
+
+
+def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
+    """The last evaluated round's values, in the order of the numbers."""
+    changes = (
+        ("clients = 2", 'clients = 2\nx = "clients"'),
+        ('curve = "{method} {K}"', 'curve = "{method}"'),
+        ("K = 1 }, local-steps = 1 }", "K = 1 }, local-steps = 1, clients = 8 }"),
+    )
+    expansion = expanded(tmp_path, *changes)
+    records = finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7 + 0.2 * seed))
+    del records["fedx_digits_k-1_seed-1"]
+    fedx, local = panels(expansion, records)["digits"]
+    assert (fedx.label, fedx.seeds, local.label, local.seeds) == ("FedX", 1, "Local SGD", 2)
+    np.testing.assert_allclose([fedx.x, local.x], [[2, 8], [2, 8]])
+    np.testing.assert_allclose([fedx.mean, local.mean], [[0.8, 0.7], [0.8, 0.8]])
+    np.testing.assert_allclose(local.high - local.low, [2 * 0.2 / 2**0.5] * 2)
+    np.testing.assert_allclose(fedx.high - fedx.low, [2 * 0.2 / 2**0.5, 0], atol=1e-12)
+    draw(expansion, records, tmp_path)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match="would both be curve 'FedX'"):
+        expanded(tmp_path, *changes[:2])
+
+
 def test_the_band_on_a_log_axis_stays_positive() -> None:
     mean, spread = np.array([1.0, 1.0, 0.0]), np.array([0.1, 5.0, 0.0])
     low, high = band(mean, spread, log=True)
@@ -784,6 +873,85 @@ def test_figures_of_one_panel_and_of_several(tmp_path: Path, panel: str, scale: 
     assert b"<svg" in first
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
     assert len(panels(expansion, reproduction.records)) == {"{dataset}": 1, "{method} {K} $": 3, "{K}": 2}[panel]
+
+
+# Vertical learning, without processes.
+
+VERTICAL = """
+title = "Parties, and one place"
+paper = "A paper"
+figure = "Table 9"
+clients = 3
+metrics = ["accuracy", "objective"]
+curve = "{method}"
+
+[config]
+strategy = "vfb2-svrg"
+dataset = "breast-cancer"
+learning-rate = 0.05
+num-server-rounds = 3
+evaluate-every = 2
+checkpoint-every = 0
+
+[profiles.smoke]
+minutes = 0.1
+seeds = 2
+
+[[runs]]
+name = "NonF"
+engine = "nonfederated"
+
+[[runs]]
+name = "VFB-SVRG"
+vfb2.synchronous = true
+"""
+
+
+def in_this_process(tasks: Sequence[Task], jobs: int, ended: Callable[[Task, str], None]) -> None:
+    for one in tasks:
+        ended(one, _reason(one))
+
+
+@slow
+def test_the_reference_of_vertical_learning_is_run_and_kept(
+    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Twice is the same table, bit for bit; and a reference is told from a federation."""
+    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
+    path = tmp_path / "vertical.toml"
+    path.write_text(VERTICAL)
+    for name in "ab":
+        assert command("reproduce", path, "--out", tmp_path / name, "--profile", "smoke")[0] == 0
+    first, again = ((tmp_path / name / "table.csv").read_bytes() for name in "ab")
+    assert first == again
+    found = table(tmp_path / "a")
+    assert [(row["method"], row["metric"], row["seeds"]) for row in found] == [
+        (method, metric, "2") for method in ("NonF", "VFB-SVRG") for metric in ("accuracy", "objective")
+    ]
+    assert all(float(row["mean"]) > 0.9 for row in found[::2])
+    record = read_run(tmp_path / "a" / "runs" / "nonf_breast-cancer_seed-1")
+    assert (record.result["engine"], record.result["clients"]) == ("nonfederated", 1)
+    assert list(record.curve("accuracy")) == [0, 2, 3]
+    code, _, err = command("reproduce", path, "--out", tmp_path / "a", "--profile", "smoke")
+    assert (code, err) == (0, "")
+    path.write_text(VERTICAL.replace('engine = "nonfederated"', "clients = 1"))
+    code, _, err = command("reproduce", path, "--out", tmp_path / "a", "--profile", "smoke")
+    assert code == 1
+    assert "another engine; choose another directory" in err
+
+
+@slow
+@pytest.mark.parametrize("name", ["vfb2-table2", "vfb2-table3", "vfb2-fig34", "vfb2-fig2"])
+def test_the_smoke_of_vertical_experiments(
+    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
+    code, _, err = command("reproduce", name, "--out", tmp_path, "--profile", "smoke")
+    assert code == 0, err
+    found = table(tmp_path)
+    assert {row["seeds"] for row in found} == {"1"}
+    assert all(float(row["mean"]) > 0 for row in found)
+    assert (tmp_path / "curves.png").exists()
 
 
 # Processes.
