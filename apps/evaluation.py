@@ -38,7 +38,17 @@ SHOWN = (
     "loss",
 )
 # Metrics of which less is better.
-LOWER = ("loss", "grad_phi_sq", "optimality", "suboptimality", "objective", "stationarity", "nonzeros", "rmse")
+LOWER = (
+    "loss",
+    "grad_phi_sq",
+    "optimality",
+    "suboptimality",
+    "objective",
+    "stationarity",
+    "nonzeros",
+    "rmse",
+    "training_seconds",
+)
 # How a log writes those that are not of order one.
 FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "nonzeros": ".0f"}
 

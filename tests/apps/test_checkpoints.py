@@ -293,11 +293,11 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
 
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
-    """But for its last line's end."""
+    """But where what is left says the same: its last number is 0.0, or 0."""
     config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
     whole = (copy / "config.toml").read_bytes()
-    assert whole.endswith(b"false\n")
-    for length in range(len(whole) - 1):
+    assert whole.endswith(b" = 0.0\n")
+    for length in (*range(len(whole) - len(b".0\n")), len(whole) - len(b"0\n")):
         (copy / "config.toml").write_bytes(whole[:length])
         with pytest.raises(ConfigError, match=r"^resume: .*(config\.toml|was started with)"):
             RunDirectory.open(config)

@@ -133,7 +133,7 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     def tamper(exchange: Exchange) -> Message:
         if exchange.server_round == 2 and exchange.partition != 1:
-            return Message(Error(2, "Message: party 1: it is silent"), reply_to=exchange.message)
+            return Message(Error(2, "<class 'RuntimeError'>:<'party 1: it is silent'>"), reply_to=exchange.message)
         return exchange.reply
 
     flat = flat_config(tmp_path / "run", KEYS)
