@@ -208,6 +208,7 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
         ("axes.", experiment.Case),
         ("profiles.", experiment.Profile),
         ("paper-values.", experiment.PaperValue),
+        ("claims.", experiment.Claim),
     )
     there = {f"{prefix}{field.alias}" for prefix, model in models for field in model.model_fields.values()}
     assert keys == there - {
