@@ -26,7 +26,7 @@ from tests.deployment.federation import (
     until,
 )
 
-pytestmark = pytest.mark.deployment
+pytestmark = pytest.mark.faults
 
 SITES = 3
 ROGUE = PROJECT / "tests" / "deployment" / "rogue"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.deployment.federation import PROJECT
 
-pytestmark = pytest.mark.deployment
+pytestmark = pytest.mark.faults
 
 
 def test_a_smoke_run_prints_its_table() -> None:
