@@ -102,7 +102,7 @@ def report_of(context: Context, config: RunConfig) -> SiteReport:
         ConfigError, DataError: the node config is wrong, or the data cannot be used.
     """
     place = node_place(context)
-    if own_data.reads_own(config) and not config.algorithm.strategy.vertical:
+    if own_data.reads_own(config):
         return own_data.own_report(own_data.own_rows(config, context.node_config, place[0]), *place)
     return SiteReport(identity=np.array(place), class_counts=np.array(site_of(context, config).class_counts))
 

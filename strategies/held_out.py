@@ -9,6 +9,7 @@ from payloads.held_out import SCORE_COUNTS, SCORE_MOMENTS, ScoreBins, ScoreCount
 from payloads.record import FloatArray
 from payloads.wire import model_record
 from strategies.base import PayloadStrategy
+from strategies.replies import pooled_moments
 from strategies.roster import StrategyError
 
 
@@ -44,7 +45,6 @@ def bins_of(moments: list[ScoreMoments]) -> ScoreBins:
     counts = np.array([moment.count[0] for moment in moments], dtype=np.float64)
     means = np.array([moment.mean[0] for moment in moments], dtype=np.float64)
     variances = np.array([moment.variance[0] for moment in moments], dtype=np.float64)
-    total = max(counts.sum(), 1.0)
-    mean = (counts * means).sum() / total
-    deviation = np.sqrt((counts * (variances + (means - mean) ** 2)).sum() / total)
+    mean, variance = pooled_moments(counts, means, variances)
+    deviation = np.sqrt(variance)
     return ScoreBins(mean=np.array([mean]), deviation=np.array([deviation if deviation > 0 else 1.0]))

@@ -84,6 +84,19 @@ class Exchange:
     up: type[Payload] | None
 
 
+def pooled_moments(
+    counts: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+) -> tuple[Any, Any]:
+    """Mean and variance of the union of N samples, from each one's number, mean (N, ...) and variance (N, ...).
+
+    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; 0 of both where there is nothing.
+    """
+    weights = counts.reshape(-1, *[1] * (means.ndim - 1))
+    total = max(counts.sum(), 1.0)
+    mean = (weights * means).sum(axis=0) / total
+    return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0) / total
+
+
 def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
     """The plain mean of the replies' models, array by array, in the order of the partition ids."""
     return [mean([reply.model[0] for reply in replies]), *mean_buffers(replies)]

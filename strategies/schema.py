@@ -9,6 +9,7 @@ import numpy as np
 
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
+from strategies.replies import pooled_moments
 from strategies.roster import StrategyError
 
 _SHOWN = 8
@@ -47,20 +48,18 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
 
 
 def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
-    """Means and deviations of all sites' training rows together, from each site's means and variances.
+    """Means and deviations of all sites' training rows together; None where nothing is to be scaled.
 
-    With n_i rows, means m_i and variances v_i: m = sum n_i m_i / n, v = sum n_i (v_i + (m_i - m)^2) / n.
+    A column that is constant everywhere has exactly its value as mean and exactly 0 as deviation.
     """
     if reports[0].means is None:
         return None
-    counts = np.array([report.class_counts.sum() for report in reports], dtype=np.float64)[:, None]
+    counts = np.array([report.class_counts.sum() for report in reports], dtype=np.float64)
     means = np.stack([np.asarray(report.means, dtype=np.float64) for report in reports])
     variances = np.stack([np.asarray(report.variances, dtype=np.float64) for report in reports])
     constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
-    total = counts.sum()
-    mean = np.where(constant, means[0], (counts * means).sum(axis=0) / total)
-    variance = (counts * (variances + (means - mean) ** 2)).sum(axis=0) / total
-    return Scaling(means=mean, deviations=np.where(constant, 0.0, np.sqrt(variance)))
+    mean, variance = pooled_moments(counts, means, variances)
+    return Scaling(means=np.where(constant, means[0], mean), deviations=np.where(constant, 0.0, np.sqrt(variance)))
 
 
 def _difference(first: SiteReport, other: SiteReport) -> str:

@@ -24,21 +24,19 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     Raises:
         DataError: when a class is too small to be in both.
     """
-    rng = stream(seed, "test split")
-    test = []
     for label in (0, 1):
-        rows = np.flatnonzero(labels == label)
-        if len(rows) < 2:
-            raise DataError(f"{len(rows)} {'positive' if label else 'negative'}: training and test set need one each")
-        count = min(max(round(Fraction(str(test_fraction)) * len(rows)), 1), len(rows) - 1)
-        test.append(rng.permutation(rows)[:count])
-    test_rows = np.sort(np.concatenate(test))
-    return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
+        held = int((labels == label).sum())
+        if held < 2:
+            raise DataError(f"{held} {'positive' if label else 'negative'}: training and test set need one each")
+    return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
 
 def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int) -> tuple[Rows, Rows]:
     """`split` for the rows of one site, which may hold one class only: a class of one row stays for training."""
-    rng = stream(seed, "held out", partition_id)
+    return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id))
+
+
+def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
     test = []
     for label in (0, 1):
         rows = np.flatnonzero(labels == label)
