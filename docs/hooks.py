@@ -104,18 +104,22 @@ class Site:
         self.files = {page: f"docs/{page}" for page in written}
         self.files |= {page: file for file, page in ROOT_PAGES.items()}
         self.made = modules()
+        self.titles: dict[str, str] = {}  # of the pages that nav gives one
         for page in [*self.files]:
             for link in links(self.text(self.files[page])):
                 file = self.target(page, link)
                 if (PROJECT / file).is_file() and not file.startswith("docs/") and file not in self.pages:
                     self.made[f"files/{file}.md"] = file
+        for folder in {posixpath.dirname(page) for page in self.files} - {""}:
+            if f"{folder}/index.md" not in self.files:
+                self.made[f"{folder}/index.md"] = f"docs/{folder}"
 
     @property
     def pages(self) -> dict[str, str]:
         """The page of each file, and of each folder that has an index."""
         pages = {file: page for page, file in (self.files | self.made).items()}
-        folders = {posixpath.dirname(file): page for file, page in pages.items() if page.endswith("/index.md")}
-        return pages | folders
+        indices = [(file, page) for file, page in pages.items() if page.endswith("/index.md") and Path(file).suffix]
+        return pages | {posixpath.dirname(file): page for file, page in indices}
 
     def text(self, file: str) -> str:
         return (PROJECT / file).read_text("utf-8")
@@ -131,18 +135,36 @@ class Site:
         file = self.made[page]
         if page.startswith("api/"):
             return f"::: {module_name(file)}\n"
+        if page.endswith("/index.md"):
+            return self.contents(posixpath.dirname(page))
         return f"# {file}\n\n`````{LANGUAGES.get(Path(file).suffix, 'text')}\n{self.text(file).rstrip()}\n`````\n"
 
+    def contents(self, folder: str) -> str:
+        """The index of a folder that has none of its own: its pages' titles."""
+        inside = sorted(page for page in self.files if posixpath.dirname(page) == folder)
+        items = [f"- [{self.title(page)}]({posixpath.basename(page)})" for page in inside]
+        return "\n".join([f"# {folder.capitalize()}\n", *items, ""])
+
+    def title(self, page: str) -> str:
+        """What nav calls the page, or else its heading."""
+        heading = re.search("^# (.+)$", self.content(page), re.MULTILINE)
+        return self.titles.get(page) or (heading[1] if heading else page)
+
     def rewritten(self, page: str, markdown: str) -> str:
-        """The page with its links to files turned into links to the pages that show them."""
+        """The page with its links to files turned into links to the pages that show them.
+
+        A link whose text is the name of a Markdown file gets the page's title instead.
+        """
         pages = self.pages
 
         def replace(match: re.Match[str]) -> str:
             path, mark, heading = (match[2] or "").partition("#")
             if not path or ABSOLUTE.match(path) or self.target(page, path) not in pages:
                 return match[0]  # MkDocs warns of what leads nowhere
-            there = posixpath.relpath(pages[self.target(page, path)], posixpath.dirname(page))
-            return f"{match[1]}{there}{mark}{heading}{match[3]}"
+            found = pages[self.target(page, path)]
+            named = path.endswith(".md") and match[1][1:-2] in (path, posixpath.basename(path))
+            text = f"[{self.title(found)}](" if named else match[1]
+            return f"{text}{posixpath.relpath(found, posixpath.dirname(page))}{mark}{heading}{match[3]}"
 
         return "\n".join(LINK.sub(replace, line) if is_prose else line for line, is_prose in lines(markdown))
 
@@ -178,11 +200,11 @@ def filled(nav: list[Any], pages: Sequence[str]) -> list[Any]:
     return entries
 
 
-def named(nav: list[Any]) -> Iterator[str]:
-    """The pages of a nav."""
+def named(nav: list[Any]) -> Iterator[tuple[str, str]]:
+    """The pages of a nav, with their titles, "" where it gives none."""
     for entry in nav:
-        for inner in entry.values() if isinstance(entry, dict) else [entry]:
-            yield from named(inner) if isinstance(inner, list) else [inner]
+        for title, inner in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            yield from named(inner) if isinstance(inner, list) else [(inner, title)]
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -199,7 +221,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, "api/index.md", content=reference_index(site.made)))
     pages = [file.src_uri for file in files.documentation_pages()]
     nav = filled(config.nav or [], pages)
-    config.nav = nav + sorted({*pages} - {*named(nav)})
+    site.titles = dict(named(nav))
+    config.nav = nav + sorted({*pages} - {*site.titles})
     return files
 
 

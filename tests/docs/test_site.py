@@ -113,18 +113,31 @@ def test_links_to_files_become_links_to_pages(
     for file in (
         *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/Dockerfile", "pyproject.toml"),
         *("payloads/fedx.py", "clients/vertical/__init__.py", "docs/figure.svg"),
-        *("docs/fedx.md", "docs/tutorials/one.md", "docs/tutorials/index.md"),
+        *("docs/fedx.md", "docs/tutorials/one.md", "docs/tutorials/index.md", "docs/methods/a.md"),
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     (tmp_path / "docs/fedx.md").write_text("[a](../deploy/Dockerfile), ![b](figure.svg), `[c](../pyproject.toml)`")
     monkeypatch.setattr(hooks, "PROJECT", tmp_path)
-    site = hooks.Site(["fedx.md", "tutorials/one.md", "tutorials/index.md"])
-    assert {*site.made} == {"api/payloads/fedx.md", "api/clients/vertical/index.md", "files/deploy/Dockerfile.md"}
+    (tmp_path / "docs/methods/a.md").write_text("# A method\n")
+    site = hooks.Site(["fedx.md", "tutorials/one.md", "tutorials/index.md", "methods/a.md"])
+    site.titles = {"fedx.md": "FedX"}
+    assert {*site.made} == {
+        *("api/payloads/fedx.md", "api/clients/vertical/index.md"),
+        *("files/deploy/Dockerfile.md", "methods/index.md"),
+    }
+    assert site.content("methods/index.md") == "# Methods\n\n- [A method](a.md)\n"
     for page, markdown, rewritten in [
         ("fedx.md", "[a](../payloads/fedx.py)", "[a](api/payloads/fedx.md)"),
         ("fedx.md", "[a](../clients/vertical/#x)", "[a](api/clients/vertical/index.md#x)"),
         ("fedx.md", "[a](tutorials/), [b](data.md)", "[a](tutorials/index.md), [b](data.md)"),
+        ("tutorials/one.md", "[a](../methods/)", "[a](../methods/index.md)"),
+        (
+            "tutorials/one.md",
+            "[fedx.md](../fedx.md#limits), [a](../fedx.md)",
+            "[FedX](../fedx.md#limits), [a](../fedx.md)",
+        ),
+        ("fedx.md", "[payloads/fedx.py](../payloads/fedx.py)", "[payloads/fedx.py](api/payloads/fedx.md)"),
         ("fedx.md", "[a](../deploy/Dockerfile), ![b](figure.svg)", "[a](files/deploy/Dockerfile.md), ![b](figure.svg)"),
         ("tutorials/one.md", "[a](../../CONTRIBUTING.md#rules)", "[a](../contributing.md#rules)"),
         ("readme.md", "[a](docs/fedx.md#limits)", "[a](fedx.md#limits)"),
