@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, compare, sweep, reproduce, list and the two references from the command line."""
+"""``python -m simulations``: run, compare, sweep, reproduce, list, the two references, and new-algorithm."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from problems.models import MODELS
 from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
 from simulations.catalogue import catalogue, description, summary
 from simulations.compare import Comparison
+from simulations.enrolment import checkout, write
 from simulations.expansion import expand
 from simulations.experiment import find_experiment
 from simulations.flower import FlowerError, gpu_share, run_with_flower
 from simulations.launch import run_centralized, run_federation, run_nonfederated
+from simulations.new_algorithm import describe
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
 from simulations.records import FINISHED, STOPPED
@@ -278,6 +280,48 @@ def reproduce(
         first, reason = next(iter(outcome.failed.items()))
         count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
         raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
+
+
+Field = list[str] | None
+
+
+@cli.command("new-algorithm")
+def new_algorithm(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="its run-config name, e.g. fed-avgm")],
+    setting: Annotated[Field, typer.Option(help="a key of its own table and the default, e.g. momentum=0.9")] = None,
+    down: Annotated[Field, typer.Option(help="a field, as long as the model, that the server sends beside it")] = None,
+    up: Annotated[Field, typer.Option(help="such a field that a client sends")] = None,
+    state: Annotated[Field, typer.Option(help="such a field that the server keeps from round to round")] = None,
+    memory: Annotated[Field, typer.Option(help="such a field that a client keeps")] = None,
+    loss: Annotated[Field, typer.Option(help="a loss it minimises; the first is its default; cross-entropy")] = None,
+    class_name: Annotated[str, typer.Option(help="what its classes' names begin with, e.g. FedAvgM")] = "",
+    family: Annotated[str, typer.Option(help="the name of its modules and its table; NAME with _ for -")] = "",
+    into: Annotated[Path | None, typer.Option(metavar="DIR", help="root of a checkout; without, this one")] = None,
+) -> None:
+    """Write the stubs of a new algorithm and a test that fails until they are filled in."""
+    one = describe(
+        name,
+        family=family,
+        prefix=class_name,
+        losses=loss or [],
+        settings=setting or [],
+        down=down or [],
+        up=up or [],
+        state=state or [],
+        memory=memory or [],
+    )
+    root = checkout(into)
+    *stubs, test = (written := write(one, root))[0]
+    typer.echo("fill in:")
+    for path in (*stubs, test):
+        typer.echo(f"  {path}")
+    typer.echo("named in, done:")
+    for path in written[1]:
+        typer.echo(f"  {path}")
+    typer.echo("then:")
+    typer.echo(f"  pytest {test}")
+    typer.echo(f"  pytest tests/battery -k {name}")
+    typer.echo(f"  python -m simulations run --clients 4 -c 'strategy=\"{name}\"' --out runs/{name}")
 
 
 def main() -> None:
