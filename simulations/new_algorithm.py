@@ -124,8 +124,8 @@ def parse_setting(text: str) -> Setting:
     if not equals or not _KEBAB.fullmatch(key) or len(key) > LONGEST:
         raise ConfigError(f"--setting: got {text!r}, allowed: key=default with a kebab-case key, e.g. momentum=0.9")
     try:
-        default = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        (default,) = tomllib.loads(f"value = {value}").values()
+    except ValueError:  # no TOML, or more than one value
         default = None
     ordinary = not isinstance(default, str) or re.fullmatch(r"[ -~]{0,60}", default)
     if type(default) not in _TYPES or (isinstance(default, float) and not math.isfinite(default)):
