@@ -47,7 +47,8 @@ class Roster:
     Attributes:
         node_ids: Flower's node id of each site.
         reports: what each site told.
-        bytes_up, bytes_down: what the handshake cost.
+        bytes_up: what the handshake cost, to the server.
+        bytes_down: what it cost the other way.
     """
 
     node_ids: tuple[int, ...]

@@ -43,7 +43,7 @@ def credit(path: Path) -> Source:
 
     Raises:
         DataError: names a column that is missing, not finite, or holds a code that the published file has
-        not.
+            not.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)

@@ -38,7 +38,7 @@ def partition(
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
-        spread so.
+            spread so.
     """
     count, kind = len(labels), spec.partition
     if num_clients > count:

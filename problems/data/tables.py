@@ -57,7 +57,7 @@ def table(
 
     Raises:
         DataError: names the column that is missing, empty in places, not finite, or of a kind that has no
-        encoding.
+            encoding.
     """
     import pandas as pd
 

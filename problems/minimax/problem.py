@@ -29,7 +29,8 @@ class MinimaxProblem(ABC):
     """f_i of one site: its primal block x (p,), its dual block y (q,), q may be 0.
 
     Attributes:
-        primal_dim, dual_dim: p and q.
+        primal_dim: p.
+        dual_dim: q.
         num_samples: n, the samples of the site.
         stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
     """
