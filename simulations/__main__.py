@@ -107,7 +107,10 @@ def run(
     parse_run_config(flat)
     nodes = node_configs_of(node_config)
     if nodes and (clients not in (None, len(nodes)) or engine is Engine.FLOWER):
-        raise ConfigError(f"--node-config: got {len(nodes)}, one for each of --clients, and in this process only")
+        raise ConfigError(
+            f"--node-config: got {len(nodes)}, allowed: one for each of --clients, and in this process only: leave "
+            "--clients and --engine out"
+        )
     clients = clients or len(nodes) or 8
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
@@ -227,7 +230,7 @@ def sweep(
     """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
     wanted = mode or (Mode.MIN if better(metric) is min else Mode.MAX)
     if grace > 1 and not asha:
-        raise ConfigError("--grace: there is nothing to stop; give --asha too")
+        raise ConfigError(f"--grace: got {grace}, but there is nothing to stop: give --asha too")
     asked = Sweep(
         clients,
         overrides_of(config),
@@ -267,7 +270,7 @@ def reproduce(
 ) -> None:
     """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
     if data_dir is not None and not data_dir.expanduser().exists():
-        raise ConfigError(f"--data-dir: there is no {data_dir}")
+        raise ConfigError(f"--data-dir: got {data_dir}, which does not exist: give the folder of the data sets' files")
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     reproduction = Reproduction(expand(find_experiment(name), profile.value, seeds, folder), out)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
