@@ -163,6 +163,20 @@ def test_fedsgda_quick_is_figure_1() -> None:
     assert expansion.lines[6].config["num-server-rounds"] == 1000
 
 
+# FedX, Figure 1: left K varies, right N, the number of sites, each with a sixteenth of the data
+@pytest.mark.parametrize(("profile", "iterations"), [("quick", 1280), ("full", 20_000)])
+def test_fedx_fig1_varies_k_or_the_number_of_sites(profile: str, iterations: int) -> None:
+    expansion = expand(find_experiment("fedx-fig1"), profile)
+    assert [(line.panel, line.at["K"], line.clients) for line in expansion.lines] == [
+        *(("vary K", steps, 16) for steps in (8, 32, 128)),
+        *(("vary N", 32, sites) for sites in (1, 4, 8, 16)),
+    ]
+    for line in expansion.lines:
+        steps = int(line.config["local-steps"])
+        assert (line.config["partition-sites"], steps, line.clients) == (16, line.at["K"], line.at["N"])
+        assert abs(steps * int(line.config["num-server-rounds"]) - iterations) < steps
+
+
 # VFB2, Tables 2 and 3: q, m, the parties with labels under AFSVRG-VP, lambda is the default's 1e-4
 LOSSLESS = {"vfb2-table2": (8, 3, 4), "vfb2-table3": (12, 2, 6)}
 
