@@ -30,6 +30,7 @@ class Line:
     clients: int
     config: dict[str, Scalar]
     # how it is shown
+    communications: int  # of a round
     dataset: str
     setting: str  # the other coordinates
     panel: str
@@ -169,7 +170,9 @@ def _line(experiment: Experiment, cell: _Cell, here: str) -> Line:
     words = {**resolved, "clients": cell.clients, **cell.at, "setting": setting}
     panel = _filled(experiment.panel, words, f"{here}: panel")
     curve = _filled(experiment.curve, words, f"{here}: curve")
-    return Line(cell.run.name, cell.at, cell.run.engine, cell.clients, cell.config, dataset, setting, panel, curve)
+    run = cell.run
+    shown_as = (run.communications, dataset, setting, panel, curve)
+    return Line(run.name, cell.at, run.engine, cell.clients, cell.config, *shown_as)
 
 
 def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:

@@ -63,6 +63,7 @@ class Run(_Overrides):
     name: str = Field(min_length=1)
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
+    communications: Count = 1  # of a round, where x counts them
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     profiles: dict[ProfileName, _Overrides] = Field(
         default_factory=dict
@@ -148,7 +149,7 @@ class Experiment(Settings):
     # how it is shown
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    x: Literal["round", "iteration", "seconds", "megabytes", "clients"] = "round"
+    x: Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"] = "round"
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"

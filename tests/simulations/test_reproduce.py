@@ -163,6 +163,39 @@ def test_fedsgda_quick_is_figure_1() -> None:
     assert expansion.lines[6].config["num-server-rounds"] == 1000
 
 
+# FedSGDA, Table 3, S = 5: K -> eta and gamma of MB; c_eta, c_gamma and c_alpha of STORM; then the list for Figure 6c
+TABLE_3 = {
+    ("6a", 1): (1, 1e-2),
+    ("6a", 10): (1e-1, 1e-3),
+    ("6a", 20): (1e-1, 1),
+    ("6b", 1): (1, 1e-1, 5),
+    ("6b", 10): (1e-1, 1e-2, 10),
+    ("6b", 20): (1e-1, 1e-1, 10),
+}
+
+
+def test_fedsgda_fig6_has_the_papers_settings() -> None:
+    expansion = expand(find_experiment("fedsgda-fig6"), "full")
+    assert {line.config["partition"] for line in expansion.lines} == {"sorted-90"}
+    found, against = {}, {}
+    for line in expansion.lines:
+        keys = ["fedsgda.primal-step", "fedsgda.dual-step", *["fedsgda.alpha-constant"] * ("STORM" in line.method)]
+        steps = tuple(line.config[key] for key in (["learning-rate"] if line.method == "CoDA" else keys))
+        assert (line.config["local-steps"], line.config["batch-size"]) == (line.at["K"], 10)
+        if line.at["figure"] == "6c":
+            communications = line.communications * int(line.config["num-server-rounds"])
+            against[line.method] = (line.clients, communications, line.at["K"], steps)
+        else:
+            assert line.clients * float(line.config["fraction-train"]) == 5
+            found[line.at["figure"], line.at["K"]] = steps
+    assert found == TABLE_3
+    assert against == {
+        "FedSGDA-MB": (50, 800, 20, (0.1, 0.1)),
+        "FedSGDA-STORM": (50, 800, 20, (1, 1, 10)),
+        "CoDA": (50, 800, 20, (0.01,)),
+    }
+
+
 # FedX, Figure 1: left K varies, right N, the number of sites, each with a sixteenth of the data
 @pytest.mark.parametrize(("profile", "iterations"), [("quick", 1280), ("full", 20_000)])
 def test_fedx_fig1_varies_k_or_the_number_of_sites(profile: str, iterations: int) -> None:
@@ -814,6 +847,13 @@ def test_the_x_axis(tmp_path: Path, x: str, expected: list[float]) -> None:
     np.testing.assert_allclose(curves[1].mean, [0.5, 0.6, 0.8])
     np.testing.assert_allclose(curves[1].high - curves[1].low, [0, 0, 2 * 0.2 / 2**0.5], atol=1e-12)
     assert curves[1].seeds == 2
+
+
+def test_a_round_may_communicate_more_than_once(tmp_path: Path) -> None:
+    changes = ("clients = 2", 'clients = 2\nx = "communication"'), ('"local-sgd"', '"local-sgd"\ncommunications = 2')
+    expansion = expanded(tmp_path, *changes)
+    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7)))["digits"]
+    assert [curve.x.tolist() for curve in curves] == [[0, 1, 2]] * 2 + [[0, 2, 4]] * 2
 
 
 def test_seconds_are_those_of_training_where_they_are_known(tmp_path: Path) -> None:
