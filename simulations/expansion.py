@@ -114,7 +114,7 @@ def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
     _check_distinct(here, lines, experiment.x == "clients")
-    paper = _paper(experiment, lines, every, here)
+    paper = _paper(experiment, lines, [cell.origin for cell in cells], every, here)
     claims = _claims(experiment, lines, every, here)
     used = seeds or chosen.seeds or experiment.seeds
     return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims)
@@ -232,9 +232,9 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
 
 
 def _paper(
-    experiment: Experiment, lines: Sequence[Line], cells: Sequence[_Cell], here: str
+    experiment: Experiment, lines: Sequence[Line], origins: Sequence[str], cells: Sequence[_Cell], here: str
 ) -> dict[tuple[int, str], PaperValue]:
-    """The paper's numbers, each at its row. One that this profile leaves out has none."""
+    """The paper's numbers, each at its row. One that this profile leaves out, or measures on other data, has none."""
     found: dict[tuple[int, str], PaperValue] = {}
     for number, value in enumerate(experiment.paper_values):
         wanted = {_METHOD: value.method, **value.at}.items()
@@ -244,8 +244,8 @@ def _paper(
         metric = value.metric or experiment.metrics[0]
         if metric not in experiment.metrics:
             raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}")
-        for place, line in enumerate(lines):
-            if wanted <= line.at.items():
+        for place, (line, origin) in enumerate(zip(lines, origins, strict=True)):
+            if wanted <= line.at.items() and (_DATASET in value.at or line.dataset == origin):
                 if (place, metric) in found:
                     raise ConfigError(f"{where}: {line.title!r} has a value of the paper already")
                 found[place, metric] = value

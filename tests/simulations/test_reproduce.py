@@ -120,6 +120,19 @@ def test_the_projects_wheel_takes_the_files_along() -> None:
         assert not [one for one in patterns for part in parts if fnmatch.fnmatch(part, one.lstrip("/"))]
 
 
+@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
+def test_papers_values_stand_beside_their_own_data(name: str, profile: str) -> None:
+    """Those of an experiment on one data set name none: that of its [config] is the paper's."""
+    experiment = find_experiment(name)
+    expansion = expand(experiment, profile, data_dir=Path("/data"))
+    for (place, _), value in expansion.paper.items():
+        line = expansion.lines[place]
+        assert line.dataset == value.at.get("dataset", experiment.config.get("dataset"))
+    if profile == "smoke":
+        assert expansion.paper == {}  # all of them are on bundled data
+
+
 def test_no_field_of_a_file_is_a_run_config_key() -> None:
     fields = {str(field.alias) for model in (Case, Run, Profile) for field in model.model_fields.values()}
     assert fields & set(known_keys()) == set()
@@ -403,7 +416,8 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
     other = ("minutes = 2", 'minutes = 2\ndataset = "breast-cancer"')
     assert len(expanded(tmp_path, named).paper) == 2
     assert [line.dataset for line in expanded(tmp_path, named, other).lines] == ["breast-cancer"] * 4
-    assert [metric for _, metric in expanded(tmp_path, named, other).paper] == ["loss"]
+    assert expanded(tmp_path, named, other).paper == {}
+    assert expanded(tmp_path, other).paper == {}  # one that names no data set is of the file's too
 
 
 # Wrong input: one message that names file and key, and nothing is made.
