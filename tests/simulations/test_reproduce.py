@@ -524,7 +524,7 @@ class Runs:
             if len(self.names) == self.interrupt_after:
                 raise KeyboardInterrupt
             self.names.append(task.name)
-            assert task.metrics == ("auc", "loss")
+            assert sorted(task.metrics) == ["auc", "loss"]
             path = Path(str(task.config["output-dir"])) / task.name
             found = self.aucs(task.config)
             if isinstance(found, str):
