@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import fnmatch
+import html
 import json
 import os
 import signal
@@ -1008,18 +1009,47 @@ def test_the_reference_of_vertical_learning_is_run_and_kept(
     assert "another engine; choose another directory" in err
 
 
+def smoke(command: Line, monkeypatch: pytest.MonkeyPatch, name: str, out: Path) -> list[dict[str, str]]:
+    """Every run of a packaged experiment at its smallest; the rows of its table."""
+    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
+    code, _, err = command("reproduce", name, "--out", out, "--profile", "smoke")
+    assert code == 0, err
+    return table(out)
+
+
 @slow
-@pytest.mark.parametrize("name", ["vfb2-table2", "vfb2-table3", "vfb2-fig34", "vfb2-fig2"])
-def test_the_smoke_of_vertical_experiments(
+@pytest.mark.parametrize("name", packaged())
+def test_the_smoke_of_every_packaged_experiment(
     command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
-    code, _, err = command("reproduce", name, "--out", tmp_path, "--profile", "smoke")
-    assert code == 0, err
-    found = table(tmp_path)
-    assert {row["seeds"] for row in found} == {"1"}
-    assert all(float(row["mean"]) > 0 for row in found)
-    assert (tmp_path / "curves.png").exists()
+    """That it runs on bundled data; it measures nothing."""
+    found = smoke(command, monkeypatch, name, tmp_path)
+    expansion = expand(find_experiment(name), "smoke")
+    metrics = expansion.experiment.metrics
+    wanted = sorted((line.method, line.setting, metric) for line in expansion.lines for metric in metrics)
+    assert sorted((row["method"], row["setting"], row["metric"]) for row in found) == wanted
+    assert {row["seeds"] for row in found} == {str(expansion.seeds)}
+    assert all(np.isfinite(float(row["mean"])) for row in found)
+    told = (tmp_path / "table.md").read_text("utf-8")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for line in expansion.lines:
+        assert line.method in told
+        assert html.escape(line.method) in page
+    assert "Failed runs" not in told
+    assert "<svg" in page
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+@slow
+@pytest.mark.parametrize("name", ["composite-fig2", "fedx-fig2"])
+def test_the_same_experiment_twice_is_the_same_table(
+    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for out in ("first", "second"):
+        smoke(command, monkeypatch, name, tmp_path / out)
+    first, second = ((tmp_path / out / "table.csv").read_bytes() for out in ("first", "second"))
+    assert first == second
+    assert len({row["mean"] for row in table(tmp_path / "first")}) > 1
 
 
 # Processes.
