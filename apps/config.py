@@ -56,6 +56,11 @@ class DataSettings(Settings):
     partition: str = Field("iid", description=f"one of {', '.join(PARTITIONS)}")
     partition_alpha: float = Field(0.5, gt=0, description="Dirichlet concentration, a number > 0")
     partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological, shard)")
+    partition_sites: int = Field(
+        0,
+        ge=0,
+        description="sites that rows are spread over, of which the clients are the first; 0: as many as clients",
+    )
     positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
     feature_columns: str = Field(
@@ -78,6 +83,9 @@ class DataSettings(Settings):
     )
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share held out for testing where a set has no test split, in (0, 1)"
+    )
+    validation_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of the training rows to evaluate on instead of the test rows, or 0: none"
     )
 
 
@@ -275,6 +283,8 @@ def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
             raise ConfigError(f"{key}: got {got!r}, allowed: {allowed!r}, {clients_columns}: leave it out")
     if spec.client_shift:
         raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
+    if spec.partition_sites:
+        raise ConfigError(f"partition-sites: got {spec.partition_sites!r}, allowed: 0, {clients_columns}")
     if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:
         raise ConfigError(
             f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no "

@@ -18,6 +18,7 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
 from simulations.catalogue import catalogue, description, summary
+from simulations.choosing import Choosing
 from simulations.compare import Comparison
 from simulations.enrolment import checkout, write
 from simulations.expansion import expand
@@ -30,6 +31,7 @@ from simulations.plan import Sweep
 from simulations.records import FINISHED, STOPPED
 from simulations.reproduce import Reproduction, ReproductionInterruptedError
 from simulations.sweep import SweepInterruptedError, run_sweep
+from simulations.tuned import Tuned, find_tuned
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -265,6 +267,9 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -272,7 +277,14 @@ def reproduce(
     if data_dir is not None and not data_dir.expanduser().exists():
         raise ConfigError(f"--data-dir: got {data_dir}, which does not exist: give the folder of the data sets' files")
     folder = None if data_dir is None else data_dir.expanduser().resolve()
-    reproduction = Reproduction(expand(find_experiment(name), profile.value, seeds, folder), out)
+    experiment = find_experiment(name)
+    if tune:
+        choosing = Choosing(expand(experiment, profile.value, seeds, folder), out)
+        with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
+            tuned: Tuned | None = choosing.run(jobs, say)
+    else:
+        tuned = find_tuned(name, experiment.name, profile.value, out)
+    reproduction = Reproduction(expand(experiment, profile.value, seeds, folder, tuned), out)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
@@ -65,6 +65,7 @@ class Run(_Overrides):
     name: str = Field(min_length=1)
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
+    communications: Count = 1  # of a round, where x counts them
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     profiles: dict[ProfileName, _Overrides] = Field(
         default_factory=dict
@@ -90,6 +91,62 @@ class Profile(_Overrides):
     seeds: Count | None = None
     differs: Sentences = Field(default_factory=list)  # from the paper's setting, beside the experiment's
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+
+
+def _flat_grid(nested: Any) -> Any:
+    """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
+    if not isinstance(nested, dict):
+        return nested
+    grid = flattened(nested)
+    for key, values in grid.items():
+        if key in SET_BY_COMMAND:
+            raise ValueError(f"{key}: the command sets it, leave it out")
+        if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
+            raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
+        if len({repr(value) for value in values}) < len(values):
+            raise ValueError(f"{key}: got {values!r}, where a value occurs twice; leave one out")
+    return grid
+
+
+# run-config key -> the values to choose from
+Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
+
+
+class TuningProfile(Settings):
+    """What a profile has otherwise than `Tuning`."""
+
+    seeds: Count | None = None
+    at: dict[str, Scalar] | None = None
+    grid: Grid | None = None
+    methods: dict[str, Grid] = Field(default_factory=dict)
+
+
+class Tuning(Settings):
+    """Which run-config keys are chosen on a validation split, and from what."""
+
+    # what is compared
+    metric: str = ""  # empty: the first
+    mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
+    seeds: Count = 1
+    validation_fraction: float = Field(0.2, ge=0, lt=1)
+    # what is tried
+    grid: Grid = Field(default_factory=dict)
+    methods: dict[str, Grid] = Field(default_factory=dict)  # a method's grid, in the place of `grid`; may be empty
+    at: dict[str, Scalar] = Field(default_factory=dict)  # it is chosen there, for all values of these coordinates
+    profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
+
+    def in_profile(self, name: str) -> Tuning:
+        """The same with what a profile has otherwise."""
+        own = self.profiles.get(name)  # type: ignore[call-overload]
+        if own is None:
+            return self
+        there = {key: value for key in ("seeds", "at", "grid") if (value := getattr(own, key)) is not None}
+        methods = {**({} if "grid" in there else self.methods), **own.methods}
+        return self.model_copy(update={**there, "methods": methods})
+
+    def grid_of(self, method: str) -> Grid:
+        """What is tried for a method; nothing: its values are those of the file."""
+        return self.methods.get(method, self.grid)
 
 
 class PaperValue(Settings):
@@ -147,10 +204,11 @@ class Experiment(Settings):
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     runs: list[Run] = Field(min_length=1)
     profiles: dict[ProfileName, Profile] = Field(min_length=1)
+    tune: Tuning | None = None
     # how it is shown
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    x: Literal["round", "iteration", "seconds", "megabytes", "clients"] = "round"
+    x: Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"] = "round"
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"

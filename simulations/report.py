@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from apps.config import Scalar
 from simulations.compare import csv_text
-from simulations.expansion import Expansion
-from simulations.output import shown_metric, table
+from simulations.expansion import Expansion, settings
+from simulations.output import shown, shown_metric, table
 from simulations.records import RunRecord
+from simulations.tuned import Tuned
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
 LEGEND = (
@@ -160,24 +162,62 @@ def as_markdown(
     """
     experiment = expansion.experiment
     columns, cells = _columns(found, expansion.seeds)
+    tuned = expansion.tuned
     what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
     lines = [
         f"# {experiment.title}",
         "",
         f"{experiment.paper}, {experiment.figure}. {what}",
         "",
-        *(f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)),
+        *_markdown(columns, cells),
         "",
         LEGEND,
     ]
     if any(row.paper is not None for row in found) and expansion.profile != "full":
         lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
     lines += claims
+    if tuned is not None:
+        lines += ["", tuned_sentence(tuned), "", *_markdown(*tuned_table(tuned))]
     if missing:
         lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
     if failed:
         lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
     return "\n".join(lines) + "\n"
+
+
+def tuned_sentence(tuned: Tuned) -> str:
+    """How run-config values were chosen, for people."""
+    number = "one seed" if tuned.seeds == 1 else f"the mean of {tuned.seeds} seeds"
+    by = f"Chosen by {tuned.metric} ({tuned.mode}imum) after the last round, {number}"
+    if not tuned.validation_fraction:
+        return f"{by}; it is not measured on test rows."
+    return (
+        f"{by}, on a validation split of {shown(100 * tuned.validation_fraction)} % of the training rows. No test row "
+        "was looked at; the runs of the table train on all training rows."
+    )
+
+
+def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
+    """Columns, and a row for each choice: for which runs, what, from which values, and how well it did."""
+    rows = []
+    for choice in tuned.chosen:
+        ends = dict.fromkeys(choice.ends, " (an end of the range)")
+        chosen = [
+            f"{told}{ends.get(key, '')}" for key, told in zip(choice.values, settings(choice.values), strict=True)
+        ]
+        ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
+        score = shown_pair(choice.score.mean, choice.score.std)
+        rows.append([_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges), score])
+    return ["runs", "chosen", "from", tuned.metric], rows
+
+
+def _runs_of(at: Mapping[str, Scalar]) -> str:
+    named = [shown(at[key]) for key in ("method", "dataset") if key in at]
+    return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
+
+
+def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)]
 
 
 def counted(number: int, noun: str) -> str:

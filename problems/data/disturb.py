@@ -39,6 +39,18 @@ def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int)
     return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id))
 
 
+def validation_split(labels: Labels, train_rows: Rows, fraction: float, seed: int, site: int = 0) -> tuple[Rows, Rows]:
+    """Return the training rows that remain and those held out to choose by, ascending, in each class as in `split`.
+
+    Args:
+        labels: (n,) of all rows.
+        train_rows: those that the training rows are.
+        site: addresses the draw where sites hold rows out, each for itself; a class of one row stays for training.
+    """
+    kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site))
+    return train_rows[kept], train_rows[held]
+
+
 def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
     test = []
     for label in (0, 1):

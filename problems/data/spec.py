@@ -110,6 +110,8 @@ class DataSpec:
     partition: str = "iid"
     partition_alpha: float = 0.5
     partition_classes: int = 2
+    partition_sites: int = 0
+    """Sites that the training rows are spread over, of which the clients are the first; 0: as many as clients."""
 
     positive_label: str = ""
     """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
@@ -131,6 +133,8 @@ class DataSpec:
 
     test_fraction: float = 0.2
     """Of sets without a test split of their own; drawn within each class."""
+    validation_fraction: float = 0.0
+    """Share of each class's training rows that takes the place of the test rows, which nobody then sees; 0: none."""
 
     # Of "synthetic-sparse-logistic"; the run-config table `synthetic`.
     synthetic_alpha: float = 10.0
@@ -162,11 +166,15 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _known("partition", spec.partition, PARTITIONS)
     _inside("partition-alpha", spec.partition_alpha, 0.0 < spec.partition_alpha < math.inf, "a number above 0")
     _inside("partition-classes", spec.partition_classes, spec.partition_classes >= 1, "1 or more")
+    _inside("partition-sites", spec.partition_sites, spec.partition_sites >= 0, "0 (as many as clients) or more")
     _inside("imbalance", spec.imbalance, 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1")
     _inside("label-noise", spec.label_noise, 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5")
     _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")
     _inside("client-shift-std", spec.client_shift_std, 0.0 <= spec.client_shift_std < math.inf, "0 or above")
     _inside("test-fraction", spec.test_fraction, 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded")
+    _inside(
+        "validation-fraction", spec.validation_fraction, 0.0 <= spec.validation_fraction < 1.0, "0 (none) or below 1"
+    )
     _inside("synthetic.alpha", spec.synthetic_alpha, 0.0 <= spec.synthetic_alpha < math.inf, "0 or above")
     _inside("synthetic.beta", spec.synthetic_beta, 0.0 <= spec.synthetic_beta < math.inf, "0 or above")
     _inside("synthetic.samples", spec.synthetic_samples, spec.synthetic_samples >= 1, "1 or more")
@@ -191,6 +199,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             ("label-noise", spec.label_noise, (0.0,)),
             ("client-shift", spec.client_shift, (0.0,)),
             ("positive-label", spec.positive_label, ("",)),
+            ("partition-sites", spec.partition_sites, (0,)),
         ):
             if got not in allowed:
                 raise DataError(
@@ -198,6 +207,10 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
                     f"{got!r}: "
                     f"leave it out, see {PAGE}"
                 )
+    if spec.dataset in UNLABELLED and spec.validation_fraction:
+        raise DataError(
+            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got {spec.validation_fraction!r}"
+        )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
             f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
@@ -233,12 +246,18 @@ def _check_own(spec: DataSpec) -> None:
         ("imbalance", spec.imbalance),
         ("label-noise", spec.label_noise),
         ("client-shift", spec.client_shift),
+        ("partition-sites", spec.partition_sites),
     ):
         if got:
             raise DataError(
                 f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are: "
                 "leave it out"
             )
+    if spec.validation_fraction and spec.data_dir:
+        raise DataError(
+            f"validation-fraction: got {spec.validation_fraction!r}, but with partition {OWN!r} and a data-dir the "
+            "server evaluates on its own file; leave data-dir out, and the sites hold rows out"
+        )
 
 
 def _known(key: str, got: str, allowed: Iterable[str]) -> None:

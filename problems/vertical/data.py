@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from problems.data.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
-from problems.data.disturb import drop_positives, flip_labels, split
+from problems.data.disturb import drop_positives, flip_labels, split, validation_split
 from problems.data.files import find, folder, locate, not_found
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
@@ -131,6 +131,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
     wanted: list[tuple[str, object, object]] = [
         ("partition", spec.partition, "iid"),
         ("client-shift", spec.client_shift, 0.0),
+        ("partition-sites", spec.partition_sites, 0),
     ]
     if regression:
         wanted += [
@@ -140,7 +141,8 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ]
     for key, got, allowed in wanted:
         if got != allowed:
-            why = "labels are numbers" if key not in ("partition", "client-shift") else "parties share all rows"
+            rows = ("partition", "client-shift", "partition-sites")
+            why = "parties share all rows" if key in rows else "labels are numbers"
             raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}: leave it out, see docs/vertical.md")
 
 
@@ -186,7 +188,11 @@ def _signs(table: _Table, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Ar
         train_rows, test_rows = split(codes, spec.test_fraction, spec.seed)
     else:
         train_rows, test_rows = np.split(np.arange(len(codes)), [table.train_count])
-    for rows, what in ((train_rows, "the training set"), (test_rows, "the test set")):
+    held = "the test set"
+    if spec.validation_fraction:
+        train_rows, test_rows = validation_split(codes, train_rows, spec.validation_fraction, spec.seed)
+        held = "the validation set"
+    for rows, what in ((train_rows, "the training set"), (test_rows, held)):
         positives = int(codes[rows].sum())
         if positives in (0, len(rows)):
             raise DataError(
@@ -216,6 +222,12 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
         size = min(max(round(spec.test_fraction * count), 1), count - 1)
         test_rows = np.sort(stream(spec.seed, "test split").permutation(count)[:size])
         train_rows = np.setdiff1d(np.arange(count), test_rows)
+    if spec.validation_fraction:
+        size = min(max(round(spec.validation_fraction * len(train_rows)), 1), len(train_rows) - 1)
+        if size < 1:
+            raise DataError(f"{len(train_rows)} training row: training and validation set need one each")
+        chosen = stream(spec.seed, "validation split").permutation(len(train_rows))
+        train_rows, test_rows = np.sort(train_rows[chosen[size:]]), np.sort(train_rows[chosen[:size]])
     return numbers[table.codes], train_rows, test_rows
 
 
