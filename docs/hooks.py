@@ -223,7 +223,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     site = Site([file.src_uri for file in files.documentation_pages()])
     for page in [*OTHER_PAGES.values(), *site.made]:
         files.append(File.generated(config, page, content=site.content(page)))
-    files.append(File.generated(config, "api/index.md", content=reference_index(site.made)))
+    files.append(File.generated(config, "api/index.md", content=reference_index(modules())))
     pages = [file.src_uri for file in files.documentation_pages()]
     nav = filled(config.nav or [], pages)
     site.titles = dict(named(nav))

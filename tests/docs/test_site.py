@@ -56,11 +56,12 @@ def hooks() -> ModuleType:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built with warnings as errors."""
     site = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(CONFIG), "-d", str(site)]
+    # not --quiet: MkDocs counts the warnings that it shows
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(CONFIG), "-d", str(site)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     run = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert not run.stdout + run.stderr
+    assert "WARNING" not in run.stdout + run.stderr
     return site
 
 
