@@ -330,16 +330,9 @@ class Workplace:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=PROJECT,
-            capture_output=True,
-            check=True,
-        ).stdout.split(b"\0")
-        for name in filter(None, map(os.fsdecode, listed)):
-            if (PROJECT / name).is_file():
-                (root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(PROJECT / name, root / name)
+        # a copy without version control, as the gate's is, has no list of its files
+        ignored = [line.rstrip("/") for line in (PROJECT / ".gitignore").read_text("utf-8").splitlines() if line]
+        shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns(".git", *ignored), dirs_exist_ok=True)
         self.run("git init -q")
         self.commit("as it was")
 
