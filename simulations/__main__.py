@@ -315,7 +315,7 @@ def new_algorithm(
     typer.echo("fill in:")
     for path in (*stubs, test):
         typer.echo(f"  {path}")
-    typer.echo("named in, done:")
+    typer.echo("named in (done):")
     for path in written[1]:
         typer.echo(f"  {path}")
     typer.echo("then:")
