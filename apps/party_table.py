@@ -58,7 +58,7 @@ class PartyTable:
         self.labelled = label_column in frame.columns
         self._labels = _labels(frame.pop(label_column), spec, classification)[order] if self.labelled else None
         if not len(frame.columns):
-            raise DataError(f"{path} has no column of features")
+            raise DataError(f"{path} has no column of features, got only id and label: expected one at least")
         self.names: list[str] = []
         blocks, scaled = [], []
         for name in frame.columns:
@@ -117,7 +117,7 @@ def split_rows(count: int, test_fraction: float, seed: int, purpose: str = "vert
         DataError: there are fewer than two rows.
     """
     if count < 2:
-        raise DataError(f"{count} rows are too few for a training and a test set")
+        raise DataError(f"{count} rows are too few for a training and a test set: bring two or more")
     tests = min(max(1, round(test_fraction * count)), count - 1)
     order = stream(seed, purpose).permutation(count)
     return np.sort(order[tests:]), np.sort(order[:tests])
@@ -135,13 +135,16 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
         found = pd.read_csv(path, usecols=[column], dtype=str)[column]
     missing = int(found.isna().sum())
     if missing:
-        raise DataError(f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing")
+        raise DataError(
+            f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing, expected none: fill or "
+            "drop them"
+        )
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         raise DataError(
             f"{path}, column {column!r}: {int((counts > 1).sum()):,} ids occur more than once, such as "
-            f"{str(values[counts > 1][0])!r}"
+            f"{str(values[counts > 1][0])!r}, expected once: drop the others"
         )
     return ids
 

@@ -17,6 +17,8 @@ from simulations.output import shown
 from simulations.records import TRAINING_SECONDS, check_metric
 from simulations.tuned import Tuned, fits
 
+_PAGE = "see docs/simulations.md"
+_COORDINATES = f"allowed: coordinates of the runs, which are their method, dataset and axes; {_PAGE}"
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
 
 
@@ -122,7 +124,7 @@ def expand(
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
     cells = _kept(chosen, every)
     if not cells:
-        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run")
+        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run, expected one at least: drop one of its keys")
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
     _check_tuned(here, tuned, experiment, profile, lines)
@@ -195,7 +197,9 @@ def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:
-            raise ConfigError(f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces")
+            raise ConfigError(
+                f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces; {_PAGE}"
+            )
         return shown(words[match[1]])
 
     return re.sub(r"\{([^{}]*)\}", value, template).strip()
@@ -234,7 +238,7 @@ def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequenc
         for value in values:
             if value not in there:
                 allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
-                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}")
+                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}; {_PAGE}")
 
 
 def _check_files(here: str, cells: Sequence[_Cell]) -> None:
@@ -276,14 +280,19 @@ def _paper(
         wanted = {_METHOD: value.method, **value.at}.items()
         where = f"{here}: paper-values[{number}]"
         if not any(wanted <= {**cell.at, _DATASET: cell.origin}.items() for cell in cells):
-            raise ConfigError(f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}")
+            raise ConfigError(
+                f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}; {_COORDINATES}"
+            )
         metric = value.metric or experiment.metrics[0]
         if metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}")
+            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}")
         for place, (line, origin) in enumerate(zip(lines, origins, strict=True)):
             if wanted <= line.at.items() and (_DATASET in value.at or line.dataset == origin):
                 if (place, metric) in found:
-                    raise ConfigError(f"{where}: {line.title!r} has a value of the paper already")
+                    raise ConfigError(
+                        f"{where}: {line.title!r} has a value of the paper already, allowed: one: add coordinates "
+                        "to its at"
+                    )
                 found[place, metric] = value
     return found
 
@@ -296,13 +305,19 @@ def _claims(
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         if claim.metric and claim.metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}")
+            raise ConfigError(
+                f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}"
+            )
         for side in (claim.better, claim.than):
             wanted = {**side, **claim.at}
             if not any(wanted.items() <= at.items() for at in everywhere):
-                raise ConfigError(f"{where}: no run has {', '.join(f'{k} = {shown(v)}' for k, v in wanted.items())}")
+                told = ", ".join(f"{k} = {shown(v)}" for k, v in wanted.items())
+                raise ConfigError(f"{where}: no run has {told}; {_COORDINATES}")
         if not _pairs(claim, everywhere):
-            raise ConfigError(f"{where}: no two runs differ in {', '.join(claim.better)} alone")
+            raise ConfigError(
+                f"{where}: no two runs differ in {', '.join(claim.better)} alone; add the rest to better and "
+                f"than, {_PAGE}"
+            )
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 
 

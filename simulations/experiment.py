@@ -18,6 +18,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
 
+_PAGE = "see docs/simulations.md"
+_LISTED = "`python -m simulations list experiments` explains them"
 PACKAGED = Path(__file__).with_name("experiments")
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
@@ -45,7 +47,7 @@ class _Overrides(Settings):
 def _check_config(flat: Mapping[str, Any]) -> None:
     for key, value in flat.items():
         if key in SET_BY_COMMAND:
-            raise ValueError(f"{key}: the command sets it, leave it out")
+            raise ValueError(f"{key}: got {value!r}, but the command sets it: leave it out")
         if not isinstance(value, Scalar):
             raise ValueError(f"{key}: got {value!r}, allowed: a number, text, true or false; axes take several values")
 
@@ -229,7 +231,9 @@ class Experiment(Settings):
     def profile(self, name: str) -> Profile:
         """Raises ConfigError: there is no such profile."""
         if name not in self.profiles:
-            raise ConfigError(f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}")
+            raise ConfigError(
+                f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}; {_LISTED}"
+            )
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
@@ -268,7 +272,7 @@ def find_experiment(name: str) -> Experiment:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         allowed = ", ".join(known)
-        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}")
+        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}; {_LISTED}")
     return read_experiment(known[name])
 
 
@@ -282,11 +286,12 @@ def read_experiment(path: Path) -> Experiment:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason})") from None
+        raise ConfigError(f"{path}: cannot be read ({reason}): give the path of a TOML file, {_PAGE}") from None
     try:
         return Experiment.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise ConfigError("; ".join(f"{path}: {problem}" for problem in _problems(error))) from None
+        told = "; ".join(f"{path}: {problem}" for problem in _problems(error))
+        raise ConfigError(f"{told}; {_PAGE}") from None
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
@@ -294,17 +299,19 @@ def _problems(error: ValidationError) -> Iterator[str]:
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
         where = f"{key}: " if key else ""
         if detail["type"] == "missing":
-            yield f"{where}is missing"
+            yield f"{where}is missing, expected a value"
         elif detail["type"] == "extra_forbidden":
-            yield f"{where}unknown key{_hint(detail['loc'])}"
+            yield f"{where}unknown key{_hint(*detail['loc'])}"
         elif detail["type"] == "value_error":
             yield f"{where}{detail['ctx']['error']}"
         else:
             yield f"{where}got {detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _hint(location: tuple[int | str, ...]) -> str:
-    if len(location) != 1:
-        return ""
-    fields = [str(field.alias) for field in Experiment.model_fields.values()]
-    return f", allowed: {', '.join(fields)}"
+def _hint(*location: int | str) -> str:
+    """What is allowed where an unknown key stands."""
+    inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim}
+    model = inner.get(str(location[0]), Experiment)
+    fields = [str(field.alias) for field in model.model_fields.values()]
+    close = difflib.get_close_matches(str(location[-1]), fields, n=1)
+    return f", allowed: {', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"

@@ -140,7 +140,7 @@ def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
 
 
 def _number(text: str, number: float | None) -> Cell:
-    return Cell(text, number, numeric=True)
+    return Cell(text, None if number is None or math.isnan(number) else number, numeric=True)
 
 
 def _difference(row: Row) -> Cell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,13 +18,17 @@ from simulations.tuned import Tuned
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
 LEGEND = (
     "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
-    "tenth of its evaluated rounds."
+    "tenth of its evaluated rounds. nan: in one seed or more it is not finite."
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed."""
+    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed.
+
+    Where a seed's value is not finite, the mean is nan and there is no standard deviation: those of the other seeds
+    would say that the method works.
+    """
 
     experiment: str
     dataset: str
@@ -34,6 +39,7 @@ class Row:
     mean: float | None
     std: float | None
     seeds: int
+    not_finite: int  # seeds whose metric is nan or infinite there
     # the paper's
     paper: float | None
     paper_std: float | None
@@ -59,6 +65,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
         for metric in experiment.metrics:
             curves = [list(run.curve(metric).values()) for run in ended]
             curves = [curve for curve in curves if curve]
+            last = [curve[-1] for curve in curves]
             value = expansion.paper.get((place, metric))
             found.append(
                 Row(
@@ -67,8 +74,9 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
                     line.method,
                     line.setting,
                     metric,
-                    *_statistics([curve[-1] for curve in curves]),
+                    *_statistics(last),
                     len(curves),
+                    sum(not math.isfinite(value) for value in last),
                     None if value is None else value.mean,
                     None if value is None else value.std,
                     "" if value is None else value.source or experiment.figure,
@@ -87,12 +95,17 @@ def _first(expansion: Expansion, place: int) -> int:
 def tail(curve: Sequence[float]) -> float:
     """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
     trained = curve[1:] or curve
-    return statistics.fmean(trained[-len(trained) // _TAIL :])
+    return _mean(trained[-len(trained) // _TAIL :])
 
 
 def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
-    mean = statistics.fmean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+    mean = _mean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """nan where one of them is not finite, infinities of both signs among them."""
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def as_csv(found: Sequence[Row]) -> str:
@@ -107,8 +120,9 @@ def shown_pair(mean: float | None, std: float | None) -> str:
 
 
 def pair(row: Row) -> str:
-    """The last round's mean and standard deviation, for people."""
-    return shown_pair(row.mean, row.std)
+    """The last round's mean and standard deviation, for people, or in how many seeds it is not finite."""
+    shown = shown_pair(row.mean, row.std)
+    return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
 def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str]]]:
@@ -118,7 +132,7 @@ def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str
         "method": [row.method for row in found],
         "setting": [row.setting for row in found],
         "metric": [row.metric for row in found],
-        "last round": [shown_pair(row.mean, row.std) for row in found],
+        "last round": [pair(row) for row in found],
         "last tenth": [shown_pair(row.tail_mean, row.tail_std) for row in found],
         "seeds": [str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}" for row in found],
         "paper": [shown_pair(row.paper, row.paper_std) for row in found],

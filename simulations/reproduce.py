@@ -90,12 +90,16 @@ class Runs:
             self.out.mkdir(parents=True, exist_ok=True)
             self._check_same()
         except OSError as error:
-            raise ConfigError(f"--out: cannot create {self.out} ({error.strerror})") from None
+            raise ConfigError(
+                f"--out: cannot create {self.out} ({error.strerror}): choose a folder that can be written to"
+            ) from None
         with (self.out / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(f"--out: another process is reproducing in {self.out}") from None
+                raise ConfigError(
+                    f"--out: got {self.out}, where another process is reproducing: choose another, or wait for its end"
+                ) from None
             for run in self.runs.values():
                 self._take(run)
             for run in self.waiting:
@@ -156,12 +160,15 @@ class Runs:
         if not any(self.out.iterdir()):
             return
         if not path.exists():
-            raise ConfigError(f"--out: {self.out} is not empty and holds no reproduction; choose another")
+            raise ConfigError(f"--out: got {self.out}, which is not empty and holds no reproduction; choose another")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"--out: {path} cannot be read ({error})") from None
+            raise ConfigError(
+                f"--out: {path} cannot be read ({error}), expected a reproduction's copy of its experiment; "
+                "choose another"
+            ) from None
         now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
         if was != now:
             raise ConfigError(

@@ -27,7 +27,10 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     for label in (0, 1):
         held = int((labels == label).sum())
         if held < 2:
-            raise DataError(f"{held} {'positive' if label else 'negative'}: training and test set need one each")
+            raise DataError(
+                f"{held} {'positive' if label else 'negative'}: training and test set need one each: set "
+                "positive-label, or bring more rows"
+            )
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
 
@@ -72,7 +75,7 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        raise DataError(f"imbalance {imbalance} keeps no positive: {there}")
+        raise DataError(f"imbalance {imbalance} keeps no positive: {there}; raise imbalance, or leave it out")
     if kept > len(positives):
         raise DataError(
             f"imbalance {imbalance} needs {kept:,} positives: {there}, a share of "

@@ -14,7 +14,7 @@ from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, Source, positive_classes
-from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set, validate
 
 
 class FederatedData:
@@ -75,8 +75,18 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
     """
     validate(spec)
+    try:
+        return _load(spec, num_clients)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
-        raise DataError(f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read")
+        raise DataError(
+            f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read; give each a "
+            "--node-config"
+        )
     if num_clients < 1:
         raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
     if 0 < spec.partition_sites < num_clients:

@@ -14,7 +14,7 @@ from problems.data.disturb import hold_out, validation_split
 from problems.data.readers import read_site
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, positive_classes
-from problems.data.spec import DataError, DataSpec, validate
+from problems.data.spec import DataError, DataSpec, in_data_set, validate
 
 # Means and variances over fewer rows tell of single ones.
 FEWEST_ROWS = 10
@@ -60,7 +60,7 @@ class SiteRows:
         if len(self.train_rows) < FEWEST_ROWS:
             raise DataError(
                 f"{len(self.train_rows)} training rows: the means of fewer than {FEWEST_ROWS} would tell of single "
-                "ones; bring more rows, or standardise=false with columns that are scaled already"
+                "ones; bring more rows, or set standardise=false with columns that are scaled already"
             )
         return self.table.statistics(self.train_rows)
 
@@ -99,6 +99,13 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         message tells nothing of single rows: it leaves the site.
     """
     validate(spec)
+    try:
+        return _read_own(path, spec, partition_id)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
     everything = np.arange(len(source))
     labels = positive_classes(source.classes, spec.positive_label, site=True)[source.codes].astype(np.int8)

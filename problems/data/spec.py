@@ -16,6 +16,8 @@ class DataError(ValueError):
     """The data cannot be had as asked; the message says what was expected, what was found and the way out."""
 
 
+PAGE = "docs/data.md"
+
 DATASETS: dict[str, str] = {
     "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
@@ -77,7 +79,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice")
+            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice, allowed: once; see {PAGE}")
     return tuple(columns)
 
 
@@ -86,10 +88,14 @@ def _column(part: str, text: str) -> Column:
     categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
     if not name.strip() or (bracket and not inside.endswith("]")):
         raise DataError(
-            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for text"
+            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for "
+            "text; see "
+            f"{PAGE}"
         )
     if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
-        raise DataError(f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets")
+        raise DataError(
+            f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets; see {PAGE}"
+        )
     return Column(name.strip(), categories)
 
 
@@ -141,6 +147,13 @@ class DataSpec:
     seed: int = 0
 
 
+def in_data_set(error: DataError, spec: DataSpec) -> DataError:
+    """The error with the data set it is about, and the page that tells what can be read."""
+    text = str(error)
+    named = text if text.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}: {text}"
+    return DataError(f"{named}; see {PAGE}")
+
+
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     """Check names and ranges without reading any data.
 
@@ -173,7 +186,11 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if from_site:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
-        raise DataError(f"dataset {spec.dataset!r} is read from files: set data-dir to the file or its folder")
+        raise DataError(
+            f"dataset {spec.dataset!r} is read from files, got no data-dir: set data-dir to the file or its "
+            "folder, see "
+            f"{PAGE}"
+        )
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
         for key, got, allowed in (
@@ -186,7 +203,9 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         ):
             if got not in allowed:
                 raise DataError(
-                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got {got!r}"
+                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got "
+                    f"{got!r}: "
+                    f"leave it out, see {PAGE}"
                 )
     if spec.dataset in UNLABELLED and spec.validation_fraction:
         raise DataError(
@@ -195,7 +214,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
             f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
-            f"got {spec.partition!r}"
+            f"got {spec.partition!r}; see {PAGE}"
         )
 
 
@@ -207,18 +226,21 @@ def _check_columns(spec: DataSpec) -> None:
         _inside("feature-columns", number, not number or (number.isdigit() and int(number) > 0), "a number of features")
     elif spec.feature_columns:
         raise DataError(
-            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own: "
-            "leave it out"
+            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own, "
+            "allowed with "
+            f"dataset {', '.join((*TABLES, 'svmlight'))}: leave it out"
         )
     if not spec.standardise and spec.dataset not in TABLES:
-        raise DataError(f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}")
+        raise DataError(
+            f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}: leave it out"
+        )
 
 
 def _check_own(spec: DataSpec) -> None:
     if spec.dataset not in GENERIC:
         raise DataError(
-            f"partition {OWN!r}: every node reads a file of its own, whose kind dataset names: {', '.join(GENERIC)}; "
-            f"got {spec.dataset!r}"
+            f"dataset: got {spec.dataset!r}, but with partition {OWN!r} every node reads a file of its own, whose kind "
+            f"dataset names, allowed: {', '.join(GENERIC)}; see {PAGE}"
         )
     for key, got in (
         ("imbalance", spec.imbalance),
@@ -228,7 +250,8 @@ def _check_own(spec: DataSpec) -> None:
     ):
         if got:
             raise DataError(
-                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are"
+                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are: "
+                "leave it out"
             )
     if spec.validation_fraction and spec.data_dir:
         raise DataError(
@@ -243,9 +266,10 @@ def _known(key: str, got: str, allowed: Iterable[str]) -> None:
         return
     close = difflib.get_close_matches(got, names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}")
+    told = f"`python -m simulations list {key}s` explains them"
+    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}; {told}")
 
 
 def _inside(key: str, got: object, holds: bool, allowed: str) -> None:
     if not holds:
-        raise DataError(f"{key} must be {allowed}, got {got!r}")
+        raise DataError(f"{key} must be {allowed}, got {got!r}; see {PAGE}")

@@ -16,7 +16,7 @@ from problems.data.disturb import drop_positives, flip_labels, split, validation
 from problems.data.files import find, folder, locate, not_found
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
-from problems.data.spec import DRAWN, DataError, DataSpec, validate
+from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
 from problems.vertical.blocks import Features
 from problems.vertical.objectives import Array
@@ -90,6 +90,13 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
             fewer columns than parties.
     """
     _check(spec, parties, partition, regression)
+    try:
+        return _load(spec, parties, partition, regression)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
     table = _read(spec)
     marked = None
     if not regression:
@@ -134,12 +141,9 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ]
     for key, got, allowed in wanted:
         if got != allowed:
-            why = (
-                "labels are numbers"
-                if key not in ("partition", "client-shift", "partition-sites")
-                else "parties share all rows"
-            )
-            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}")
+            rows = ("partition", "client-shift", "partition-sites")
+            why = "parties share all rows" if key in rows else "labels are numbers"
+            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}: leave it out, see docs/vertical.md")
 
 
 def _read(spec: DataSpec) -> _Table:
@@ -169,7 +173,9 @@ def _svmlight(train: Path, test: Path | None, features: int | None) -> _Table:
     try:
         loaded = load_svmlight_files(paths, n_features=features, zero_based="auto" if features is None else False)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{' or '.join(paths)} cannot be read as svmlight: {error}") from error
+        raise DataError(
+            f"{' or '.join(paths)} cannot be read as svmlight ({error}): expected lines such as '1 3:0.5 7:1'"
+        ) from error
     matrix = canonical(sparse.csr_array(sparse.vstack(loaded[0::2], format="csr")))
     classes, codes = label_classes(np.concatenate(loaded[1::2]))
     return _Table(classes, codes, lambda train_rows: matrix, None if test is None else len(loaded[1]))
@@ -201,15 +207,18 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     try:
         numbers = np.array([float(name) for name in table.classes])
     except ValueError:
-        raise DataError(f"labels of a regression must be numbers, got {', '.join(table.classes[:20])}") from None
+        named = ", ".join(table.classes[:20])
+        raise DataError(f"labels of a regression must be numbers, got {named}: set vfb2.problem to another") from None
     if not np.isfinite(numbers).all():
-        raise DataError("labels of a regression must be finite")
+        raise DataError(
+            f"labels of a regression must be finite, got {numbers.min():g} to {numbers.max():g}: drop such rows"
+        )
     count = len(table.codes)
     if table.train_count is not None:
         train_rows, test_rows = np.split(np.arange(count), [table.train_count])
     else:
         if count < 2:
-            raise DataError(f"{count} row: training and test set need one each")
+            raise DataError(f"{count} row: training and test set need one each: bring more")
         size = min(max(round(spec.test_fraction * count), 1), count - 1)
         test_rows = np.sort(stream(spec.seed, "test split").permutation(count)[:size])
         train_rows = np.setdiff1d(np.arange(count), test_rows)
@@ -240,7 +249,7 @@ def _check_finite(features: Features) -> None:
         row, column = places[0] + 1
         raise DataError(
             f"{len(places):,} features in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} columns are not "
-            f"finite, the first in row {row:,}, column {column:,}"
+            f"finite, the first in row {row:,}, column {column:,}: fill or drop them"
         )
 
 

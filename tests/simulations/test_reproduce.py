@@ -6,6 +6,7 @@ import csv
 import fnmatch
 import html
 import json
+import math
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from simulations.expansion import Expansion, data_sets, expand
 from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
 from simulations.figures import Curve, band, comparable, draw, panels
 from simulations.records import RunRecord, read_run
-from simulations.report import rows, tail
+from simulations.report import as_text, pair, rows, tail
 from simulations.reproduce import Reproduction
 from simulations.workers import Task, _reason, run_all
 from tests.apps.test_command_line import ROOT, Line
@@ -586,6 +587,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
         "mean",
         "std",
         "seeds",
+        "not_finite",
         "paper",
         "paper_std",
         "paper_source",
@@ -843,6 +845,18 @@ def test_the_tail_is_averaged_a_seed_first(tmp_path: Path) -> None:
     first = rows(expansion, records)[0]
     assert (first.mean, first.std) == (pytest.approx(0.7), pytest.approx(0.6 / 2**0.5))
     assert (first.tail_mean, first.tail_std) == (pytest.approx(0.55), pytest.approx(0.5 / 2**0.5))
+
+
+@pytest.mark.parametrize("diverged", [math.nan, math.inf])
+def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean(tmp_path: Path, diverged: float) -> None:
+    expansion = expanded(tmp_path, profile="smoke", seeds=3)
+    records = finished(expansion, tmp_path, lambda seed: [0.5, diverged if seed == 1 else 0.7])
+    found = rows(expansion, records)
+    assert math.isnan(found[0].mean or 0.0)
+    assert math.isnan(found[0].tail_mean or 0.0)
+    assert (found[0].std, found[0].tail_std, found[0].seeds, found[0].not_finite) == (None, None, 3, 1)
+    assert pair(found[0]) == "nan (1 of 3 seeds not finite)"
+    assert "nan (1 of 3 seeds not finite)" in as_text(expansion, found)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""The tutorials run as they are printed, and print what they say they print.
+
+A page's `sh` and `python` blocks run one after another in one folder, each in a process of its own; `text` and
+`console` blocks do not run. A `text` block below the comment ``<!-- output -->`` is what the block before it prints:
+its lines come in this order, perhaps with others between them, numbers are compared to the digits shown, and lines
+with a time are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import PROJECT, Block, blocks
+
+TUTORIALS = PROJECT / "docs" / "tutorials"
+PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical")
+MARK = "<!-- output -->"
+RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+TIME = re.compile(r"\d s\b|\bseconds\b")
+# a block's own limit, on a machine that has other work
+SECONDS = 300.0
+
+
+def output(block: Block, folder: Path) -> str:
+    """Run a block in a folder; what it prints, on stdout."""
+    command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+    done = subprocess.run(
+        [*command, block.text],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(PROJECT),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "MPLBACKEND": "Agg",
+        },
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def is_output(block: Block) -> bool:
+    return block.page.read_text("utf-8").splitlines()[block.line - 3] == MARK
+
+
+def step_of(number: str) -> float:
+    """One unit of the last digit shown: 0.01 of "1.23", 0.1e-4 of "2.0e-4"."""
+    mantissa, _, exponent = number.partition("e")
+    digits = len(mantissa.partition(".")[2])
+    return float(10.0 ** (int(exponent or 0) - digits))
+
+
+def alike(shown: str, printed: str) -> bool:
+    """Whether two lines have the same words, and the same numbers to the digits of the first."""
+    if NUMBER.sub("#", shown).split() != NUMBER.sub("#", printed).split():
+        return False
+    pairs = zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True)
+    return all(abs(float(a) - float(b)) <= 1.001 * step_of(a) if "." in a or "e" in a else a == b for a, b in pairs)
+
+
+def missing(shown: str, printed: str) -> str:
+    """The first line of ``shown`` that is not printed after those before it; "" where there is none."""
+    rest = iter(printed.splitlines())
+    for line in shown.splitlines():
+        if not TIME.search(line) and line.strip() and not any(alike(line, other) for other in rest):
+            return line
+    return ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAGES)
+def test_a_tutorial_runs_as_printed(name: str, tmp_path: Path) -> None:
+    printed, checked = "", 0
+    for block in blocks(TUTORIALS / f"{name}.md"):
+        if block.language in RUN:
+            printed = output(block, tmp_path)
+        elif is_output(block):
+            lost = missing(block.text, printed)
+            assert not lost, f"{block}: not printed: {lost!r}\nprinted:\n{printed}"
+            checked += 1
+    assert checked, "a tutorial shows what its blocks print"
+
+
+@pytest.mark.parametrize("page", sorted(TUTORIALS.glob("*.md")), ids=lambda page: page.stem)
+def test_every_block_is_run_or_shown(page: Path) -> None:
+    before = ""
+    for block in blocks(page):
+        assert block.language in (*RUN, *SHOWN)
+        assert not is_output(block) or (block.language == "text" and before in RUN), f"{block}: output of nothing"
+        before = block.language if block.language in RUN or not is_output(block) else before
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "lost"),
+    [
+        ("a 0.12", "first\na 0.123\nlast", ""),
+        ("a 0.12", "a 0.14", "a 0.12"),
+        ("a 3", "a 4", "a 3"),
+        ("a\nb", "b\na", "b"),
+        ("in 3.2 s", "", ""),
+        ("gap 2.0e-4", "gap 2.1e-4", ""),
+        ("gap 2.0e-4", "gap 3.1e-4", "gap 2.0e-4"),
+    ],
+)
+def test_what_counts_as_printed(shown: str, printed: str, lost: str) -> None:
+    assert missing(shown, printed) == lost
