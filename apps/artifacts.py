@@ -94,7 +94,9 @@ class RunDirectory:
             try:
                 make_folder(free)
             except OSError as error:
-                raise ConfigError(f"output-dir: cannot create {free} ({error.strerror})") from None
+                raise ConfigError(
+                    f"output-dir: cannot create {free} ({error.strerror}): choose a folder that can be written to"
+                ) from None
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
@@ -129,7 +131,9 @@ class RunDirectory:
                 line = None
             if not (isinstance(line, dict) and type(line.get("round")) is int):
                 raise ConfigError(
-                    f"{path}: line {number} is not that of a round: {text[:40].decode(errors='replace')!r}"
+                    f"resume: {path}: line {number} is not that of a round, got "
+                    f"{text[:40].decode(errors='replace')!r}, "
+                    "expected a JSON object with its round: remove the line, or begin a new run"
                 )
             found.append(line)
         return found
@@ -197,7 +201,10 @@ class RunDirectory:
         """
         found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
         if not found:
-            raise ConfigError(f"resume: {self.path / 'checkpoints'} holds no checkpoint (checkpoint-every makes them)")
+            raise ConfigError(
+                f"resume: {self.path / 'checkpoints'} holds no checkpoint, expected one at least: begin a new "
+                "run, with checkpoint-every > 0"
+            )
         try:
             return self._read_checkpoint(found[-1])
         except PayloadError as error:
@@ -230,21 +237,26 @@ class RunDirectory:
         """Look at all that a resumed run reads, before anything is written."""
         path = self.path / "config.toml"
         if not path.exists():
-            raise ConfigError(f"resume: there is no run in {self.path}")
+            raise ConfigError(
+                f"resume: got true, but there is no run in {self.path}: set run-name (or --out), or leave resume out"
+            )
         try:
             before = flattened(tomllib.loads(path.read_text("utf-8")))
         except ValueError as error:
-            raise ConfigError(f"resume: {path} cannot be read: {error}") from None
+            raise ConfigError(f"resume: {path} cannot be read ({error}), expected TOML: begin a new run") from None
         now = flattened(config.resolved())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]
             was = f"was started with {before[key]!r}" if key in before else "has no such key in its config.toml"
-            raise ConfigError(f"resume: {key} is {now.get(key)!r}, but the run in {self.path} {was}")
+            raise ConfigError(
+                f"resume: {key} is {now.get(key)!r}, but the run in {self.path} {was}: set it so, or begin a new run"
+            )
         if not (self.path / "run-token").exists() or not re.fullmatch("[0-9a-f]{32}", self.token):
             raise ConfigError(
-                f"resume: {self.path / 'run-token'} is missing or damaged, expected 32 hexadecimal digits"
+                f"resume: {self.path / 'run-token'} is missing or damaged, expected 32 hexadecimal digits: begin a "
+                "new run"
             )
         covered = self.newest_checkpoint().server_round
         lines = [line for line in self.lines() if line["round"] <= covered]
@@ -252,7 +264,8 @@ class RunDirectory:
         if not counted or [line["round"] for line in lines] != list(range(covered + 1)):
             raise ConfigError(
                 f"resume: {self.path / 'metrics.jsonl'} has {len(lines)} lines of rounds up to {covered}, expected one "
-                f"of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}"
+                f"of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}: "
+                "begin a new run"
             )
 
     # The end.

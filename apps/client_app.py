@@ -69,10 +69,20 @@ def node_place(context: Context) -> tuple[int, int]:
         place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     except KeyError as error:
         raise ConfigError(
-            f"node config has no {error}: start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
+            f"node config has no {error}, got {', '.join(context.node_config) or 'nothing'}: start the SuperNode with "
+            "--node-config 'partition-id=0 num-partitions=3'"
+        ) from None
+    except ValueError:
+        got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
+        raise ConfigError(
+            f"node config: got {got}, allowed: integers: start the SuperNode with --node-config 'partition-id=0 "
+            "num-partitions=3'"
         ) from None
     if not 0 <= place[0] < place[1]:
-        raise ConfigError(f"partition-id: got {place[0]}, allowed: 0 to num-partitions - 1 = {place[1] - 1}")
+        raise ConfigError(
+            f"partition-id: got {place[0]}, allowed: 0 to num-partitions - 1 = {place[1] - 1}: give another "
+            "--node-config"
+        )
     return place
 
 

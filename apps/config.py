@@ -8,6 +8,7 @@ combination becomes one error that names the key, what it got and what is allowe
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,11 @@ class DataSettings(Settings):
     partition: str = Field("iid", description=f"one of {', '.join(PARTITIONS)}")
     partition_alpha: float = Field(0.5, gt=0, description="Dirichlet concentration, a number > 0")
     partition_classes: int = Field(2, ge=1, description="classes a client holds, an integer >= 1 (pathological, shard)")
+    partition_sites: int = Field(
+        0,
+        ge=0,
+        description="sites that rows are spread over, of which the clients are the first; 0: as many as clients",
+    )
     positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
     feature_columns: str = Field(
@@ -77,6 +83,9 @@ class DataSettings(Settings):
     )
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="share held out for testing where a set has no test split, in (0, 1)"
+    )
+    validation_fraction: float = Field(
+        0.0, ge=0, lt=1, description="share of the training rows to evaluate on instead of the test rows, or 0: none"
     )
 
 
@@ -130,6 +139,17 @@ _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-
 COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 
 
+# key and value, which may have spaces in quotes
+_PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
+# how pairs are written
+_PAIRS = """ (such as 'seed=1 strategy="fedx2"', strings in double quotes; see docs/configuration.md)"""
+
+
+def listed(section: str) -> str:
+    """Where a list that an error cannot explain is explained."""
+    return f"`python -m simulations list {section}` explains them"
+
+
 def known_keys() -> dict[str, str]:
     """Every run-config key with what it allows."""
     keys: dict[str, str] = {}
@@ -158,11 +178,18 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
     try:
         values: dict[str, Scalar] = parse_config_args([text])
     except click.ClickException:
-        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs (strings in double quotes)") from None
+        found = [key for key, _ in re.findall(_PAIR, text)]
+        twice = [key for place, key in enumerate(found) if key in found[:place]]
+        if twice:
+            raise ConfigError(f"{option} {text!r}: {twice[0]} is there twice, allowed: once: leave one out") from None
+        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs{_PAIRS}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{option} {text!r}: {error}") from None
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            f"{option} {text!r}: {reason}; allowed: a .toml file that can be read, or pairs{_PAIRS}"
+        ) from None
     if text.strip() and not values and not text.endswith(".toml"):
-        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs, nor a .toml file")
+        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs, nor a .toml file{_PAIRS}")
     return values
 
 
@@ -181,12 +208,12 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
     if problems:
-        raise ConfigError("; ".join(problems))
+        raise ConfigError(f"{'; '.join(problems)}; {listed('keys')}")
     run, training, data = (parts[model] for model in _COMMON)
     assert isinstance(run, RunSettings)
     assert isinstance(training, TrainingSettings)
     if run.strategy not in ALGORITHMS:
-        raise ConfigError(_choice("strategy", run.strategy, list(ALGORITHMS)))
+        raise ConfigError(_choice("strategy", run.strategy, list(ALGORITHMS), listed("strategies")))
     algorithm = ALGORITHMS[run.strategy]
     drawn = tables[_SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
     spec = DataSpec(
@@ -196,7 +223,8 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise ConfigError(_choice("model", run.model, ["auto", *MODELS, "package.module:factory"]))
+        allowed = ["auto", *MODELS, "package.module:factory"]
+        raise ConfigError(_choice("model", run.model, allowed, listed("models")))
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.strategy.vertical and not spec.data_dir)
@@ -230,27 +258,37 @@ def _check_participation(strategy: str, algorithm: Algorithm, training: Training
     if algorithm.strategy.needs_all_clients and training.fraction_train < 1:
         raise ConfigError(
             f"fraction-train: got {training.fraction_train!r}, but it must be 1.0, since strategy {strategy!r} "
-            f"{algorithm.strategy.needs_all_clients}"
+            f"{algorithm.strategy.needs_all_clients}: leave it out"
         )
 
 
 def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     """Refuse what has no meaning where all clients hold the same rows."""
     assert isinstance(vfb2, VFB2Settings)
-    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows (docs/vertical.md)"
     if spec.dataset in DRAWN:
-        raise ConfigError(f"dataset: got {spec.dataset!r}, whose clients have rows of their own, {clients_columns}")
+        raise ConfigError(
+            f"dataset: got {spec.dataset!r}, whose clients draw rows of their own, allowed: any but "
+            f"{', '.join(DRAWN)}, {clients_columns}"
+        )
     if spec.partition not in COLUMN_PARTITIONS:
         raise ConfigError(
             f"partition: got {spec.partition!r}, allowed: {' or '.join(COLUMN_PARTITIONS)}, {clients_columns}"
         )
-    if spec.feature_columns or not spec.standardise:
-        raise ConfigError(f"feature-columns, standardise: leave them out, {clients_columns}")
+    for key, got, allowed in (
+        ("feature-columns", spec.feature_columns, ""),
+        ("standardise", spec.standardise, True),
+    ):
+        if got != allowed:
+            raise ConfigError(f"{key}: got {got!r}, allowed: {allowed!r}, {clients_columns}: leave it out")
     if spec.client_shift:
         raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
+    if spec.partition_sites:
+        raise ConfigError(f"partition-sites: got {spec.partition_sites!r}, allowed: 0, {clients_columns}")
     if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:
         raise ConfigError(
-            f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no classes"
+            f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no "
+            "classes: leave it out, or set vfb2.problem"
         )
 
 
@@ -265,7 +303,9 @@ def _with_own_problem(
             f"strategies that can: {', '.join(fitting)}"
         )
     if training.loss not in ("auto", dataset):
-        raise ConfigError(f"loss: got {training.loss!r}, but dataset {dataset!r} is a problem of its own: leave it out")
+        raise ConfigError(
+            f"loss: got {training.loss!r}, but dataset {dataset!r} is a problem of its own, allowed: auto: leave it out"
+        )
     return training.model_copy(update={"loss": dataset})
 
 
@@ -285,7 +325,7 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
             f"{', '.join(('auto', *algorithm.losses))}; strategies that can: {', '.join(fitting)}"
         )
     if loss not in everything:
-        raise ConfigError(_choice("loss", loss, ["auto", *everything]))
+        raise ConfigError(_choice("loss", loss, ["auto", *everything], "see docs/configuration.md"))
     if loss not in algorithm.losses:
         fitting = [name for name, row in ALGORITHMS.items() if loss in row.losses]
         raise ConfigError(
@@ -296,12 +336,12 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(f"{error}; {listed('keys')}") from None
     if isinstance(family, CompositeSettings):
         try:
             make_penalty(family.penalty, [("x", (1, 1))], **{**family.penalty_options, "parameters": "all"})
         except ValueError as error:
-            raise ConfigError(f"composite.{error}") from None
+            raise ConfigError(f"composite.{error}; see docs/composite.md") from None
     return training.model_copy(update={"loss": loss})
 
 
@@ -320,12 +360,12 @@ def _parse(
 
 def _unknown(key: str, keys: Mapping[str, str]) -> str:
     close = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists them all"
+    hint = f"did you mean {close[0]!r}?" if close else f"allowed: the {len(keys)} of docs/configuration.md"
     shown = key if key.isprintable() else repr(key)
     return f"{shown}: unknown run-config key; {hint}"
 
 
-def _choice(key: str, got: str, allowed: list[str]) -> str:
+def _choice(key: str, got: str, allowed: list[str], way_out: str) -> str:
     close = difflib.get_close_matches(got, allowed, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"{key}: got {got!r}, allowed: {', '.join(allowed)}{hint}"
+    return f"{key}: got {got!r}, allowed: {', '.join(allowed)}{hint}; {way_out}"

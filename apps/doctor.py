@@ -105,7 +105,7 @@ def device(context: Context) -> str:
 def writable(folder: Path) -> str:
     """Files can be written to a folder that exists."""
     if not folder.is_dir():
-        raise WrongError(f"{folder} is no folder")
+        raise WrongError(f"got {folder}, expected a folder that exists: make it, or give another")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"0")
     return f"{folder} can be written to"
@@ -121,12 +121,20 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
     try:
         shown.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
-        raise WrongError(f"{path} was not issued by {authority}") from None
+        raise WrongError(
+            f"{path} was not issued by {authority}, expected the same authority: make both with deploy/certificates.sh"
+        ) from None
     if key is not None and load_pem_private_key(key.read_bytes(), None).public_key() != shown.public_key():
-        raise WrongError(f"{key} is not the key of {path}")
+        raise WrongError(
+            f"{key} is not the key of {path}, expected the key of its certificate: make both with "
+            "deploy/certificates.sh"
+        )
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
-        raise WrongError(f"{path} is valid for {days} more days: make a new one with deploy/certificates.sh")
+        raise WrongError(
+            f"{path} is valid for {days} more days, expected {WARNING_DAYS} at least: make a new one with "
+            "deploy/certificates.sh"
+        )
     return f"{path} is valid for {days:,} days"
 
 
@@ -138,7 +146,10 @@ def node_key(path: Path) -> str:
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
-        raise WrongError(f"{path} is no private key in OpenSSH's format without a passphrase ({error})") from None
+        raise WrongError(
+            f"{path} is no private key in OpenSSH's format without a passphrase ({error}): make one with "
+            "deploy/node-key.sh"
+        ) from None
     if not isinstance(key, EllipticCurvePrivateKey):
         raise WrongError(f"{path} is no key on a NIST curve: make one with deploy/node-key.sh")
     mode = path.stat().st_mode & 0o777
@@ -151,7 +162,7 @@ def reachable(address: str, authority: Path | None) -> str:
     """A SuperLink listens, and with an authority its certificate is one of that authority for this name."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise WrongError(f"got {address!r}, expected host:port")
+        raise WrongError(f"--superlink: got {address!r}, expected host:port: give it as to flower-supernode")
     name = host.strip("[]")
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
@@ -162,9 +173,15 @@ def reachable(address: str, authority: Path | None) -> str:
                 return f"{address} listens, with a certificate of {authority} ({secure.version()})"
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
-        raise WrongError(f"{address} listens, but TLS fails: {reason}") from None
+        raise WrongError(
+            f"{address} listens, but TLS fails ({reason}): expected a certificate of {authority}; see "
+            "docs/deployment.md"
+        ) from None
     except OSError as error:
-        raise WrongError(f"{address} cannot be reached: {error.strerror or error}") from None
+        raise WrongError(
+            f"{address} cannot be reached ({error.strerror or error}), expected a SuperLink that listens; see "
+            "docs/deployment.md"
+        ) from None
 
 
 def port_free(host: str, port: int) -> str:
@@ -173,7 +190,9 @@ def port_free(host: str, port: int) -> str:
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        raise WrongError(f"{host}:{port}: {error.strerror or error}") from None
+        raise WrongError(
+            f"got {host}:{port} ({error.strerror or error}), expected a free port of this machine: give another --port"
+        ) from None
     return f"{host}:{port} is free"
 
 

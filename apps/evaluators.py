@@ -49,7 +49,9 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
     if resources.is_problem(config):
         if test is None:
             raise ConfigError(
-                f"loss {config.training.loss!r} is evaluated on the server's test set: set data-dir to one"
+                f"loss: got {config.training.loss!r}, which is evaluated on a test set of the server's own, and "
+                "data-dir is empty: set "
+                "data-dir to a test set"
             )
         return ProblemEvaluator(config, test)
     model = resources.new_model(config, schema.shape)

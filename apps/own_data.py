@@ -18,6 +18,7 @@ from apps.resources import device_of, dtype_of
 from clients.base import Site
 from payloads.handshake import Scaling, SiteReport, encode_names
 from problems.data import OWN, DataError, DataSpec, Samples, SiteRows, read_own
+from problems.data.spec import PAGE
 from strategies.schema import Schema
 
 DATA_PATH = "data-path"
@@ -41,7 +42,7 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
     if not path or not isinstance(path, str):
         raise ConfigError(
             f"partition {partition_id}: partition={OWN!r} needs a {DATA_PATH} in every node config, such as "
-            f"'{DATA_PATH}=\"/srv/site.csv\"'; got {path!r}"
+            f"'{DATA_PATH}=\"/srv/site.csv\"'; got {path!r}; see {PAGE}"
         )
     try:
         return _read(path, config.data, partition_id)
@@ -91,10 +92,14 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         what = (
             f"columns {', '.join(map(repr, differing[:8]))}" if differing else f"shapes: {rows.shape}, {schema.shape}"
         )
-        raise DataError(f"{config.data.data_dir} and the sites' files differ in {what}")
+        raise DataError(
+            f"data-dir: {config.data.data_dir} and the sites' files differ in {what}; expected the same, see {PAGE}"
+        )
     for label, name in enumerate(("negative", "positive")):
         if not rows.class_counts(rows.test_rows)[label]:
-            raise DataError(f"{config.data.data_dir} has no {name} row; metrics need both classes")
+            raise DataError(
+                f"data-dir: {config.data.data_dir} has no {name} row; metrics need both classes: set positive-label"
+            )
     return rows.samples(rows.test_rows, _arrays(schema.scaling))
 
 
@@ -105,7 +110,10 @@ def _arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.fl
 def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     file = Path(path).expanduser()
     if not file.is_absolute():
-        raise DataError(f"{path!r} is relative, and an app runs in a folder of its own: give the whole path")
+        raise DataError(
+            f"data-dir, data-path: got {path!r}, which is relative, and an app runs in a folder of its own: give "
+            "the whole path"
+        )
     found = file.stat() if file.exists() else None
     changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
     with _load_lock:

@@ -58,7 +58,7 @@ class PartyTable:
         self.labelled = label_column in frame.columns
         self._labels = _labels(frame.pop(label_column), spec, classification)[order] if self.labelled else None
         if not len(frame.columns):
-            raise DataError(f"{path} has no column of features")
+            raise DataError(f"{path} has no column of features, got only id and label: expected one at least")
         self.names: list[str] = []
         blocks, scaled = [], []
         for name in frame.columns:
@@ -74,7 +74,8 @@ class PartyTable:
         self._features: Array = np.concatenate(blocks, axis=1)[order]  # (rows, columns), not scaled
         self._scaled = np.array(scaled)
         self.columns = self._features.shape[1]
-        self._test_fraction, self._seed = spec.test_fraction, spec.seed
+        self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
+        self._seed = spec.seed
         self._splits: dict[bytes | None, _Split] = {}
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
@@ -96,6 +97,9 @@ class PartyTable:
 
     def _cut(self, rows: Rows) -> _Split:
         train, test = split_rows(len(rows), self._test_fraction, self._seed)
+        if self._validation_fraction:
+            kept, held = split_rows(len(train), self._validation_fraction, self._seed, "vertical validation split")
+            train, test = train[kept], train[held]
         features = self._features[rows]
         low = np.where(self._scaled, features[train].min(axis=0), 0.0)
         high = np.where(self._scaled, features[train].max(axis=0), 1.0)
@@ -106,16 +110,16 @@ class PartyTable:
         return _Split(Holding(features[train], features[test], labels[train], labels[test]), low, high)
 
 
-def split_rows(count: int, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
+def split_rows(count: int, test_fraction: float, seed: int, purpose: str = "vertical split") -> tuple[Rows, Rows]:
     """Training and test places of ``count`` rows, each ascending, at least one of either.
 
     Raises:
         DataError: there are fewer than two rows.
     """
     if count < 2:
-        raise DataError(f"{count} rows are too few for a training and a test set")
+        raise DataError(f"{count} rows are too few for a training and a test set: bring two or more")
     tests = min(max(1, round(test_fraction * count)), count - 1)
-    order = stream(seed, "vertical split").permutation(count)
+    order = stream(seed, purpose).permutation(count)
     return np.sort(order[tests:]), np.sort(order[:tests])
 
 
@@ -131,13 +135,16 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
         found = pd.read_csv(path, usecols=[column], dtype=str)[column]
     missing = int(found.isna().sum())
     if missing:
-        raise DataError(f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing")
+        raise DataError(
+            f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing, expected none: fill or "
+            "drop them"
+        )
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         raise DataError(
             f"{path}, column {column!r}: {int((counts > 1).sum()):,} ids occur more than once, such as "
-            f"{str(values[counts > 1][0])!r}"
+            f"{str(values[counts > 1][0])!r}, expected once: drop the others"
         )
     return ids
 

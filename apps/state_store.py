@@ -40,7 +40,10 @@ class StateStore:
         """The store of a node, or None where nothing is to be kept.
 
         Args:
-            config, local: the message's records of those names.
+            context: the node's, whose config may name a `state-dir`.
+            config: the message's record of that name.
+            local: the message's record of that name.
+            partition_id: the node's.
         """
         if CHECKPOINT_ROUND not in config:
             return None

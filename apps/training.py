@@ -200,7 +200,8 @@ class Training:
         if checkpoint.server_round > self.config.training.num_server_rounds:
             raise ConfigError(
                 f"num-server-rounds: got {self.config.training.num_server_rounds}, but the run in "
-                f"{self.directory.path} has already made {checkpoint.server_round} rounds"
+                f"{self.directory.path} has already made {checkpoint.server_round} rounds: "
+                f"set num-server-rounds to {checkpoint.server_round} or more"
             )
         state_type = self.strategy.state_type
         try:
@@ -212,7 +213,9 @@ class Training:
             if checkpoint.sites:
                 self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
         except (ValueError, LookupError) as error:
-            raise ConfigError(f"resume: the newest checkpoint does not fit this run: {error}") from None
+            raise ConfigError(
+                f"resume: the newest checkpoint does not fit this run ({error}): begin a new run"
+            ) from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)
         for line in self.directory.lines():

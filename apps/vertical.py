@@ -97,11 +97,11 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         try:
             data = _own_table(Path(str(node[DATA_PATH])).expanduser(), config.data, vfb2.id_column, vfb2.problem)
         except DataError as error:
-            raise DataError(f"partition {place}: {error}") from error
+            raise DataError(f"partition {place}: {DATA_PATH}: {error}; see docs/vertical.md") from error
     elif vfb2.alignment == "intersection":
         raise ConfigError(
             "vfb2.alignment: got 'intersection', but simulated parties hold the same rows; it is for parties whose "
-            f"node config has a {DATA_PATH}"
+            f"node config has a {DATA_PATH}: give them one, or leave it out"
         )
     elif config.data.dataset in GENERIC and not config.data.data_dir:
         raise ConfigError(
@@ -154,9 +154,12 @@ def _read_table(path: Path, changed: int, spec: DataSpec, id_column: str, proble
 
 def _own_table(path: Path, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
     if spec.dataset not in ("csv", "parquet"):
-        raise ConfigError(f"dataset: got {spec.dataset!r}, but a party with a {DATA_PATH} reads 'csv' or 'parquet'")
+        raise ConfigError(
+            f"dataset: got {spec.dataset!r}, but a party with a {DATA_PATH} reads a table, allowed: csv, parquet: "
+            "set it to one"
+        )
     if not path.is_file():
-        raise DataError(f"{DATA_PATH} {str(path)!r} does not exist")
+        raise DataError(f"{str(path)!r} does not exist, expected a file")
     with _load_lock:
         return _read_table(path, path.stat().st_mtime_ns, spec, id_column, problem)
 
@@ -165,12 +168,15 @@ def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     """Certificate and key that a node brings itself, and the authority that vouches for its peers'."""
     certificate, key, authority = (_of(node, name, "") for name in PEER_FILES)
     if bool(certificate) != bool(key):
-        raise ConfigError("node config: peer-cert and peer-key go together")
+        got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
+        raise ConfigError(f"node config: got {got} without {lacks}, allowed: both or neither: give {lacks} too")
     if authority and not certificate:
-        raise ConfigError("node config: peer-ca needs peer-cert and peer-key")
+        raise ConfigError(
+            f"node config: got peer-ca {authority!r} alone, which needs peer-cert and peer-key: give them too"
+        )
     for name, path in zip(PEER_FILES, (certificate, key, authority), strict=True):
         if path and not Path(path).expanduser().is_file():
-            raise ConfigError(f"node config: {name} {path!r} does not exist")
+            raise ConfigError(f"node config: {name}: got {path!r}, which does not exist: give the path of a PEM file")
     if not certificate:
         return None, None
     identity = Identity.from_files(Path(certificate).expanduser(), Path(key).expanduser())
@@ -181,5 +187,5 @@ def _of(node: Mapping[str, Any], name: str, default: T) -> T:
     value = node.get(name, default)
     if not isinstance(value, type(default)):
         kind = "true or false" if isinstance(default, bool) else "text"
-        raise ConfigError(f"node config: {name}: got {value!r}, allowed: {kind}")
+        raise ConfigError(f"node config: {name}: got {value!r}, allowed: {kind}; see docs/vertical.md")
     return value

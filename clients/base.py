@@ -40,7 +40,8 @@ class Site:
         partition_id: which partition this is; addresses all of the client's randomness.
         features: (n, *shape) on the device and in the number type of the run.
         labels: (n,) 0.0 or 1.0, likewise.
-        positives, negatives: indices of each class.
+        positives: indices of the rows of that class.
+        negatives: likewise.
         held_out: rows of its own that it does not train with, where it reads a file of its own.
     """
 

@@ -58,8 +58,8 @@ def minimise(
     nonexpansive. It ends at a residual of ``tolerance`` or, if the convexity is known, ``tolerance`` * s * convexity,
     so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d) eps, keeps it from falling further.
 
-    Backtracking doubles 1/s until <grad f(x) - grad f(y), x - y> <= ||x - y||^2 / (2 s), which by convexity gives the
-    descent that FISTA asks for; steps shorter than sqrt(eps) ||y|| cannot resolve it and keep s.
+    Backtracking doubles 1/s until ``<grad f(x) - grad f(y), x - y> <= ||x - y||^2 / (2 s)``, which by convexity gives
+    the descent that FISTA asks for; steps shorter than sqrt(eps) ||y|| cannot resolve it and keep s.
 
     Args:
         smooth: x -> (f(x), its gradient (d,)), f convex.

@@ -30,7 +30,9 @@ class EpochSampler:
     Args:
         indices: (n,) the samples to draw from; n = 0 gives empty batches.
         batch_size: samples a batch; 0 means all.
-        seed, purpose, keys: the address of this sampler's streams.
+        seed: with ``purpose`` and ``keys`` the address of this sampler's streams.
+        purpose: see `problems.randomness.Purpose`.
+        keys: the rest of the address.
     """
 
     def __init__(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose, *keys: int) -> None:

@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, compare, sweep, reproduce, list and the two references from the command line."""
+"""``python -m simulations``: run, compare, sweep, reproduce, list, the two references, and new-algorithm."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
 from simulations.catalogue import catalogue, description, summary
+from simulations.choosing import Choosing
 from simulations.compare import Comparison
+from simulations.enrolment import checkout, write
 from simulations.expansion import expand
 from simulations.experiment import find_experiment
 from simulations.flower import FlowerError, gpu_share, run_with_flower
 from simulations.launch import run_centralized, run_federation, run_nonfederated
+from simulations.new_algorithm import describe
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import Sweep
 from simulations.records import FINISHED, STOPPED
 from simulations.reproduce import Reproduction, ReproductionInterruptedError
 from simulations.sweep import SweepInterruptedError, run_sweep
+from simulations.tuned import Tuned, find_tuned
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -105,7 +109,10 @@ def run(
     parse_run_config(flat)
     nodes = node_configs_of(node_config)
     if nodes and (clients not in (None, len(nodes)) or engine is Engine.FLOWER):
-        raise ConfigError(f"--node-config: got {len(nodes)}, one for each of --clients, and in this process only")
+        raise ConfigError(
+            f"--node-config: got {len(nodes)}, allowed: one for each of --clients, and in this process only: leave "
+            "--clients and --engine out"
+        )
     clients = clients or len(nodes) or 8
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
@@ -225,7 +232,7 @@ def sweep(
     """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
     wanted = mode or (Mode.MIN if better(metric) is min else Mode.MAX)
     if grace > 1 and not asha:
-        raise ConfigError("--grace: there is nothing to stop; give --asha too")
+        raise ConfigError(f"--grace: got {grace}, but there is nothing to stop: give --asha too")
     asked = Sweep(
         clients,
         overrides_of(config),
@@ -260,14 +267,24 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
     if data_dir is not None and not data_dir.expanduser().exists():
-        raise ConfigError(f"--data-dir: there is no {data_dir}")
+        raise ConfigError(f"--data-dir: got {data_dir}, which does not exist: give the folder of the data sets' files")
     folder = None if data_dir is None else data_dir.expanduser().resolve()
-    reproduction = Reproduction(expand(find_experiment(name), profile.value, seeds, folder), out)
+    experiment = find_experiment(name)
+    if tune:
+        choosing = Choosing(expand(experiment, profile.value, seeds, folder), out)
+        with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
+            tuned: Tuned | None = choosing.run(jobs, say)
+    else:
+        tuned = find_tuned(name, experiment.name, profile.value, out)
+    reproduction = Reproduction(expand(experiment, profile.value, seeds, folder, tuned), out)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:
@@ -278,6 +295,48 @@ def reproduce(
         first, reason = next(iter(outcome.failed.items()))
         count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
         raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
+
+
+Field = list[str] | None
+
+
+@cli.command("new-algorithm")
+def new_algorithm(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="its run-config name, e.g. fed-avgm")],
+    setting: Annotated[Field, typer.Option(help="a key of its own table and the default, e.g. momentum=0.9")] = None,
+    down: Annotated[Field, typer.Option(help="a field, as long as the model, that the server sends beside it")] = None,
+    up: Annotated[Field, typer.Option(help="such a field that a client sends")] = None,
+    state: Annotated[Field, typer.Option(help="such a field that the server keeps from round to round")] = None,
+    memory: Annotated[Field, typer.Option(help="such a field that a client keeps")] = None,
+    loss: Annotated[Field, typer.Option(help="a loss it minimises; the first is its default; cross-entropy")] = None,
+    class_name: Annotated[str, typer.Option(help="what its classes' names begin with, e.g. FedAvgM")] = "",
+    family: Annotated[str, typer.Option(help="the name of its modules and its table; NAME with _ for -")] = "",
+    into: Annotated[Path | None, typer.Option(metavar="DIR", help="root of a checkout; without, this one")] = None,
+) -> None:
+    """Write the stubs of a new algorithm and a test that fails until they are filled in."""
+    one = describe(
+        name,
+        family=family,
+        prefix=class_name,
+        losses=loss or [],
+        settings=setting or [],
+        down=down or [],
+        up=up or [],
+        state=state or [],
+        memory=memory or [],
+    )
+    root = checkout(into)
+    *stubs, test = (written := write(one, root))[0]
+    typer.echo("fill in:")
+    for path in (*stubs, test):
+        typer.echo(f"  {path}")
+    typer.echo("named in, done:")
+    for path in written[1]:
+        typer.echo(f"  {path}")
+    typer.echo("then:")
+    typer.echo(f"  pytest {test}")
+    typer.echo(f"  pytest tests/battery -k {name}")
+    typer.echo(f"  python -m simulations run --clients 4 -c 'strategy=\"{name}\"' --out runs/{name}")
 
 
 def main() -> None:

@@ -26,7 +26,9 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
         flat |= parse_pairs("--config", text)
     for key in ("output-dir", "run-name"):
         if key in flat:
-            raise ConfigError(f"{key}: set by --out here, leave it out of --config")
+            raise ConfigError(
+                f"{key}: got {flat[key]!r} by --config, allowed: by --out alone: leave it out of --config"
+            )
     return flat
 
 
@@ -40,7 +42,7 @@ def node_configs_of(texts: Sequence[str] | None) -> list[dict[str, Scalar]]:
     for key in ("partition-id", "num-partitions"):
         if any(key in config for config in configs):
             raise ConfigError(
-                f"--node-config: {key} follows from the order and the number of these options: leave it out"
+                f"--node-config: got {key}, which follows from the order and the number of these options: leave it out"
             )
     return configs
 
@@ -49,6 +51,9 @@ def placed(flat: dict[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """The flat run config of a run whose directory is ``directory``."""
     target = directory.expanduser().resolve()
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
+
+
+_PAGE = "see docs/simulations.md"
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
         key, right = _split(text, option, "key=distribution(arguments)")
         call = re.fullmatch(r"\s*([\w-]+)\s*\((.*)\)\s*", right)
         if call is None:
-            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}")
+            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}; {_PAGE}")
         found[_once(key, found, option)] = Distribution(
             right.strip(), _sampler(call[1], _values(call[2], option), option)
         )
@@ -123,24 +128,27 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
         choices = _distinct(arguments, option)
         return lambda rng: choices[int(rng.integers(len(choices)))]
     if name not in RANGES:
-        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}")
+        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}; {_PAGE}")
     make, usage = RANGES[name]
     whole = name == "randint"
     numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
     if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        raise ConfigError(f"{option}: want {usage} with two finite {'integers' if whole else 'numbers'}")
+        raise ConfigError(
+            f"{option}: want {usage} with two finite {'integers' if whole else 'numbers'}, got {len(arguments)} "
+            f"values; {_PAGE}"
+        )
     low, high = numbers
     if low >= high:
-        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high")
+        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high; {_PAGE}")
     if name == "loguniform" and low <= 0:
-        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive")
+        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive; {_PAGE}")
     return make(low, high)
 
 
 def _split(text: str, option: str, form: str) -> tuple[str, str]:
     key, equals, right = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"{option}: want {form}")
+        raise ConfigError(f"{option}: want {form}; {_PAGE}")
     return key.strip(), right
 
 
@@ -150,20 +158,22 @@ def _values(text: str, option: str) -> list[Scalar]:
     except tomllib.TOMLDecodeError:
         values = [None]
     if not all(isinstance(value, bool | int | float | str) for value in values):
-        raise ConfigError(f"{option}: want numbers, true, false or strings in double quotes, separated by commas")
+        raise ConfigError(
+            f"{option}: want numbers, true, false or strings in double quotes, separated by commas; {_PAGE}"
+        )
     if not values:
-        raise ConfigError(f"{option}: there is no value")
+        raise ConfigError(f"{option}: there is no value, expected one at least; {_PAGE}")
     return values
 
 
 def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     if twice:
-        raise ConfigError(f"{option}: {twice[0]!r} is there twice")
+        raise ConfigError(f"{option}: {twice[0]!r} is there twice, allowed: once; leave one out")
     return values
 
 
 def _once(key: str, before: dict[str, Any], option: str) -> str:
     if key in before:
-        raise ConfigError(f"{option}: {key} is already varied")
+        raise ConfigError(f"{option}: {key} is already varied, allowed: once; give all its values in one option")
     return key

@@ -42,7 +42,10 @@ def centralized(
     """
     training = config.training
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
-        raise ConfigError(f"loss: got {training.loss!r}, which has no centralised reference here")
+        raise ConfigError(
+            f"loss: got {training.loss!r}, which has no centralised reference, allowed: "
+            f"{', '.join((*PAIRWISE_LOSSES, CROSS_ENTROPY))}: set strategy or loss"
+        )
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]
     features = np.concatenate([samples.features for samples in sites])

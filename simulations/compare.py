@@ -114,7 +114,9 @@ class Comparison:
         """
         if metric is not None and metric not in self.metrics:
             allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
-            raise ConfigError(f"--metric: got {metric!r}, allowed by these runs: {allowed}")
+            raise ConfigError(
+                f"--metric: got {metric!r}, allowed by these runs: {allowed}; leave it out to draw the first"
+            )
         return metric or next(iter(self.metrics), None)
 
     def save(self, folder: Path, metric: str | None) -> None:
@@ -122,7 +124,9 @@ class Comparison:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--out: cannot create {folder} ({error.strerror})") from None
+            raise ConfigError(
+                f"--out: cannot create {folder} ({error.strerror}): choose a folder that can be written to"
+            ) from None
         write_atomic(folder / "compare.csv", self.csv().encode())
         if metric is not None:
             draw(self.curves(metric), folder / "compare.png", metric)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
@@ -15,7 +15,10 @@ from simulations.launch import NONFEDERATED
 from simulations.nonfederated import check_vertical
 from simulations.output import shown
 from simulations.records import TRAINING_SECONDS, check_metric
+from simulations.tuned import Tuned, fits
 
+_PAGE = "see docs/simulations.md"
+_COORDINATES = f"allowed: coordinates of the runs, which are their method, dataset and axes; {_PAGE}"
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
 
 
@@ -30,6 +33,7 @@ class Line:
     clients: int
     config: dict[str, Scalar]
     # how it is shown
+    communications: int  # of a round
     dataset: str
     setting: str  # the other coordinates
     panel: str
@@ -43,21 +47,24 @@ class Line:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One line with one seed; ``name`` is its run directory's."""
+    """One line with one seed; ``name`` is its run directory's, ``changes`` what it has otherwise than its line,
+    ``note`` what people are told of that."""
 
     name: str
     line: Line
     seed: int
+    changes: Mapping[str, Scalar] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def config(self) -> dict[str, Scalar]:
         """Its flat run config, but for its place."""
-        return {**self.line.config, "seed": self.seed}
+        return {**self.line.config, **self.changes, "seed": self.seed}
 
     @property
     def title(self) -> str:
         """What it is, for people."""
-        return f"{self.line.title}  seed {self.seed}"
+        return "  ".join(filter(None, [self.line.title, self.note, f"seed {self.seed}"]))
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,12 @@ class Expansion:
     claims: list[
         list[tuple[int, int]]
     ]  # of each claim: places in lines of what is better and of what it is better than
+    tuned: Tuned | None = None  # where run-config values were chosen on a validation split
 
     @property
     def runs(self) -> list[PlannedRun]:
         """All runs: every line with one seed, then with the next."""
-        return [PlannedRun(_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
+        return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,13 @@ class _Cell:
     origin: str
 
 
-def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_dir: Path | None = None) -> Expansion:
+def expand(
+    experiment: Experiment,
+    profile: str,
+    seeds: int | None = None,
+    data_dir: Path | None = None,
+    tuned: Tuned | None = None,
+) -> Expansion:
     """Every run of an experiment, every config checked.
 
     Args:
@@ -99,27 +113,29 @@ def expand(experiment: Experiment, profile: str, seeds: int | None = None, data_
         profile: one of its profiles.
         seeds: how many; None: as many as the profile says.
         data_dir: the folder with the data sets' files, absolute; below it are those that a run names itself.
+        tuned: run-config values to take in the place of the file's.
 
     Raises:
         ConfigError: a config is not valid, data are missing, or two runs would be the same.
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
-    every = list(_cells(experiment, profile, data_dir))
+    every = list(_cells(experiment, profile, data_dir, tuned))
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
     cells = _kept(chosen, every)
     if not cells:
-        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run")
+        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run, expected one at least: drop one of its keys")
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
+    _check_tuned(here, tuned, experiment, profile, lines)
     _check_distinct(here, lines, experiment.x == "clients")
-    paper = _paper(experiment, lines, every, here)
+    paper = _paper(experiment, lines, [cell.origin for cell in cells], every, here)
     claims = _claims(experiment, lines, every, here)
     used = seeds or chosen.seeds or experiment.seeds
-    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims)
+    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned)
 
 
-def _cells(experiment: Experiment, name: str, data_dir: Path | None) -> Iterator[_Cell]:
+def _cells(experiment: Experiment, name: str, data_dir: Path | None, tuned: Tuned | None = None) -> Iterator[_Cell]:
     profile = experiment.profile(name)
     for run in experiment.runs:
         own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
@@ -134,6 +150,8 @@ def _cells(experiment: Experiment, name: str, data_dir: Path | None) -> Iterator
             origin = str(at.get(_DATASET, config.get(_DATASET, "digits")))
             config |= {**profile.config, **own}
             at.setdefault(_DATASET, config.get(_DATASET, "digits"))
+            if tuned is not None:
+                config |= tuned.values_of(at)
             if data_dir is not None:
                 config["data-dir"] = str(data_dir / str(config.get("data-dir", "")))
             clients = 1 if run.engine == NONFEDERATED else profile.clients or clients
@@ -169,7 +187,9 @@ def _line(experiment: Experiment, cell: _Cell, here: str) -> Line:
     words = {**resolved, "clients": cell.clients, **cell.at, "setting": setting}
     panel = _filled(experiment.panel, words, f"{here}: panel")
     curve = _filled(experiment.curve, words, f"{here}: curve")
-    return Line(cell.run.name, cell.at, cell.run.engine, cell.clients, cell.config, dataset, setting, panel, curve)
+    run = cell.run
+    shown_as = (run.communications, dataset, setting, panel, curve)
+    return Line(run.name, cell.at, run.engine, cell.clients, cell.config, *shown_as)
 
 
 def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
@@ -177,16 +197,39 @@ def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:
-            raise ConfigError(f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces")
+            raise ConfigError(
+                f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces; {_PAGE}"
+            )
         return shown(words[match[1]])
 
     return re.sub(r"\{([^{}]*)\}", value, template).strip()
 
 
-def _folder(line: Line, seed: int) -> str:
+def settings(values: Mapping[str, Scalar]) -> list[str]:
+    """``key = value`` of each, for people."""
+    return [f"{key} = {shown(value)}" for key, value in values.items()]
+
+
+def run_folder(line: Line, seed: int, *more: str) -> str:
     """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``."""
-    parts = [line.method, line.dataset, line.setting, f"seed {seed}"]
+    parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts if part)
+
+
+def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile: str, lines: Sequence[Line]) -> None:
+    if tuned is None:
+        return
+    got, wanted = (tuned.experiment, tuned.profile), (experiment.name, profile)
+    if got != wanted:
+        raise ConfigError(
+            f"tuned.toml: got experiment {got[0]!r}, profile {got[1]!r}, not {wanted[0]!r}, {wanted[1]!r}"
+        )
+    for choice in tuned.chosen:
+        if not any(fits(choice.at, line.at) for line in lines):
+            raise ConfigError(
+                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has; "
+                "--tune writes it anew"
+            )
 
 
 def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequence[_Cell]) -> None:
@@ -195,7 +238,7 @@ def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequenc
         for value in values:
             if value not in there:
                 allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
-                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}")
+                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}; {_PAGE}")
 
 
 def _check_files(here: str, cells: Sequence[_Cell]) -> None:
@@ -220,31 +263,36 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
                 f"{here}: {before.title!r} and {line.title!r} would both be curve {line.curve!r} of panel "
                 f"{line.panel!r}; tell them apart by panel or curve"
             )
-        before = seen.setdefault(_folder(line, 0), line)
+        before = seen.setdefault(run_folder(line, 0), line)
         if before is not line:
             raise ConfigError(
-                f"{here}: {before.title!r} and {line.title!r} would have one run directory, {_folder(line, 0)}; "
+                f"{here}: {before.title!r} and {line.title!r} would have one run directory, {run_folder(line, 0)}; "
                 "tell them apart by name or coordinates"
             )
 
 
 def _paper(
-    experiment: Experiment, lines: Sequence[Line], cells: Sequence[_Cell], here: str
+    experiment: Experiment, lines: Sequence[Line], origins: Sequence[str], cells: Sequence[_Cell], here: str
 ) -> dict[tuple[int, str], PaperValue]:
-    """The paper's numbers, each at its row. One that this profile leaves out has none."""
+    """The paper's numbers, each at its row. One that this profile leaves out, or measures on other data, has none."""
     found: dict[tuple[int, str], PaperValue] = {}
     for number, value in enumerate(experiment.paper_values):
         wanted = {_METHOD: value.method, **value.at}.items()
         where = f"{here}: paper-values[{number}]"
         if not any(wanted <= {**cell.at, _DATASET: cell.origin}.items() for cell in cells):
-            raise ConfigError(f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}")
+            raise ConfigError(
+                f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}; {_COORDINATES}"
+            )
         metric = value.metric or experiment.metrics[0]
         if metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}")
-        for place, line in enumerate(lines):
-            if wanted <= line.at.items():
+            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}")
+        for place, (line, origin) in enumerate(zip(lines, origins, strict=True)):
+            if wanted <= line.at.items() and (_DATASET in value.at or line.dataset == origin):
                 if (place, metric) in found:
-                    raise ConfigError(f"{where}: {line.title!r} has a value of the paper already")
+                    raise ConfigError(
+                        f"{where}: {line.title!r} has a value of the paper already, allowed: one: add coordinates "
+                        "to its at"
+                    )
                 found[place, metric] = value
     return found
 
@@ -257,13 +305,19 @@ def _claims(
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         if claim.metric and claim.metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}")
+            raise ConfigError(
+                f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}"
+            )
         for side in (claim.better, claim.than):
             wanted = {**side, **claim.at}
             if not any(wanted.items() <= at.items() for at in everywhere):
-                raise ConfigError(f"{where}: no run has {', '.join(f'{k} = {shown(v)}' for k, v in wanted.items())}")
+                told = ", ".join(f"{k} = {shown(v)}" for k, v in wanted.items())
+                raise ConfigError(f"{where}: no run has {told}; {_COORDINATES}")
         if not _pairs(claim, everywhere):
-            raise ConfigError(f"{where}: no two runs differ in {', '.join(claim.better)} alone")
+            raise ConfigError(
+                f"{where}: no two runs differ in {', '.join(claim.better)} alone; add the rest to better and "
+                f"than, {_PAGE}"
+            )
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
 
+_PAGE = "see docs/simulations.md"
+_LISTED = "`python -m simulations list experiments` explains them"
 PACKAGED = Path(__file__).with_name("experiments")
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
@@ -45,7 +47,7 @@ class _Overrides(Settings):
 def _check_config(flat: Mapping[str, Any]) -> None:
     for key, value in flat.items():
         if key in SET_BY_COMMAND:
-            raise ValueError(f"{key}: the command sets it, leave it out")
+            raise ValueError(f"{key}: got {value!r}, but the command sets it: leave it out")
         if not isinstance(value, Scalar):
             raise ValueError(f"{key}: got {value!r}, allowed: a number, text, true or false; axes take several values")
 
@@ -63,6 +65,7 @@ class Run(_Overrides):
     name: str = Field(min_length=1)
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
+    communications: Count = 1  # of a round, where x counts them
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     profiles: dict[ProfileName, _Overrides] = Field(
         default_factory=dict
@@ -88,6 +91,62 @@ class Profile(_Overrides):
     seeds: Count | None = None
     differs: Sentences = Field(default_factory=list)  # from the paper's setting, beside the experiment's
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+
+
+def _flat_grid(nested: Any) -> Any:
+    """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
+    if not isinstance(nested, dict):
+        return nested
+    grid = flattened(nested)
+    for key, values in grid.items():
+        if key in SET_BY_COMMAND:
+            raise ValueError(f"{key}: the command sets it, leave it out")
+        if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
+            raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
+        if len({repr(value) for value in values}) < len(values):
+            raise ValueError(f"{key}: got {values!r}, where a value occurs twice; leave one out")
+    return grid
+
+
+# run-config key -> the values to choose from
+Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
+
+
+class TuningProfile(Settings):
+    """What a profile has otherwise than `Tuning`."""
+
+    seeds: Count | None = None
+    at: dict[str, Scalar] | None = None
+    grid: Grid | None = None
+    methods: dict[str, Grid] = Field(default_factory=dict)
+
+
+class Tuning(Settings):
+    """Which run-config keys are chosen on a validation split, and from what."""
+
+    # what is compared
+    metric: str = ""  # empty: the first
+    mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
+    seeds: Count = 1
+    validation_fraction: float = Field(0.2, ge=0, lt=1)
+    # what is tried
+    grid: Grid = Field(default_factory=dict)
+    methods: dict[str, Grid] = Field(default_factory=dict)  # a method's grid, in the place of `grid`; may be empty
+    at: dict[str, Scalar] = Field(default_factory=dict)  # it is chosen there, for all values of these coordinates
+    profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
+
+    def in_profile(self, name: str) -> Tuning:
+        """The same with what a profile has otherwise."""
+        own = self.profiles.get(name)  # type: ignore[call-overload]
+        if own is None:
+            return self
+        there = {key: value for key in ("seeds", "at", "grid") if (value := getattr(own, key)) is not None}
+        methods = {**({} if "grid" in there else self.methods), **own.methods}
+        return self.model_copy(update={**there, "methods": methods})
+
+    def grid_of(self, method: str) -> Grid:
+        """What is tried for a method; nothing: its values are those of the file."""
+        return self.methods.get(method, self.grid)
 
 
 class PaperValue(Settings):
@@ -145,10 +204,11 @@ class Experiment(Settings):
     axes: dict[str, list[Case]] = Field(default_factory=dict)
     runs: list[Run] = Field(min_length=1)
     profiles: dict[ProfileName, Profile] = Field(min_length=1)
+    tune: Tuning | None = None
     # how it is shown
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    x: Literal["round", "iteration", "seconds", "megabytes", "clients"] = "round"
+    x: Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"] = "round"
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"
@@ -169,7 +229,9 @@ class Experiment(Settings):
     def profile(self, name: str) -> Profile:
         """Raises ConfigError: there is no such profile."""
         if name not in self.profiles:
-            raise ConfigError(f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}")
+            raise ConfigError(
+                f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}; {_LISTED}"
+            )
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
@@ -208,7 +270,7 @@ def find_experiment(name: str) -> Experiment:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         allowed = ", ".join(known)
-        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}")
+        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}; {_LISTED}")
     return read_experiment(known[name])
 
 
@@ -222,11 +284,12 @@ def read_experiment(path: Path) -> Experiment:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason})") from None
+        raise ConfigError(f"{path}: cannot be read ({reason}): give the path of a TOML file, {_PAGE}") from None
     try:
         return Experiment.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        raise ConfigError("; ".join(f"{path}: {problem}" for problem in _problems(error))) from None
+        told = "; ".join(f"{path}: {problem}" for problem in _problems(error))
+        raise ConfigError(f"{told}; {_PAGE}") from None
 
 
 def _problems(error: ValidationError) -> Iterator[str]:
@@ -234,17 +297,19 @@ def _problems(error: ValidationError) -> Iterator[str]:
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
         where = f"{key}: " if key else ""
         if detail["type"] == "missing":
-            yield f"{where}is missing"
+            yield f"{where}is missing, expected a value"
         elif detail["type"] == "extra_forbidden":
-            yield f"{where}unknown key{_hint(detail['loc'])}"
+            yield f"{where}unknown key{_hint(*detail['loc'])}"
         elif detail["type"] == "value_error":
             yield f"{where}{detail['ctx']['error']}"
         else:
             yield f"{where}got {detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _hint(location: tuple[int | str, ...]) -> str:
-    if len(location) != 1:
-        return ""
-    fields = [str(field.alias) for field in Experiment.model_fields.values()]
-    return f", allowed: {', '.join(fields)}"
+def _hint(*location: int | str) -> str:
+    """What is allowed where an unknown key stands."""
+    inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim}
+    model = inner.get(str(location[0]), Experiment)
+    fields = [str(field.alias) for field in model.model_fields.values()]
+    close = difflib.get_close_matches(str(location[-1]), fields, n=1)
+    return f", allowed: {', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"

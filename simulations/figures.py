@@ -37,6 +37,7 @@ LABELS = {
 ABSCISSAE = {
     "round": "communication round",
     "iteration": "local iteration",
+    "communication": "communication step",
     "seconds": "seconds",
     "megabytes": "megabytes sent",
     "clients": "number of clients",
@@ -75,7 +76,7 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord]) -> dict[str, 
         if experiment.x == "clients":
             _join(drawn, _point(line, ended, experiment.metrics[0], log))
         else:
-            drawn.append(_curve(line.curve, ended, experiment.metrics[0], experiment.x, log))
+            drawn.append(_curve(line, ended, experiment.metrics[0], experiment.x, log))
     return found
 
 
@@ -98,10 +99,10 @@ def _join(curves: list[Curve], point: Curve) -> None:
     curves[place : place + 1] = [Curve(point.label, x, mean, low, high, min(part.seeds for part in parts))]
 
 
-def _curve(label: str, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
+def _curve(line: Line, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
     rounds, mean, spread = mean_and_spread([run.curve(metric) for run in runs])
-    places = np.mean([[_abscissa(run, x)[r] for r in rounds] for run in runs], axis=0)  # (points,)
-    return Curve(label, places, mean, *band(mean, spread, log), len(runs))
+    places = np.mean([[_abscissa(run, x, line.communications)[r] for r in rounds] for run in runs], axis=0)  # (points,)
+    return Curve(line.curve, places, mean, *band(mean, spread, log), len(runs))
 
 
 def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -110,12 +111,12 @@ def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, n
     return (mean**2 / np.where(high > 0, high, 1.0) if log else mean - spread), high
 
 
-def _abscissa(run: RunRecord, x: str) -> dict[int, float]:
+def _abscissa(run: RunRecord, x: str, communications: int) -> dict[int, float]:
     """Round -> its place on the x axis."""
     rounds = [line["round"] for line in run.lines]
-    if x in ("round", "iteration"):
-        step = int(str(run.config["local-steps"])) if x == "iteration" else 1
-        return {r: float(step * r) for r in rounds}
+    steps = {"round": 1, "iteration": int(str(run.config["local-steps"])), "communication": communications}
+    if x in steps:
+        return {r: float(steps[x] * r) for r in rounds}
     if x == "seconds":
         parts = [float(line.get(TRAINING_SECONDS, line.get("seconds", 0.0))) for line in run.lines]
     else:

@@ -75,7 +75,7 @@ def _run_reference(
 ) -> None:
     parsed = parse_run_config(config)
     if parsed.run.resume:
-        raise ConfigError(f"resume: a {name} reference is trained in one go; leave the key out")
+        raise ConfigError(f"resume: got true, but a {name} reference is trained in one go; leave it out")
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
     history, named = train(parsed)

@@ -328,7 +328,7 @@ def main(
     """Carry out attacks on a vertical run, and print what they bring to light."""
     unknown = sorted(set(names or ()) - set(DEMONSTRATIONS))
     if unknown:
-        raise typer.BadParameter(f"{', '.join(unknown)}; one or more of: {', '.join(DEMONSTRATIONS)}")
+        raise typer.BadParameter(f"got {', '.join(unknown)}, allowed: one or more of {', '.join(DEMONSTRATIONS)}")
     found = {name: DEMONSTRATIONS[name]() for name in names or DEMONSTRATIONS}
     if as_json:
         print_json(found)

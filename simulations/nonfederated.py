@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from apps.config import ConfigError, RunConfig
+from apps.registry import ALGORITHMS
 from apps.vertical import settings_of, vertical_data
 from apps.vertical_evaluation import VerticalEvaluator
 from clients.vertical.evaluation import test_metrics
@@ -17,7 +18,11 @@ from strategies.vfb2 import step_of
 def check_vertical(config: RunConfig) -> None:
     """Raises ConfigError: there is no such reference, since the strategy is not vertical."""
     if not config.algorithm.strategy.vertical:
-        raise ConfigError(f"strategy: got {config.run.strategy!r}, which is not vertical; see the command centralized")
+        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
+        raise ConfigError(
+            f"strategy: got {config.run.strategy!r}, which is not vertical, allowed: {vertical}; for others there is "
+            "`python -m simulations centralized`"
+        )
 
 
 def nonfederated(

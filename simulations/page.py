@@ -20,7 +20,8 @@ from simulations.experiment import SET_BY_COMMAND
 from simulations.figures import LABELS
 from simulations.output import shown, shown_metric
 from simulations.records import RunRecord
-from simulations.report import LEGEND, Row, counted, pair, shown_pair
+from simulations.report import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
+from simulations.tuned import Tuned
 
 _UNSAID = (*SET_BY_COMMAND, "data-dir")  # those of one run, or of one machine
 _WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
@@ -82,6 +83,7 @@ def as_html(
     experiment = expansion.experiment
     profile = experiment.profile(expansion.profile)
     shared, defaults, methods = configuration(expansion)
+    tuned = expansion.tuned
     return environment.get_template("page.html").render(
         experiment=experiment,
         profile=expansion.profile,
@@ -96,6 +98,7 @@ def as_html(
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
         curves=inlined(curves) if curves else None,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {experiment.x}",
+        tuned=None if tuned is None else (tuned_sentence(tuned), _tuned_table(tuned)),
         differs=[*experiment.differs, *profile.differs],
         shared=shared,
         defaults=defaults,
@@ -137,7 +140,7 @@ def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
 
 
 def _number(text: str, number: float | None) -> Cell:
-    return Cell(text, number, numeric=True)
+    return Cell(text, None if number is None or math.isnan(number) else number, numeric=True)
 
 
 def _difference(row: Row) -> Cell:
@@ -164,6 +167,15 @@ def _claim_table(claim: Judged) -> Table:
     if not any(row[0].text for row in rows):
         columns, rows = columns[1:], [row[1:] for row in rows]
     return Table(f"{claim.metric}, mean ± sample standard deviation", columns, rows)
+
+
+def _tuned_table(tuned: Tuned) -> Table:
+    columns, rows = tuned_table(tuned)
+    cells = [
+        [*map(Cell, row[:-1]), _number(row[-1], choice.score.mean)]
+        for row, choice in zip(rows, tuned.chosen, strict=True)
+    ]
+    return Table("Chosen values, their ranges and their scores", columns, cells)
 
 
 def _signed(gap: float | None) -> str:

@@ -63,21 +63,26 @@ class Sweep:
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)
         if "resume" in self.config:
-            raise ConfigError("resume: leave the key out; --resume continues a sweep")
+            raise ConfigError(
+                f"resume: got {self.config['resume']!r}, a sweep sets it itself: leave it out; --resume continues "
+                "a sweep"
+            )
         for key in [*self.grid, *self.random]:
             if key in ("output-dir", "run-name", "resume"):
-                raise ConfigError(f"{key}: the sweep sets it, it cannot be varied")
+                raise ConfigError(f"{key}: got by --grid or --random, but the sweep sets it: leave it out")
             if key == "seed":
-                raise ConfigError("seed: give --seeds, it cannot be varied otherwise")
+                raise ConfigError("seed: got by --grid or --random, allowed: a number of seeds: give --seeds")
             if key in self.config:
-                raise ConfigError(f"{key}: given by --config and varied too")
+                raise ConfigError(
+                    f"{key}: got {self.config[key]!r} by --config, but it is varied too: leave one of both out"
+                )
         both = self.grid.keys() & self.random.keys()
         if both:
-            raise ConfigError(f"{min(both)}: varied by --grid and by --random; one of them can be meant")
+            raise ConfigError(f"{min(both)}: got by --grid and by --random, allowed: by one of them: leave one out")
         if self.samples > 1 and not self.random:
-            raise ConfigError("--samples: there is nothing to draw; give --random too")
+            raise ConfigError(f"--samples: got {self.samples}, but there is nothing to draw: give --random too")
         if not self.grid and not self.random and self.seeds == 1:
-            raise ConfigError("no trials: give --grid, --random or --seeds")
+            raise ConfigError("got no trials, expected two at least: give --grid, --random or --seeds")
 
     @property
     def varied(self) -> list[str]:
@@ -108,7 +113,7 @@ class Sweep:
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
             parse_run_config(placed(dict(self.config), out))  # has the words for a wrong seed
-            raise ConfigError(f"seed: got {first_seed!r}, allowed: an integer")
+            raise ConfigError(f"seed: got {first_seed!r}, allowed: an integer; `python -m simulations list keys`")
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
             name = trial_name(values, seed)
@@ -119,7 +124,10 @@ class Sweep:
                 where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
                 raise ConfigError(f"{error} (trial {where})" if where else str(error)) from None
             if self.grace > rounds:
-                raise ConfigError(f"--grace: got {self.grace}, but a trial has only {rounds} rounds")
+                raise ConfigError(
+                    f"--grace: got {self.grace}, but a trial has only {rounds} rounds: lower it, or raise "
+                    "num-server-rounds"
+                )
             trials.setdefault(name, Trial(name, values, seed, config, rounds))
         return list(trials.values())
 
@@ -161,13 +169,18 @@ def write_asked(sweep: Sweep, path: Path) -> None:
 def check_same(sweep: Sweep, path: Path) -> None:
     """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
     if not path.exists():
-        raise ConfigError(f"--resume: there is no sweep in {path.parent}")
+        raise ConfigError(
+            f"--resume: got --out {path.parent}, where there is no sweep: leave --resume out, or give its --out"
+        )
     try:
         before = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"--resume: {path} cannot be read ({error})") from None
+        raise ConfigError(f"--resume: {path} cannot be read ({error}), expected TOML: choose another --out") from None
     old, new = flattened(before), flattened(sweep.asked())
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if changed:
         key = changed[0]
-        raise ConfigError(f"--resume: {key} is {new.get(key)!r}, but the sweep in {path.parent} has {old.get(key)!r}")
+        raise ConfigError(
+            f"--resume: {key} is {new.get(key)!r}, but the sweep in {path.parent} has {old.get(key)!r}: set it "
+            "so, or choose another --out"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -98,14 +99,18 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         ConfigError: there is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
-        raise ConfigError(f"{path} holds no run (there is no config.toml)")
+        raise ConfigError(
+            f"DIR: got {path}, which holds no run (there is no config.toml): give a run's directory, such as its --out"
+        )
     try:
         config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a run ({error})") from None
+        raise ConfigError(
+            f"DIR: got {path}, which cannot be read as a run ({error}); see docs/run-directory.md"
+        ) from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:
@@ -135,4 +140,6 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
     A problem of the user's own (``loss = "package.module:factory"``) names metrics itself: there, any may be.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
-        raise ConfigError(f"{asked}: got {metric!r}, allowed: {', '.join(METRICS)}")
+        close = difflib.get_close_matches(metric, METRICS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"{asked}: got {metric!r}, allowed: {', '.join(METRICS)}{hint}; see docs/run-directory.md")

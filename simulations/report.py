@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from apps.config import Scalar
 from simulations.compare import csv_text
-from simulations.expansion import Expansion
-from simulations.output import shown_metric, table
+from simulations.expansion import Expansion, settings
+from simulations.output import shown, shown_metric, table
 from simulations.records import RunRecord
+from simulations.tuned import Tuned
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
 LEGEND = (
     "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
-    "tenth of its evaluated rounds."
+    "tenth of its evaluated rounds. nan: in one seed or more it is not finite."
 )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed."""
+    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed.
+
+    Where a seed's value is not finite, the mean is nan and there is no standard deviation: those of the other seeds
+    would say that the method works.
+    """
 
     experiment: str
     dataset: str
@@ -32,6 +39,7 @@ class Row:
     mean: float | None
     std: float | None
     seeds: int
+    not_finite: int  # seeds whose metric is nan or infinite there
     # the paper's
     paper: float | None
     paper_std: float | None
@@ -57,6 +65,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
         for metric in experiment.metrics:
             curves = [list(run.curve(metric).values()) for run in ended]
             curves = [curve for curve in curves if curve]
+            last = [curve[-1] for curve in curves]
             value = expansion.paper.get((place, metric))
             found.append(
                 Row(
@@ -65,8 +74,9 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
                     line.method,
                     line.setting,
                     metric,
-                    *_statistics([curve[-1] for curve in curves]),
+                    *_statistics(last),
                     len(curves),
+                    sum(not math.isfinite(value) for value in last),
                     None if value is None else value.mean,
                     None if value is None else value.std,
                     "" if value is None else value.source or experiment.figure,
@@ -85,12 +95,17 @@ def _first(expansion: Expansion, place: int) -> int:
 def tail(curve: Sequence[float]) -> float:
     """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
     trained = curve[1:] or curve
-    return statistics.fmean(trained[-len(trained) // _TAIL :])
+    return _mean(trained[-len(trained) // _TAIL :])
 
 
 def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
-    mean = statistics.fmean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
+    mean = _mean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """nan where one of them is not finite, infinities of both signs among them."""
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def as_csv(found: Sequence[Row]) -> str:
@@ -105,8 +120,9 @@ def shown_pair(mean: float | None, std: float | None) -> str:
 
 
 def pair(row: Row) -> str:
-    """The last round's mean and standard deviation, for people."""
-    return shown_pair(row.mean, row.std)
+    """The last round's mean and standard deviation, for people, or in how many seeds it is not finite."""
+    shown = shown_pair(row.mean, row.std)
+    return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
 def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str]]]:
@@ -116,7 +132,7 @@ def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str
         "method": [row.method for row in found],
         "setting": [row.setting for row in found],
         "metric": [row.metric for row in found],
-        "last round": [shown_pair(row.mean, row.std) for row in found],
+        "last round": [pair(row) for row in found],
         "last tenth": [shown_pair(row.tail_mean, row.tail_std) for row in found],
         "seeds": [str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}" for row in found],
         "paper": [shown_pair(row.paper, row.paper_std) for row in found],
@@ -146,24 +162,62 @@ def as_markdown(
     """
     experiment = expansion.experiment
     columns, cells = _columns(found, expansion.seeds)
+    tuned = expansion.tuned
     what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
     lines = [
         f"# {experiment.title}",
         "",
         f"{experiment.paper}, {experiment.figure}. {what}",
         "",
-        *(f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)),
+        *_markdown(columns, cells),
         "",
         LEGEND,
     ]
     if any(row.paper is not None for row in found) and expansion.profile != "full":
         lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
     lines += claims
+    if tuned is not None:
+        lines += ["", tuned_sentence(tuned), "", *_markdown(*tuned_table(tuned))]
     if missing:
         lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
     if failed:
         lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
     return "\n".join(lines) + "\n"
+
+
+def tuned_sentence(tuned: Tuned) -> str:
+    """How run-config values were chosen, for people."""
+    number = "one seed" if tuned.seeds == 1 else f"the mean of {tuned.seeds} seeds"
+    by = f"Chosen by {tuned.metric} ({tuned.mode}imum) after the last round, {number}"
+    if not tuned.validation_fraction:
+        return f"{by}; it is not measured on test rows."
+    return (
+        f"{by}, on a validation split of {shown(100 * tuned.validation_fraction)} % of the training rows. No test row "
+        "was looked at; the runs of the table train on all training rows."
+    )
+
+
+def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
+    """Columns, and a row for each choice: for which runs, what, from which values, and how well it did."""
+    rows = []
+    for choice in tuned.chosen:
+        ends = dict.fromkeys(choice.ends, " (an end of the range)")
+        chosen = [
+            f"{told}{ends.get(key, '')}" for key, told in zip(choice.values, settings(choice.values), strict=True)
+        ]
+        ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
+        score = shown_pair(choice.score.mean, choice.score.std)
+        rows.append([_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges), score])
+    return ["runs", "chosen", "from", tuned.metric], rows
+
+
+def _runs_of(at: Mapping[str, Scalar]) -> str:
+    named = [shown(at[key]) for key in ("method", "dataset") if key in at]
+    return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
+
+
+def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)]
 
 
 def counted(number: int, noun: str) -> str:

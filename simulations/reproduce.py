@@ -6,7 +6,7 @@ import fcntl
 import json
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,11 +44,13 @@ class Outcome:
 
     def json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
+        tuned = self.expansion.tuned
         return {
             "experiment": self.expansion.experiment.name,
             "profile": self.expansion.profile,
             "seeds": self.expansion.seeds,
             "out": str(self.out),
+            "tuned": [] if tuned is None else [{"at": c.at, "values": c.values} for c in tuned.chosen],
             "rows": report.as_json(self.rows),
             "failed": self.failed,
         }
@@ -58,18 +60,22 @@ class ReproductionInterruptedError(Exception):
     """Ctrl-C during a reproduction; the message says how to go on."""
 
 
-class Reproduction:
-    """An experiment's directory.
+class Runs:
+    """Runs of an experiment in a folder of its directory.
 
     Args:
-        expansion: the runs.
+        expansion: the experiment.
         out: the directory.
+        runs: the runs.
+        folder: theirs.
     """
 
-    def __init__(self, expansion: Expansion, out: Path) -> None:
+    def __init__(self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str) -> None:
         self.expansion = expansion
         self.out = out.expanduser().resolve()
-        self.runs = {run.name: run for run in expansion.runs}
+        self.folder = self.out / folder
+        self.runs = {run.name: run for run in runs}
+        self.metrics = expansion.experiment.metrics  # that every run must have; the first is told
         self.records: dict[str, RunRecord] = {}  # of finished runs
         self.failed: dict[str, str] = {}  # run -> reason
 
@@ -84,17 +90,21 @@ class Reproduction:
             self.out.mkdir(parents=True, exist_ok=True)
             self._check_same()
         except OSError as error:
-            raise ConfigError(f"--out: cannot create {self.out} ({error.strerror})") from None
+            raise ConfigError(
+                f"--out: cannot create {self.out} ({error.strerror}): choose a folder that can be written to"
+            ) from None
         with (self.out / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(f"--out: another process is reproducing in {self.out}") from None
+                raise ConfigError(
+                    f"--out: got {self.out}, where another process is reproducing: choose another, or wait for its end"
+                ) from None
             for run in self.runs.values():
                 self._take(run)
             for run in self.waiting:
                 shutil.rmtree(self._path(run), ignore_errors=True)
-            (self.out / "runs").mkdir(exist_ok=True)
+            self.folder.mkdir(exist_ok=True)
             write_atomic(self.out / "experiment.toml", self._toml().encode())
             yield
 
@@ -103,15 +113,16 @@ class Reproduction:
         """The runs that have not finished, and have not failed here."""
         return [run for run in self.runs.values() if not {run.name} & {*self.records, *self.failed}]
 
-    def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
-        """Make the runs that are waiting and write what they show.
+    def make(self, jobs: int, say: Callable[[str], None], leave: Callable[[], object]) -> None:
+        """Make the runs that are waiting.
 
         Args:
             jobs: runs at a time.
             say: takes a line a run that has ended.
+            leave: called after Ctrl-C.
 
         Raises:
-            ReproductionInterruptedError: Ctrl-C; what has finished is kept and written.
+            ReproductionInterruptedError: Ctrl-C; what has finished is kept.
         """
 
         def ended(task: Task, reason: str) -> None:
@@ -122,31 +133,12 @@ class Reproduction:
         try:
             run_all(sorted(tasks, key=lambda task: order.index(task.data)), jobs, ended)
         except KeyboardInterrupt:
-            self.write()
+            leave()
             count = f"{len(self.records)} of {len(self.runs)} runs have finished"
             raise ReproductionInterruptedError(f"interrupted: {count}; the same command goes on") from None
-        return self.write()
-
-    def write(self) -> Outcome:
-        """Write the tables, the figure and the page of the runs that have finished."""
-        rows = report.rows(self.expansion, self.records)
-        write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
-        failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
-        judged = claims.judge(self.expansion, rows)
-        missing = len(self.waiting)
-        text = report.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
-        write_atomic(self.out / "table.md", text.encode())
-        for name in _CURVES:
-            (self.out / name).unlink(missing_ok=True)
-        draw(self.expansion, self.records, self.out)
-        drawn = self.out / "curves.svg"
-        curves = drawn.read_text("utf-8") if drawn.exists() else ""
-        html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
-        write_atomic(self.out / "report.html", html.encode())
-        return Outcome(self.expansion, self.out, rows, self.failed)
 
     def _path(self, run: PlannedRun) -> Path:
-        return self.out / "runs" / run.name
+        return self.folder / run.name
 
     def _config(self, run: PlannedRun) -> dict[str, Scalar]:
         return placed(run.config, self._path(run))
@@ -154,8 +146,7 @@ class Reproduction:
     def _task(self, run: PlannedRun) -> Task:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
-        metrics = tuple(self.expansion.experiment.metrics)
-        return Task(run.name, run.line.engine, run.line.clients, config, metrics, data)
+        return Task(run.name, run.line.engine, run.line.clients, config, tuple(self.metrics), data)
 
     def _reproduced(self) -> dict[str, Scalar]:
         return {"profile": self.expansion.profile, "seeds": self.expansion.seeds, "data-dir": self.expansion.data_dir}
@@ -169,12 +160,15 @@ class Reproduction:
         if not any(self.out.iterdir()):
             return
         if not path.exists():
-            raise ConfigError(f"--out: {self.out} is not empty and holds no reproduction; choose another")
+            raise ConfigError(f"--out: got {self.out}, which is not empty and holds no reproduction; choose another")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"--out: {path} cannot be read ({error})") from None
+            raise ConfigError(
+                f"--out: {path} cannot be read ({error}), expected a reproduction's copy of its experiment; "
+                "choose another"
+            ) from None
         now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
         if was != now:
             raise ConfigError(
@@ -215,7 +209,7 @@ class Reproduction:
             record, seconds, reason = None, "", reason or str(error)
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
-            metric = self.expansion.experiment.metrics[0]
+            metric = self.metrics[0]
             last = next(reversed(record.curve(metric).values()), None)
             status, told = FINISHED, f"{metric} {shown_metric(last)}"
         else:
@@ -230,3 +224,54 @@ class Reproduction:
         path = self._path(run)
         if path.is_dir() and not (path / "failure.json").exists():
             write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
+
+
+class Reproduction(Runs):
+    """An experiment's directory.
+
+    Args:
+        expansion: the runs.
+        out: the directory.
+    """
+
+    def __init__(self, expansion: Expansion, out: Path) -> None:
+        super().__init__(expansion, out, expansion.runs, "runs")
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """As `Runs.open`; the values chosen for the runs are left there, so that they stay what they are."""
+        with super().open():
+            if self.expansion.tuned is not None:
+                write_atomic(self.out / "tuned.toml", self.expansion.tuned.toml().encode())
+            yield
+
+    def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
+        """Make the runs that are waiting and write what they show.
+
+        Args:
+            jobs: runs at a time.
+            say: takes a line a run that has ended.
+
+        Raises:
+            ReproductionInterruptedError: Ctrl-C; what has finished is kept and written.
+        """
+        self.make(jobs, say, self.write)
+        return self.write()
+
+    def write(self) -> Outcome:
+        """Write the tables, the figure and the page of the runs that have finished."""
+        rows = report.rows(self.expansion, self.records)
+        write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
+        failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
+        judged = claims.judge(self.expansion, rows)
+        missing = len(self.waiting)
+        text = report.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
+        write_atomic(self.out / "table.md", text.encode())
+        for name in _CURVES:
+            (self.out / name).unlink(missing_ok=True)
+        draw(self.expansion, self.records, self.out)
+        drawn = self.out / "curves.svg"
+        curves = drawn.read_text("utf-8") if drawn.exists() else ""
+        html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
+        write_atomic(self.out / "report.html", html.encode())
+        return Outcome(self.expansion, self.out, rows, self.failed)

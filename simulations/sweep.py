@@ -127,11 +127,15 @@ class Books:
                     shutil.rmtree(trial.path)
         else:
             if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
-                raise ConfigError(f"{self.out} is not empty; choose another --out, or continue a sweep with --resume")
+                raise ConfigError(
+                    f"--out: got {self.out}, which is not empty; choose another, or continue a sweep with --resume"
+                )
             try:
                 self.out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(f"--out: cannot create {self.out} ({error.strerror})") from None
+                raise ConfigError(
+                    f"--out: cannot create {self.out} ({error.strerror}): choose a folder that can be written to"
+                ) from None
             write_asked(self.sweep, self.out / "sweep.toml")
         (self.out / "best.toml").unlink(missing_ok=True)
         self.write()

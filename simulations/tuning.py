@@ -180,7 +180,8 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
                 ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=_OBJECT_STORE, **quiet)
         except (OSError, ValueError) as error:
             where = f"--address {address!r}" if address else "Ray cannot start here"
-            raise ConfigError(f"{where}: {' '.join(str(error).split())}") from None
+            told = f"{where}: {' '.join(str(error).split())}"
+            raise ConfigError(f"{told}; leave --address out, or give host:port of a Ray cluster's head") from None
         yield
     finally:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind

@@ -159,4 +159,7 @@ def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
     there = evaluation(line)
     missing = [name for name in wanted if name not in line]
     if there and missing:
-        raise ValueError(f"the run has no metric {', '.join(missing)}, only {', '.join(there)}")
+        raise ValueError(
+            f"the run has no metric {', '.join(missing)}, only {', '.join(there)}: set the experiment's metrics "
+            "to these"
+        )

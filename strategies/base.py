@@ -203,7 +203,8 @@ class PayloadStrategy(Strategy):
         negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
         if not negatives or not positives:
             raise StrategyError(
-                f"all sites together hold {positives} positives and {negatives} negatives; {what} needs both"
+                f"all sites together hold {positives} positives and {negatives} negatives; {what} needs both: set "
+                "positive-label, or bring more rows"
             )
 
     def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
@@ -215,7 +216,9 @@ class PayloadStrategy(Strategy):
             held: how many of them each site holds, in the roster's order.
         """
         if batch_size > sum(held):
-            raise StrategyError(f"{key}: got {batch_size}, but all {len(held)} sites together hold {sum(held)} {kind}")
+            raise StrategyError(
+                f"{key}: got {batch_size}, but all {len(held)} sites together hold {sum(held)} {kind}: lower {key}"
+            )
         small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
         named = [f"{partition} ({count})" for partition, count in small if count < batch_size]
         if named:

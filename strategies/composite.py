@@ -72,8 +72,8 @@ class Composite(ProximalStrategy):
     """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times.
 
     The corrections c_i sum to zero. One that is lost and 0 again leaves a mean that no later round changes, and the
-    method would minimise f + <mean, x> + g. Once the server notices, all c_i are 0 again from the next round on: a run
-    of Algorithm 1 from the point that has been reached.
+    method would minimise ``f + <mean, x> + g``. Once the server notices, all c_i are 0 again from the next round on: a
+    run of Algorithm 1 from the point that has been reached.
     """
 
     needs_all_clients = "keeps corrections that add up to zero over all clients only"

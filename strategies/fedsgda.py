@@ -40,7 +40,10 @@ class FedSGDA(MinimaxStrategy):
         super().meet(roster)
         large = self.fedsgda.large_batch
         if self.estimator.periodic and isinstance(large, int) and large > len(roster):
-            raise StrategyError(f"fedsgda.large-batch: got {large}, but there are {len(roster)} clients")
+            raise StrategyError(
+                f"fedsgda.large-batch: got {large}, but there are {len(roster)} clients, allowed: at most as "
+                "many: lower it, or take more clients"
+            )
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """The gradient collection phase: lines 3-5."""

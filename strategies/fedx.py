@@ -93,7 +93,7 @@ class FedX1(PairwiseStrategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         if not self.tracks and not self.objective.linear:
-            raise StrategyError(f"strategy fedx1 needs a linear f, loss {self.loss!r} is not: use strategy fedx2")
+            raise StrategyError(f"strategy fedx1 needs a linear f, loss {self.loss!r} is not: set strategy to fedx2")
         # the pool, oldest round first
         self.blocks: list[Block] = []
 

@@ -33,7 +33,8 @@ def held_out_scores(
     if not negatives.any() or not positives.any():
         raise StrategyError(
             f"round {server_round}: the rows that the sites hold out have {int(positives.sum())} positives and "
-            f"{int(negatives.sum())} negatives; metrics need both"
+            f"{int(negatives.sum())} negatives; metrics need both: set positive-label, "
+            "or bring more rows"
         )
     labels = np.repeat(np.array([0, 1], dtype=np.int8), [negatives.sum(), positives.sum()])
     centres = bins.centres()

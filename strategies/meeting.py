@@ -118,7 +118,10 @@ def addresses_of(
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
-        raise StrategyError(f"vfb2.transport: got 'unix', but the {len(credentials)} parties are on {len(hosts)} hosts")
+        raise StrategyError(
+            f"vfb2.transport: got 'unix', but the {len(credentials)} parties are on {len(hosts)} hosts, "
+            "allowed: auto, tcp: leave it out"
+        )
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
         folder = credentials[0].folder.tobytes().decode()
         return [f"unix:{folder}/{serial}-{place}" for place in range(len(credentials))]
@@ -172,7 +175,9 @@ def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
     how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
     told = (
         f"learning-rate: got {step:g}, but with {vfb2.active_parties} active parties ({how}) an update may be "
-        f"{bound} others late, and with a largest eigenvalue of {eigenvalue:.4g} steps below {largest:.4g} are stable"
+        f"{bound} others late, and with a largest eigenvalue of {eigenvalue:.4g} steps below {largest:.4g} are "
+        "stable: lower it, or set "
+        "vfb2.check-step"
     )
     if vfb2.check_step == "refuse":
         raise StrategyError(told)

@@ -47,7 +47,8 @@ class Roster:
     Attributes:
         node_ids: Flower's node id of each site.
         reports: what each site told.
-        bytes_up, bytes_down: what the handshake cost.
+        bytes_up: what the handshake cost, to the server.
+        bytes_down: what it cost the other way.
     """
 
     node_ids: tuple[int, ...]
@@ -85,7 +86,8 @@ class Roster:
         """
         if count > len(self):
             raise StrategyError(
-                f"round {server_round}: {count} clients are needed (min-train-nodes), {len(self)} are connected"
+                f"round {server_round}: {count} clients are needed (min-train-nodes), {len(self)} are connected: lower "
+                "min-train-nodes, or connect more"
             )
         if count == len(self):
             return list(range(count))
@@ -162,12 +164,17 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
     order = sorted(reports, key=lambda node: reports[node].partition_id)
     partitions = [reports[node].partition_id for node in order]
     if doubled := _first_doubled(partitions):
-        raise StrategyError(f"handshake: partition {doubled[0]} is claimed by two sites")
+        raise StrategyError(
+            f"handshake: partition {doubled[0]} is claimed by two sites, allowed: one: give each SuperNode "
+            "another partition-id in "
+            "--node-config"
+        )
     if partitions != list(range(len(partitions))):
         missing = sorted(set(range(len(partitions))) - set(partitions))
         raise StrategyError(
             f"handshake: {len(partitions)} sites must be partitions 0 to {len(partitions) - 1}, got "
-            f"{', '.join(map(str, partitions))}; missing: {', '.join(map(str, missing))}"
+            f"{', '.join(map(str, partitions))}; missing: {', '.join(map(str, missing))}: "
+            "look at --node-config of each SuperNode"
         )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
 

@@ -82,7 +82,10 @@ def _difference(first: SiteReport, other: SiteReport) -> str:
         parts = [f"lacks {_named(lacks)}"] * bool(lacks) + [f"has {_named(more)} besides"] * bool(more)
         return f"{' and '.join(parts)}, compared with the columns of {than}: make them alike, or set feature-columns"
     if other.shape.tolist() != first.shape.tolist():
-        return f"has samples of shape {tuple(other.shape.tolist())}, {than} of {tuple(first.shape.tolist())}"
+        return (
+            f"has samples of shape {tuple(other.shape.tolist())}, {than} of {tuple(first.shape.tolist())}: "
+            "make them alike"
+        )
     if (first.means is None) != (other.means is None):
         return f"and {than} do not both tell means of their columns"
     if other.means is not None and (other.variances is None or len(other.means) != len(here)):

@@ -39,7 +39,7 @@ class LocalSGDM(LocalSGD):
         try:
             ratio_weights(self.class_counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
         except ValueError as error:
-            raise StrategyError(f"all sites together: {error}") from None
+            raise StrategyError(f"loss: all sites together: {error}: set positive-label, or bring more rows") from None
 
     def down(self, server_round: int) -> SGDMDown:
         return SGDMDown(class_counts=self.class_counts, momentum=self.momentum)

@@ -100,20 +100,24 @@ class VFB2(PayloadStrategy):
         """Refuse too few parties, and lists of seconds that do not fit them."""
         parties, fewest = len(roster), 2 if self.vfb2.allow_two_parties else self.fewest_clients
         if parties < fewest:
-            told = "needs at least 2 parties"
+            told = "needs at least 2 parties: take more clients"
             if parties == 2:
                 told = (
                     "two parties learn each other's partial sums, which no mask can hide: take at least 3, or set "
                     "vfb2.allow-two-parties=true"
                 )
-            raise StrategyError(f"{type(self).__name__}: got {parties} parties; {told}")
+            raise StrategyError(f"{type(self).__name__}: got {parties} parties; {told}; see docs/vertical.md")
         if self.vfb2.active_parties > parties:
-            raise StrategyError(f"vfb2.active-parties: got {self.vfb2.active_parties}, but there are {parties} parties")
+            raise StrategyError(
+                f"vfb2.active-parties: got {self.vfb2.active_parties}, but there are {parties} parties, allowed: "
+                "at most as "
+                "many: lower it"
+            )
         for name in ("extra_compute", "delay", "jitter"):
             try:
                 self.vfb2.seconds(name, parties)
             except ValueError as error:
-                raise StrategyError(str(error)) from None
+                raise StrategyError(f"{error}; see docs/vertical.md") from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Handshake, credentials and alignment; where a run is resumed, the credentials again."""
@@ -158,12 +162,18 @@ class VFB2(PayloadStrategy):
         holders = [place for place, shown in enumerate(self.credentials) if shown.labels[0]]
         if len(holders) < self.vfb2.active_parties:
             held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
-            raise StrategyError(f"vfb2.active-parties: got {self.vfb2.active_parties}, but labels are held by {held}")
+            raise StrategyError(
+                f"vfb2.active-parties: got {self.vfb2.active_parties}, but labels are held by {held}: lower it, or set "
+                "label-column"
+            )
         self.active = tuple(holders[: self.vfb2.active_parties])
         if self.vfb2.alignment == "digest" or self.rows is not None:
             rows = check_rows([(shown.rows, shown.digest) for shown in self.credentials])
             if self.rows is not None and rows != self.rows:
-                raise StrategyError(f"the parties hold {rows} training and test rows; this run began with {self.rows}")
+                raise StrategyError(
+                    f"the parties hold {rows} training and test rows; this run began with {self.rows}: bring back "
+                    "the files it began with"
+                )
             self.rows = rows
 
     # Rounds.

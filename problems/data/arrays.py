@@ -40,7 +40,9 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
         )
     except (OSError, EOFError, ValueError) as error:
         why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
-        raise DataError(f"{' or '.join(map(str, paths))} cannot be read as svmlight: {why}") from error
+        raise DataError(
+            f"{' or '.join(map(str, paths))} cannot be read as svmlight ({why}): expected lines such as '1 3:0.5 7:1'"
+        ) from error
     matrices, labels = loaded[0::2], loaded[1::2]
     rows, columns = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
     if rows * columns * 4 > MAX_DENSE_BYTES:
@@ -76,7 +78,7 @@ def npz(train: Path, test: Path | None) -> Source:
     if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
         raise DataError(
             f"{train}: training features {features.shape[1:]} {features.dtype} but test features "
-            f"{test_features.shape[1:]} {test_features.dtype}"
+            f"{test_features.shape[1:]} {test_features.dtype}: expected the same"
         )
     return make_source(
         np.concatenate((labels, test_labels)),
@@ -87,21 +89,26 @@ def npz(train: Path, test: Path | None) -> Source:
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as npz (arrays without Python objects): {error}") from error
+        raise DataError(f"{path} cannot be read as npz ({error}): expected arrays without Python objects") from error
 
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
     features = next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
     labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
     if (features is None) != (labels is None):
-        raise DataError(f"{path} holds only one of features and labels{ending}: {', '.join(arrays)}")
+        raise DataError(
+            f"{path} holds only one of features and labels{ending}, expected both; it holds: {', '.join(arrays)}"
+        )
     if features is None or labels is None:
         return None, None
     if features.ndim < 2 or features.dtype.kind not in "biuf":
         raise DataError(f"{path}: features must be numbers of shape (n, ...), got {features.shape} {features.dtype}")
     if labels.shape != (len(features),):
-        raise DataError(f"{path}: features {features.shape} and labels {labels.shape} do not belong together")
+        raise DataError(
+            f"{path}: features {features.shape} and labels {labels.shape} do not belong together: expected one "
+            "label a row"
+        )
     return features, labels

@@ -86,10 +86,13 @@ def _read_pickled(path: Path, key: bytes) -> Batch:
         IndexError,
         AttributeError,
     ) as error:
-        raise DataError(f"{path} is not a CIFAR batch: {type(error).__name__}: {error}") from error
+        raise DataError(
+            f"{path} is not a CIFAR batch ({error}): expected arrays of data and labels; unpack the archive again"
+        ) from error
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), IMAGE_BYTES):
         raise DataError(
-            f"{path}: expected data ({len(labels)}, {IMAGE_BYTES}) uint8, got {pixels.shape} {pixels.dtype}"
+            f"{path}: expected data ({len(labels)}, {IMAGE_BYTES}) uint8, got {pixels.shape} {pixels.dtype}; "
+            "unpack the archive again"
         )
     return pixels, labels.astype(np.int64)
 
@@ -98,7 +101,9 @@ def _read_binary(path: Path, label_bytes: int) -> Batch:
     content = np.frombuffer(read_bytes(path), dtype=np.uint8)
     record = label_bytes + IMAGE_BYTES
     if len(content) == 0 or len(content) % record:
-        raise DataError(f"{path} is damaged: {len(content):,} bytes are no multiple of {record:,}")
+        raise DataError(
+            f"{path} is damaged: {len(content):,} bytes are no multiple of {record:,}; unpack the archive again"
+        )
     records = content.reshape(-1, record)
     return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)  # the fine label is the last
 

@@ -43,14 +43,14 @@ def credit(path: Path) -> Source:
 
     Raises:
         DataError: names a column that is missing, not finite, or holds a code that the published file has
-        not.
+            not.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)
     missing = [name for name in (*CODES, *AMOUNTS) if name not in frame.columns]
     if label is None or missing:
         lacking = ", ".join([LABELS[0]] * (label is None) + missing)
-        raise DataError(f"{path} is not the UCI credit card file: it lacks {lacking}")
+        raise DataError(f"{path} is not the UCI credit card file UCI_Credit_Card.csv: it lacks {lacking}")
 
     def encode(train_rows: Rows) -> NDArray[np.float32]:
         blocks = []

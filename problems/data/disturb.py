@@ -27,13 +27,28 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     for label in (0, 1):
         held = int((labels == label).sum())
         if held < 2:
-            raise DataError(f"{held} {'positive' if label else 'negative'}: training and test set need one each")
+            raise DataError(
+                f"{held} {'positive' if label else 'negative'}: training and test set need one each: set "
+                "positive-label, or bring more rows"
+            )
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
 
 def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int) -> tuple[Rows, Rows]:
     """`split` for the rows of one site, which may hold one class only: a class of one row stays for training."""
     return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id))
+
+
+def validation_split(labels: Labels, train_rows: Rows, fraction: float, seed: int, site: int = 0) -> tuple[Rows, Rows]:
+    """Return the training rows that remain and those held out to choose by, ascending, in each class as in `split`.
+
+    Args:
+        labels: (n,) of all rows.
+        train_rows: those that the training rows are.
+        site: addresses the draw where sites hold rows out, each for itself; a class of one row stays for training.
+    """
+    kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site))
+    return train_rows[kept], train_rows[held]
 
 
 def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
@@ -60,7 +75,7 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        raise DataError(f"imbalance {imbalance} keeps no positive: {there}")
+        raise DataError(f"imbalance {imbalance} keeps no positive: {there}; raise imbalance, or leave it out")
     if kept > len(positives):
         raise DataError(
             f"imbalance {imbalance} needs {kept:,} positives: {there}, a share of "

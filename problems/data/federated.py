@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.bundled import synthetic_pl, synthetic_sparse_logistic
-from problems.data.disturb import drop_positives, flip_labels, shift_client, split
+from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, Source, positive_classes
-from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set, validate
 
 
 class FederatedData:
@@ -24,7 +24,7 @@ class FederatedData:
         num_clients: number of clients.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
-        test: the test samples, as they are in the data set.
+        test: the test samples, as they are in the data set; the rows held out for validation instead, where there are.
     """
 
     def __init__(self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec) -> None:
@@ -52,7 +52,7 @@ class FederatedData:
             features = shift_client(
                 as_float32(samples.features),
                 index,
-                self.num_clients,
+                self._spec.partition_sites or self.num_clients,
                 self._spec.client_shift,
                 self._spec.client_shift_std,
                 self._spec.seed,
@@ -75,10 +75,25 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
     """
     validate(spec)
+    try:
+        return _load(spec, num_clients)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
-        raise DataError(f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read")
+        raise DataError(
+            f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read; give each a "
+            "--node-config"
+        )
     if num_clients < 1:
         raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
+    if 0 < spec.partition_sites < num_clients:
+        raise DataError(
+            f"partition-sites: got {spec.partition_sites} for {num_clients:,} clients, allowed: 0, or at least the "
+            "number of clients"
+        )
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -93,13 +108,17 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
         train_rows, test_rows = np.split(np.arange(len(source)), [source.train_count])
         _both_classes(labels[train_rows], "the training set", source.classes)
         _both_classes(labels[test_rows], "the test set", source.classes)
+    site_sizes = source.site_sizes
+    if spec.validation_fraction:
+        train_rows, test_rows, site_sizes = _validation(spec, source, labels, train_rows)
     features = source.encode(train_rows)
     check_finite(features)
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
-    train_labels, parts = _spread(spec, source, labels, rows, num_clients)
+    train_labels, parts = _spread(spec, source, labels, rows, num_clients, site_sizes)
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
-        _refuse_lost_positives(spec, (train_labels, parts), _spread(spec, source, labels, train_rows, num_clients))
+        before = _spread(spec, source, labels, train_rows, num_clients, site_sizes)
+        _refuse_lost_positives(spec, (train_labels, parts), before)
     order = np.concatenate(parts)
     return FederatedData(
         train=Samples(as_float32(features[rows[order]]), train_labels[order]),
@@ -109,12 +128,34 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
     )
 
 
+def _validation(
+    spec: DataSpec, source: Source, labels: NDArray[np.int8], train_rows: Rows
+) -> tuple[Rows, Rows, tuple[int, ...] | None]:
+    """The training rows that remain, those held out, and the sizes of the data set's own sites, of each of which some
+    are held out."""
+    sizes = source.site_sizes or (len(train_rows),)
+    sites = np.split(train_rows, np.cumsum(sizes)[:-1])
+    pairs = [
+        validation_split(labels, rows, spec.validation_fraction, spec.seed, site) for site, rows in enumerate(sites)
+    ]
+    kept, held = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    _both_classes(labels[kept], "the training set without its validation rows", source.classes)
+    _both_classes(labels[held], "the validation set", source.classes)
+    return kept, held, None if source.site_sizes is None else tuple(len(pair[0]) for pair in pairs)
+
+
 def _spread(
-    spec: DataSpec, source: Source, labels: NDArray[np.int8], rows: Rows, num_clients: int
+    spec: DataSpec,
+    source: Source,
+    labels: NDArray[np.int8],
+    rows: Rows,
+    num_clients: int,
+    site_sizes: tuple[int, ...] | None,
 ) -> tuple[NDArray[np.int8], list[Rows]]:
     """The labels of some training rows with their noise, and each client's places among these rows."""
     noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-    return noisy, partition(spec, noisy, source.codes[rows], num_clients, source.site_sizes)
+    sites = spec.partition_sites or num_clients
+    return noisy, partition(spec, noisy, source.codes[rows], sites, site_sizes)[:num_clients]
 
 
 def _refuse_lost_positives(
@@ -145,10 +186,19 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
         synthetic_sparse_logistic(spec.seed, client, spec.synthetic_alpha, spec.synthetic_beta, spec.synthetic_samples)
         for client in range(num_clients)
     ]
-    cut = spec.synthetic_samples
+    count = spec.synthetic_samples
+    rows = [(np.arange(count), np.arange(count, len(y))) for _, y in drawn]
+    if spec.validation_fraction:
+        rows = [
+            validation_split(y, train_rows, spec.validation_fraction, spec.seed, client)
+            for client, ((_, y), (train_rows, _)) in enumerate(zip(drawn, rows, strict=True))
+        ]
     train, test = (
-        Samples(np.concatenate([x[rows] for x, _ in drawn]), np.concatenate([y[rows] for _, y in drawn]))
-        for rows in (slice(cut), slice(cut, None))
+        Samples(
+            np.concatenate([x[pair[side]] for (x, _), pair in zip(drawn, rows, strict=True)]),
+            np.concatenate([y[pair[side]] for (_, y), pair in zip(drawn, rows, strict=True)]),
+        )
+        for side in (0, 1)
     )
     for part, what in ((train, "the training set"), (test, "the test set")):
         if not (len(part.positives) and len(part.negatives)):
@@ -157,7 +207,7 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
                 f"{len(part.positives):,} positives and {len(part.negatives):,} negatives; take more clients, "
                 "a larger synthetic.samples or another seed"
             )
-    return FederatedData(train, test, [cut] * num_clients, spec)
+    return FederatedData(train, test, [len(pair[0]) for pair in rows], spec)
 
 
 def _both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:

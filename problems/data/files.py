@@ -27,7 +27,7 @@ def folder(data_dir: str) -> Path:
     """
     path = Path(data_dir).expanduser()
     if not path.exists():
-        raise DataError(f"data-dir {data_dir!r} does not exist")
+        raise DataError(f"data-dir {data_dir!r} does not exist: set data-dir to a file or folder that does")
     if not path.is_dir():
         raise DataError(f"data-dir {data_dir!r} is a file; this data set needs the folder that holds its files")
     return path
@@ -97,4 +97,6 @@ def read_bytes(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+        raise DataError(
+            f"{path} cannot be read ({error}): expected a file that is whole, packed where it ends in .gz"
+        ) from error

@@ -34,13 +34,15 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DataError(f"{path} is not an IDX file of bytes: it starts with {content[:4].hex(' ')}")
+        raise DataError(f"{path} is not an IDX file of bytes: it starts with {content[:4].hex(' ')}, expected 00 00 08")
     dimensions = content[3]
     start = 4 + 4 * dimensions
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     expected = int(np.prod(shape, dtype=np.int64))
     if len(shape) != dimensions or len(content) - start != expected:
-        raise DataError(f"{path} is damaged: {expected:,} bytes announced, {max(len(content) - start, 0):,} there")
+        raise DataError(
+            f"{path} is damaged: {expected:,} bytes announced, {max(len(content) - start, 0):,} there: fetch it again"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
@@ -52,7 +54,10 @@ def fashion_mnist(root: Path) -> Source | None:
     images, labels, test_images, test_labels = (read_idx(path) for path in paths if path is not None)
     for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
         if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
-            raise DataError(f"{what} images {left.shape} and labels {right.shape} in {root} do not belong together")
+            raise DataError(
+                f"{what} images {left.shape} and labels {right.shape} in {root} do not belong together: expected "
+                "one a row"
+            )
     pixels = np.concatenate((images, test_images))[:, None]  # (n, 1, 28, 28)
     return make_source(np.concatenate((labels, test_labels)), pixels, train_count=len(labels))
 
@@ -70,7 +75,8 @@ def stl10(root: Path) -> Source | None:
         raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
         if len(raw) != len(label) * 3 * 96 * 96:
             raise DataError(
-                f"{images_path} holds {len(raw) / (3 * 96 * 96):g} images, {labels_path.name} {len(label)} labels"
+                f"{images_path} holds {len(raw) / (3 * 96 * 96):g} images, {labels_path.name} {len(label)} labels: "
+                "expected as many"
             )
         pixels.append(raw.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))  # stored column by column
         labels.append(label)
@@ -114,7 +120,10 @@ def _read_folders(train: Path, test: Path | None) -> Source:
             train_count = len(labels)
     unknown = set(labels[train_count:]) - set(labels[:train_count])
     if unknown:
-        raise DataError(f"test classes without training images in {train.parent}: {', '.join(sorted(unknown))}")
+        named = ", ".join(sorted(unknown))
+        raise DataError(
+            f"test classes without training images in {train.parent}: {named}; expected images in train/ too"
+        )
     return make_source(labels, _read_images(paths), train_count if len(labels) != train_count else None)
 
 
@@ -137,5 +146,5 @@ def _read_images(paths: list[Path]) -> Pixels:
                 array = np.asarray(image.convert("L" if grey else "RGB"))  # (height, width[, 3])
             pixels[index] = array[None] if grey else array.transpose(2, 0, 1)
     except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{path} cannot be read as an image: {error}") from error
+        raise DataError(f"{path} cannot be read as an image ({error}): replace it, or remove it") from error
     return pixels

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.columns import Array, Encoded, standardised
-from problems.data.disturb import hold_out
+from problems.data.disturb import hold_out, validation_split
 from problems.data.readers import read_site
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, positive_classes
-from problems.data.spec import DataError, DataSpec, validate
+from problems.data.spec import DataError, DataSpec, in_data_set, validate
 
 # Means and variances over fewer rows tell of single ones.
 FEWEST_ROWS = 10
@@ -60,7 +60,7 @@ class SiteRows:
         if len(self.train_rows) < FEWEST_ROWS:
             raise DataError(
                 f"{len(self.train_rows)} training rows: the means of fewer than {FEWEST_ROWS} would tell of single "
-                "ones; bring more rows, or standardise=false with columns that are scaled already"
+                "ones; bring more rows, or set standardise=false with columns that are scaled already"
             )
         return self.table.statistics(self.train_rows)
 
@@ -88,7 +88,8 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
     Of `spec` count `dataset` (the kind of file), `positive_label`, `label_column`, `feature_columns`,
     `standardise` and, where the server has no test set (`data_dir` is empty), `test_fraction`: rows of each class
-    are then held out, unless the file has test rows of its own. A site may hold one class only.
+    are then held out, unless the file has test rows of its own; with `validation_fraction` rows of the others are held
+    out in their place. A site may hold one class only.
 
     Args:
         partition_id: addresses the held-out rows' draw; None for a file whose rows are all the server's to test on.
@@ -98,6 +99,13 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         message tells nothing of single rows: it leaves the site.
     """
     validate(spec)
+    try:
+        return _read_own(path, spec, partition_id)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
     everything = np.arange(len(source))
     labels = positive_classes(source.classes, spec.positive_label, site=True)[source.codes].astype(np.int8)
@@ -111,5 +119,7 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
         )
     else:
         train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id)
+    if spec.validation_fraction and partition_id is not None:
+        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed, partition_id)
     columns = () if table is None else table.names
     return SiteRows(features, labels, train_rows, test_rows, columns, table if spec.standardise else None)

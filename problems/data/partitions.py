@@ -38,11 +38,11 @@ def partition(
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
-        spread so.
+            spread so.
     """
     count, kind = len(labels), spec.partition
     if num_clients > count:
-        raise DataError(f"{num_clients:,} clients but only {count:,} training samples")
+        raise DataError(f"{num_clients:,} clients but only {count:,} training samples: take at most as many clients")
     rng = stream(spec.seed, f"partition {kind}")
     if site_sizes is not None:
         parts = _sites(site_sizes, count, num_clients)
@@ -170,8 +170,8 @@ def _by_flwr_datasets(
             parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
         except ValueError as error:
             raise DataError(
-                f"partition {spec.partition!r} over {num_clients:,} clients fails{_way_out(spec.partition)} "
-                f"(flwr-datasets: {error})"
+                f"partition {spec.partition!r} over {num_clients:,} clients fails ({error}): take fewer "
+                f"clients{_way_out(spec.partition)}"
             ) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]
 

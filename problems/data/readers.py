@@ -83,12 +83,12 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.
     """
     if not path.exists():
-        raise DataError(f"{str(path)!r} does not exist")
+        raise DataError(f"{str(path)!r} does not exist: expected an existing file, or for images a folder")
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     if not path.is_file() or not path.name.endswith(endings):
-        raise DataError(f"{str(path)!r} is no file of dataset {spec.dataset!r}: {', '.join(endings)}")
+        raise DataError(f"{str(path)!r} is no file of dataset {spec.dataset!r}: expected {', '.join(endings)}")
     if spec.dataset == "npz":
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":

@@ -78,5 +78,5 @@ def check_finite(features: NDArray[Any]) -> None:
     if not finite.all():
         raise DataError(
             f"{int((~finite).sum()):,} of {len(features):,} samples have features that are not finite in "
-            f"float32, the first is row {int(np.argmin(finite)) + 1:,}"
+            f"float32, the first is row {int(np.argmin(finite)) + 1:,}: fill or drop them"
         )

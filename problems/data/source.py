@@ -56,7 +56,7 @@ def make_source(
     if not callable(features):
         array = features
         if len(array) != len(codes):
-            raise DataError(f"{len(array):,} rows of features but {len(codes):,} labels")
+            raise DataError(f"{len(array):,} rows of features but {len(codes):,} labels, expected one a row")
         return Source(classes, codes, lambda train_rows: array, train_count, site_sizes)
     return Source(classes, codes, features, train_count, site_sizes, columns)
 
@@ -64,9 +64,9 @@ def make_source(
 def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the distinct labels as sorted text and each label's index among them."""
     if labels.ndim != 1:
-        raise DataError(f"labels must be one column, got shape {labels.shape}")
+        raise DataError(f"labels must be one column, (n,), got shape {labels.shape}")
     if len(labels) == 0:
-        raise DataError("there is no sample")
+        raise DataError("there is no sample, expected at least one of each class")
     if labels.dtype.kind == "f":
         missing = int(np.isnan(labels).sum())
     elif labels.dtype.kind == "O":
@@ -75,7 +75,9 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
     else:
         missing = 0
     if missing:
-        raise DataError(f"{missing:,} of {len(labels):,} labels are missing")
+        raise DataError(
+            f"{missing:,} of {len(labels):,} labels are missing, expected none: fill them, or drop their rows"
+        )
 
     values, codes = np.unique(labels, return_inverse=True)
     texts = [as_text(value) for value in values]

@@ -16,6 +16,8 @@ class DataError(ValueError):
     """The data cannot be had as asked; the message says what was expected, what was found and the way out."""
 
 
+PAGE = "docs/data.md"
+
 DATASETS: dict[str, str] = {
     "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
@@ -77,7 +79,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice")
+            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice, allowed: once; see {PAGE}")
     return tuple(columns)
 
 
@@ -86,10 +88,14 @@ def _column(part: str, text: str) -> Column:
     categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
     if not name.strip() or (bracket and not inside.endswith("]")):
         raise DataError(
-            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for text"
+            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for "
+            "text; see "
+            f"{PAGE}"
         )
     if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
-        raise DataError(f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets")
+        raise DataError(
+            f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets; see {PAGE}"
+        )
     return Column(name.strip(), categories)
 
 
@@ -104,6 +110,8 @@ class DataSpec:
     partition: str = "iid"
     partition_alpha: float = 0.5
     partition_classes: int = 2
+    partition_sites: int = 0
+    """Sites that the training rows are spread over, of which the clients are the first; 0: as many as clients."""
 
     positive_label: str = ""
     """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
@@ -125,6 +133,8 @@ class DataSpec:
 
     test_fraction: float = 0.2
     """Of sets without a test split of their own; drawn within each class."""
+    validation_fraction: float = 0.0
+    """Share of each class's training rows that takes the place of the test rows, which nobody then sees; 0: none."""
 
     # Of "synthetic-sparse-logistic"; the run-config table `synthetic`.
     synthetic_alpha: float = 10.0
@@ -135,6 +145,13 @@ class DataSpec:
     """Training samples of a client; a tenth as many, at least one, are test samples."""
 
     seed: int = 0
+
+
+def in_data_set(error: DataError, spec: DataSpec) -> DataError:
+    """The error with the data set it is about, and the page that tells what can be read."""
+    text = str(error)
+    named = text if text.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}: {text}"
+    return DataError(f"{named}; see {PAGE}")
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -149,11 +166,15 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _known("partition", spec.partition, PARTITIONS)
     _inside("partition-alpha", spec.partition_alpha, 0.0 < spec.partition_alpha < math.inf, "a number above 0")
     _inside("partition-classes", spec.partition_classes, spec.partition_classes >= 1, "1 or more")
+    _inside("partition-sites", spec.partition_sites, spec.partition_sites >= 0, "0 (as many as clients) or more")
     _inside("imbalance", spec.imbalance, 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1")
     _inside("label-noise", spec.label_noise, 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5")
     _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")
     _inside("client-shift-std", spec.client_shift_std, 0.0 <= spec.client_shift_std < math.inf, "0 or above")
     _inside("test-fraction", spec.test_fraction, 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded")
+    _inside(
+        "validation-fraction", spec.validation_fraction, 0.0 <= spec.validation_fraction < 1.0, "0 (none) or below 1"
+    )
     _inside("synthetic.alpha", spec.synthetic_alpha, 0.0 <= spec.synthetic_alpha < math.inf, "0 or above")
     _inside("synthetic.beta", spec.synthetic_beta, 0.0 <= spec.synthetic_beta < math.inf, "0 or above")
     _inside("synthetic.samples", spec.synthetic_samples, spec.synthetic_samples >= 1, "1 or more")
@@ -165,7 +186,11 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if from_site:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
-        raise DataError(f"dataset {spec.dataset!r} is read from files: set data-dir to the file or its folder")
+        raise DataError(
+            f"dataset {spec.dataset!r} is read from files, got no data-dir: set data-dir to the file or its "
+            "folder, see "
+            f"{PAGE}"
+        )
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
         for key, got, allowed in (
@@ -174,15 +199,22 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             ("label-noise", spec.label_noise, (0.0,)),
             ("client-shift", spec.client_shift, (0.0,)),
             ("positive-label", spec.positive_label, ("",)),
+            ("partition-sites", spec.partition_sites, (0,)),
         ):
             if got not in allowed:
                 raise DataError(
-                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got {got!r}"
+                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got "
+                    f"{got!r}: "
+                    f"leave it out, see {PAGE}"
                 )
+    if spec.dataset in UNLABELLED and spec.validation_fraction:
+        raise DataError(
+            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got {spec.validation_fraction!r}"
+        )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
             f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
-            f"got {spec.partition!r}"
+            f"got {spec.partition!r}; see {PAGE}"
         )
 
 
@@ -194,28 +226,38 @@ def _check_columns(spec: DataSpec) -> None:
         _inside("feature-columns", number, not number or (number.isdigit() and int(number) > 0), "a number of features")
     elif spec.feature_columns:
         raise DataError(
-            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own: "
-            "leave it out"
+            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own, "
+            "allowed with "
+            f"dataset {', '.join((*TABLES, 'svmlight'))}: leave it out"
         )
     if not spec.standardise and spec.dataset not in TABLES:
-        raise DataError(f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}")
+        raise DataError(
+            f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}: leave it out"
+        )
 
 
 def _check_own(spec: DataSpec) -> None:
     if spec.dataset not in GENERIC:
         raise DataError(
-            f"partition {OWN!r}: every node reads a file of its own, whose kind dataset names: {', '.join(GENERIC)}; "
-            f"got {spec.dataset!r}"
+            f"dataset: got {spec.dataset!r}, but with partition {OWN!r} every node reads a file of its own, whose kind "
+            f"dataset names, allowed: {', '.join(GENERIC)}; see {PAGE}"
         )
     for key, got in (
         ("imbalance", spec.imbalance),
         ("label-noise", spec.label_noise),
         ("client-shift", spec.client_shift),
+        ("partition-sites", spec.partition_sites),
     ):
         if got:
             raise DataError(
-                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are"
+                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are: "
+                "leave it out"
             )
+    if spec.validation_fraction and spec.data_dir:
+        raise DataError(
+            f"validation-fraction: got {spec.validation_fraction!r}, but with partition {OWN!r} and a data-dir the "
+            "server evaluates on its own file; leave data-dir out, and the sites hold rows out"
+        )
 
 
 def _known(key: str, got: str, allowed: Iterable[str]) -> None:
@@ -224,9 +266,10 @@ def _known(key: str, got: str, allowed: Iterable[str]) -> None:
         return
     close = difflib.get_close_matches(got, names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}")
+    told = f"`python -m simulations list {key}s` explains them"
+    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}; {told}")
 
 
 def _inside(key: str, got: object, holds: bool, allowed: str) -> None:
     if not holds:
-        raise DataError(f"{key} must be {allowed}, got {got!r}")
+        raise DataError(f"{key} must be {allowed}, got {got!r}; see {PAGE}")

@@ -32,9 +32,12 @@ def read_table(path: Path) -> pd.DataFrame:
     try:
         frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path)
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
-        raise DataError(f"{path} cannot be read as a table: {error}") from error
+        why = " ".join(str(error).split())
+        raise DataError(
+            f"{path} cannot be read as a table ({why}): expected named columns and a row a sample"
+        ) from error
     if frame.empty:
-        raise DataError(f"{path} has no row")
+        raise DataError(f"{path} has no row, expected names of columns and at least one row")
     return frame
 
 
@@ -57,7 +60,7 @@ def table(
 
     Raises:
         DataError: names the column that is missing, empty in places, not finite, or of a kind that has no
-        encoding.
+            encoding.
     """
     import pandas as pd
 
@@ -71,15 +74,19 @@ def table(
         other = read_table(test)
         if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
-            raise DataError(f"{test} and {train} differ in columns: {', '.join(differing[:10])}")
+            named = ", ".join(differing[:10])
+            raise DataError(f"{test} and {train} differ in columns: {named}; expected the same, or set feature-columns")
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
     if labels.isna().any():
-        raise DataError(f"column {label_column!r}: {int(labels.isna().sum()):,} of {len(labels):,} labels are missing")
+        raise DataError(
+            f"column {label_column!r}: {int(labels.isna().sum()):,} of {len(labels):,} labels are missing: fill "
+            "or drop them"
+        )
     if not len(frame.columns):
-        raise DataError(f"{train} has no column but {label_column!r}")
+        raise DataError(f"{train} has no column but {label_column!r}, expected one of features at least")
     if not wanted:
         names = [str(name) for name in frame.columns]
         wanted = tuple(Column(name) for name in (sorted(names) if site else names))
@@ -137,7 +144,9 @@ def is_numeric(column: pd.Series[Any]) -> bool:
         return False
     if kinds.is_object_dtype(column.dtype):
         return False
-    raise DataError(f"column {str(column.name)!r} is of type {column.dtype}: encode it as numbers or text")
+    raise DataError(
+        f"column {str(column.name)!r} is of type {column.dtype}, allowed: numbers and text; encode it as such"
+    )
 
 
 def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:

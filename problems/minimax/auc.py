@@ -45,7 +45,8 @@ class AUCOracle:
 
     Args:
         model: a `FlatModel` of a `SaddleNetwork`.
-        features, labels: (n, *shape) and (n,) of the site, 1 for a positive.
+        features: (n, *shape) of the site.
+        labels: (n,), 1 for a positive.
         sigmoid: s is the network's output through a sigmoid.
     """
 

@@ -40,7 +40,9 @@ class CompositionalOracle(AUCOracle):
     Args:
         model: a `FlatModel` of a `SaddleNetwork`, for w.
         inner: another one, for h.
-        features, labels, sigmoid: as of `AUCOracle`.
+        features: as of `AUCOracle`.
+        labels: as of `AUCOracle`.
+        sigmoid: as of `AUCOracle`.
     """
 
     def __init__(

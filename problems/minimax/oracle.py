@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from problems.minimax.problem import MinimaxProblem, ProblemError
+from problems.minimax.problem import PAGE, MinimaxProblem, ProblemError
 from problems.models.flat import NUMPY_DTYPES, FloatArray
 from problems.sampling import Indices, on_device
 
@@ -130,11 +130,14 @@ class FunctionOracle:
     def _blocks(self, what: str, blocks: Any) -> tuple[Tensor, Tensor]:
         expected = ((self.primal_dim,), (len(self.parameters) - self.primal_dim,))
         if not (isinstance(blocks, tuple) and len(blocks) == 2 and all(isinstance(b, Tensor) for b in blocks)):
-            raise ProblemError(f"{type(self.problem).__name__}.{what}: expected a pair of tensors (x, y)")
+            raise ProblemError(
+                f"{type(self.problem).__name__}.{what}: got {type(blocks).__name__}, expected a pair of tensors "
+                f"(x, y); see {PAGE}"
+            )
         shapes = tuple(tuple(block.shape) for block in blocks)
         if shapes != expected:
             raise ProblemError(
                 f"{type(self.problem).__name__}.{what}: got shapes {shapes[0]} and {shapes[1]}, "
-                f"expected {expected[0]} in x and {expected[1]} in y"
+                f"expected {expected[0]} in x and {expected[1]} in y; see {PAGE}"
             )
         return blocks

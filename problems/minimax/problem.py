@@ -20,6 +20,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+PAGE = "docs/minimax.md"
+
 
 class ProblemError(ValueError):
     """A minimax problem that cannot be used; the message names what is wrong and what is expected."""
@@ -29,7 +31,8 @@ class MinimaxProblem(ABC):
     """f_i of one site: its primal block x (p,), its dual block y (q,), q may be 0.
 
     Attributes:
-        primal_dim, dual_dim: p and q.
+        primal_dim: p.
+        dual_dim: q.
         num_samples: n, the samples of the site.
         stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
     """
@@ -48,7 +51,7 @@ class MinimaxProblem(ABC):
         value = self.value(x, y, rows)
         if not isinstance(value, Tensor) or value.ndim:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ProblemError(f"{type(self).__name__}.value: got {got}, expected a scalar tensor")
+            raise ProblemError(f"{type(self).__name__}.value: got {got}, expected a scalar tensor; see {PAGE}")
         return value
 
     def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -87,11 +90,11 @@ def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem
     """
     problem = find_factory(path)(features, labels)
     if not isinstance(problem, MinimaxProblem):
-        raise ProblemError(f"loss {path!r}: returned {type(problem).__name__}, expected a MinimaxProblem")
+        raise ProblemError(f"loss {path!r}: returned {type(problem).__name__}, expected a MinimaxProblem; see {PAGE}")
     for name, least in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
         size = getattr(problem, name, None)
         if not isinstance(size, int) or size < least:
-            raise ProblemError(f"loss {path!r}: {name} is {size!r}, expected an integer >= {least}")
+            raise ProblemError(f"loss {path!r}: {name} is {size!r}, expected an integer >= {least}; see {PAGE}")
     return problem
 
 
@@ -106,8 +109,10 @@ def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
         found = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # a module's own code may raise anything while it is imported
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ProblemError(f"loss {path!r}: cannot be imported ({reason}); expected 'package.module:factory'") from None
+        raise ProblemError(
+            f"loss {path!r}: cannot be imported ({reason}); expected 'package.module:factory'; see {PAGE}"
+        ) from None
     if not callable(found):
-        raise ProblemError(f"loss {path!r}: is {type(found).__name__}, expected a class or function")
+        raise ProblemError(f"loss {path!r}: is {type(found).__name__}, expected a class or function; see {PAGE}")
     factory: Callable[[Tensor, Tensor], object] = found
     return factory

@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.networks import Linear, LinearNoIntercept
-from problems.models.zoo import ModelError
+from problems.models.zoo import PAGE, ModelError
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
@@ -190,7 +190,10 @@ class FlatModel:
         buffers = dict(self.module.named_buffers())
         for name, view in zip(self.buffer_names, _views(self.buffers, self.buffer_shapes), strict=True):
             if buffers[name].data_ptr() != view.data_ptr():
-                raise ModelError(f"the module replaced its buffer '{name}'; change buffers in place, as with copy_()")
+                raise ModelError(
+                    f"the module replaced its buffer '{name}'; expected the same tensor: change buffers in place, "
+                    "as with copy_()"
+                )
         return [_to_numpy(self.parameters), _to_numpy(self.buffers)]
 
     def point(self) -> FloatArray:
@@ -365,14 +368,16 @@ def _may_draw(module: nn.Module) -> bool:
 def _check_module(module: nn.Module) -> None:
     """Raise ModelError for a module that flat vectors cannot carry."""
     if not any(True for _ in module.parameters()):
-        raise ModelError(f"{type(module).__name__} has no parameters to train")
+        raise ModelError(
+            f"model: {type(module).__name__} has no parameters to train, expected one at least; see {PAGE}"
+        )
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise ModelError(f"parameter '{name}' must be floating point, got {parameter.dtype}")
+            raise ModelError(f"model: parameter '{name}' must be floating point, got {parameter.dtype}; see {PAGE}")
     for name, child in module.named_modules():
         if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
             raise ModelError(
-                f"batch norm '{name}' has momentum=None, a cumulative average that needs its count of "
+                f"model: batch norm '{name}' has momentum=None, a cumulative average that needs its count of "
                 "batches, and counts do not travel; give it a number, such as momentum=0.1"
             )
 

@@ -27,6 +27,11 @@ DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 
 
 DOTTED_FORM = "package.module:factory"
+PAGE = "docs/configuration.md"
+# what an error ends with: where the models are listed, and what a factory of a user's own must do
+_LISTED = "`python -m simulations list models` explains them"
+_PAGE = f"see model in {PAGE}"
+_FACTORY = f"expected '{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module; {_PAGE}"
 
 
 class ModelError(ValueError):
@@ -77,11 +82,13 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         try:
             module = build(shape)
         except ModelError as error:
-            raise ModelError(f"model '{name}' {error}") from error.__cause__
+            raise ModelError(f"model '{name}' {error}; {_LISTED}") from error.__cause__
         except Exception as error:
-            raise ModelError(f"model '{name}' failed on input_shape {shape}: {_one_line(error)}") from error
+            raise ModelError(
+                f"model '{name}' failed on input_shape {shape} ({_one_line(error)}), {_FACTORY}"
+            ) from error
         if not isinstance(module, nn.Module):
-            raise ModelError(f"model '{name}' must return a torch.nn.Module, got {type(module).__name__}")
+            raise ModelError(f"model '{name}' returned {type(module).__name__}, {_FACTORY}")
         _check_scores(name, module, shape)
     return module
 
@@ -90,16 +97,16 @@ def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
     """Import the factory that `package.module:factory` names."""
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
-        raise ModelError(f"unknown model '{name}'; expected one of {', '.join(MODELS)}, or '{DOTTED_FORM}'")
+        raise ModelError(f"unknown model '{name}'; expected one of {', '.join(MODELS)}, or '{DOTTED_FORM}'; {_LISTED}")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's own code may raise anything while it is imported
-        raise ModelError(f"model '{name}': cannot import '{module_name}': {_one_line(error)}") from error
+        raise ModelError(f"model '{name}': cannot import '{module_name}' ({_one_line(error)}), {_FACTORY}") from error
     if not hasattr(module, attribute):
-        raise ModelError(f"model '{name}': module '{module_name}' has no attribute '{attribute}'")
+        raise ModelError(f"model '{name}': module '{module_name}' has no attribute '{attribute}', {_FACTORY}")
     factory = getattr(module, attribute)
     if not callable(factory) or isinstance(factory, nn.Module):
-        raise ModelError(f"model '{name}': expected a callable that takes input_shape, got {type(factory).__name__}")
+        raise ModelError(f"model '{name}': got {type(factory).__name__}, {_FACTORY}")
     build: Callable[[tuple[int, ...]], nn.Module] = factory
     return build
 
@@ -118,11 +125,11 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
                 output = module(features)
         except Exception as error:
             raise ModelError(
-                f"model '{name}' failed on an input of shape {tuple(features.shape)}: {_one_line(error)}"
+                f"model '{name}' failed on an input of shape {tuple(features.shape)} ({_one_line(error)}), {_FACTORY}"
             ) from error
         if not isinstance(output, torch.Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ModelError(f"model '{name}' must return one floating-point tensor of scores, got {got}")
+            raise ModelError(f"model '{name}' must return one floating-point tensor of scores, got {got}; {_PAGE}")
         outputs.append((batch, tuple(output.shape)))
     module.train()
     with torch.no_grad():
@@ -134,7 +141,7 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         if shape != (batch,) and not is_column:
             raise ModelError(
                 f"model '{name}' must return one score per sample: expected shape ({batch},) or ({batch}, 1) "
-                f"for an input of shape {(batch, *input_shape)}, got {shape}"
+                f"for an input of shape {(batch, *input_shape)}, got {shape}; {_PAGE}"
             )
     if is_column:
         module.register_forward_hook(_drop_last_axis)

@@ -69,7 +69,8 @@ def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tup
 
     Args:
         class_counts: negatives and positives.
-        alpha, beta: >= 0.
+        alpha: >= 0.
+        beta: >= 0.
 
     Raises:
         ValueError: a class is empty.

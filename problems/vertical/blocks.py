@@ -295,4 +295,4 @@ def _nature(values: Array) -> str:
     if values.ndim != 1:
         return f"shape {values.shape}"
     bad = int((~np.isfinite(values)).sum())
-    return f"{len(values):,}, {bad:,} of them not finite" if bad else f"{len(values):,}"
+    return f"{len(values):,}, {bad:,} of them not finite (lower learning-rate)" if bad else f"{len(values):,}"

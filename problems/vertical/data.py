@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from problems.data.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
-from problems.data.disturb import drop_positives, flip_labels, split
+from problems.data.disturb import drop_positives, flip_labels, split, validation_split
 from problems.data.files import find, folder, locate, not_found
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
-from problems.data.spec import DRAWN, DataError, DataSpec, validate
+from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
 from problems.vertical.blocks import Features
 from problems.vertical.objectives import Array
@@ -90,6 +90,13 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
             fewer columns than parties.
     """
     _check(spec, parties, partition, regression)
+    try:
+        return _load(spec, parties, partition, regression)
+    except DataError as error:
+        raise in_data_set(error, spec) from error
+
+
+def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
     table = _read(spec)
     marked = None
     if not regression:
@@ -124,6 +131,7 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
     wanted: list[tuple[str, object, object]] = [
         ("partition", spec.partition, "iid"),
         ("client-shift", spec.client_shift, 0.0),
+        ("partition-sites", spec.partition_sites, 0),
     ]
     if regression:
         wanted += [
@@ -133,8 +141,9 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         ]
     for key, got, allowed in wanted:
         if got != allowed:
-            why = "labels are numbers" if key not in ("partition", "client-shift") else "parties share all rows"
-            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}")
+            rows = ("partition", "client-shift", "partition-sites")
+            why = "parties share all rows" if key in rows else "labels are numbers"
+            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}: leave it out, see docs/vertical.md")
 
 
 def _read(spec: DataSpec) -> _Table:
@@ -164,7 +173,9 @@ def _svmlight(train: Path, test: Path | None, features: int | None) -> _Table:
     try:
         loaded = load_svmlight_files(paths, n_features=features, zero_based="auto" if features is None else False)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{' or '.join(paths)} cannot be read as svmlight: {error}") from error
+        raise DataError(
+            f"{' or '.join(paths)} cannot be read as svmlight ({error}): expected lines such as '1 3:0.5 7:1'"
+        ) from error
     matrix = canonical(sparse.csr_array(sparse.vstack(loaded[0::2], format="csr")))
     classes, codes = label_classes(np.concatenate(loaded[1::2]))
     return _Table(classes, codes, lambda train_rows: matrix, None if test is None else len(loaded[1]))
@@ -177,7 +188,11 @@ def _signs(table: _Table, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Ar
         train_rows, test_rows = split(codes, spec.test_fraction, spec.seed)
     else:
         train_rows, test_rows = np.split(np.arange(len(codes)), [table.train_count])
-    for rows, what in ((train_rows, "the training set"), (test_rows, "the test set")):
+    held = "the test set"
+    if spec.validation_fraction:
+        train_rows, test_rows = validation_split(codes, train_rows, spec.validation_fraction, spec.seed)
+        held = "the validation set"
+    for rows, what in ((train_rows, "the training set"), (test_rows, held)):
         positives = int(codes[rows].sum())
         if positives in (0, len(rows)):
             raise DataError(
@@ -192,18 +207,27 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     try:
         numbers = np.array([float(name) for name in table.classes])
     except ValueError:
-        raise DataError(f"labels of a regression must be numbers, got {', '.join(table.classes[:20])}") from None
+        named = ", ".join(table.classes[:20])
+        raise DataError(f"labels of a regression must be numbers, got {named}: set vfb2.problem to another") from None
     if not np.isfinite(numbers).all():
-        raise DataError("labels of a regression must be finite")
+        raise DataError(
+            f"labels of a regression must be finite, got {numbers.min():g} to {numbers.max():g}: drop such rows"
+        )
     count = len(table.codes)
     if table.train_count is not None:
         train_rows, test_rows = np.split(np.arange(count), [table.train_count])
     else:
         if count < 2:
-            raise DataError(f"{count} row: training and test set need one each")
+            raise DataError(f"{count} row: training and test set need one each: bring more")
         size = min(max(round(spec.test_fraction * count), 1), count - 1)
         test_rows = np.sort(stream(spec.seed, "test split").permutation(count)[:size])
         train_rows = np.setdiff1d(np.arange(count), test_rows)
+    if spec.validation_fraction:
+        size = min(max(round(spec.validation_fraction * len(train_rows)), 1), len(train_rows) - 1)
+        if size < 1:
+            raise DataError(f"{len(train_rows)} training row: training and validation set need one each")
+        chosen = stream(spec.seed, "validation split").permutation(len(train_rows))
+        train_rows, test_rows = np.sort(train_rows[chosen[size:]]), np.sort(train_rows[chosen[:size]])
     return numbers[table.codes], train_rows, test_rows
 
 
@@ -225,7 +249,7 @@ def _check_finite(features: Features) -> None:
         row, column = places[0] + 1
         raise DataError(
             f"{len(places):,} features in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} columns are not "
-            f"finite, the first in row {row:,}, column {column:,}"
+            f"finite, the first in row {row:,}, column {column:,}: fill or drop them"
         )
 
 

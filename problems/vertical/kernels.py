@@ -171,7 +171,8 @@ def load_dense_kernels(name: str) -> DenseKernels | None:
     """Return the kernels called "numba"; None for "numpy", which dense blocks have themselves.
 
     Raises:
-        ValueError, ImportError: as `load_kernels`.
+        ValueError: as `load_kernels`.
+        ImportError: as `load_kernels`.
     """
     if not _wants_numba(name):
         return None

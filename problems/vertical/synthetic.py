@@ -24,7 +24,8 @@ def sparse_like_news20(
     product with a normal vector, centred over all rows, flipped with chance `noise`.
 
     Args:
-        rows, columns: >= 1.
+        rows: >= 1.
+        columns: >= 1.
         nonzeros: draws a row, 1 to `columns`; of the default 596, about 455 different columns are left, as in news20.
         seed: >= 0.
         noise: in [0, 0.5).

@@ -11,7 +11,7 @@ from clients.base import Site
 from clients.minimax import MinimaxClient
 from payloads.fedsgda import FedSGDADown
 from payloads.fedx import FedXPool
-from payloads.record import Payload
+from payloads.record import Payload, specs_of
 from payloads.settings import TrainingSettings
 from problems.minimax import COMPOSITIONAL_AUC, AUCOracle, CompositionalOracle
 from problems.models import FlatModel
@@ -50,6 +50,10 @@ def make_inbox(name: str) -> Payload | None:
     down = ALGORITHMS[name].client.down
     if down is FedSGDADown:
         return FedSGDADown(class_counts=COUNTS, estimate=np.linspace(-0.1, 0.1, 7))
+    needed = {} if down is None else {field: spec for field, spec in specs_of(down).items() if not spec.optional}
+    if down is not None and needed and all((spec.dims, spec.kind) == (("d",), "float") for spec in needed.values()):
+        length = len(point_of(make_client(name)[0]))
+        return down(**{field: np.linspace(-0.1, 0.1, length) for field in needed})
     return make_pool(name)
 
 

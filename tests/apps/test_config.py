@@ -170,7 +170,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
     """Without what a strategy whose clients hold columns refuses."""
     if not ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.vertical:
         return values
-    refused = {"partition", "client-shift", "dtype"}
+    refused = {"partition", "partition-sites", "client-shift", "dtype"}
     if values.get("vfb2.problem") in ("ridge", "robust"):
         refused.add("vfb2.label-epsilon")
     return {key: value for key, value in values.items() if key not in refused}
@@ -273,6 +273,13 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"imbalance": 1.0}, ["imbalance", "1.0", "(0, 1)"]),
     ({"label-noise": 0.5}, ["label-noise", "0.5", "[0, 0.5)"]),
     ({"test-fraction": 0.0}, ["test-fraction", "0.0", "(0, 1)"]),
+    ({"validation-fraction": 1.0}, ["validation-fraction", "1.0", "share of the training rows"]),
+    ({"partition-sites": -1}, ["partition-sites", "-1", "as many as clients"]),
+    ({"strategy": "vfb2-sgd", "partition-sites": 9}, ["partition-sites: got 9, allowed: 0", "columns"]),
+    (
+        {"partition": "own", "dataset": "csv", "data-dir": "a.csv", "validation-fraction": 0.2},
+        ["validation-fraction: got 0.2", "the server evaluates on its own file", "leave data-dir out"],
+    ),
     ({"fedx.gamma": 0.0}, ["fedx.gamma", "0.0", "(0, 1]"]),
     ({"fedx.gamma": "a"}, ["fedx.gamma", "'a'", "(0, 1]"]),
     ({"fedx.tau": 0}, ["fedx.tau", "got 0", "integer >= 1"]),

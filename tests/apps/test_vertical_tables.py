@@ -140,3 +140,22 @@ def test_the_split_is_the_seed_s() -> None:
 def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=told):
         table(tmp_path, columns)
+
+
+def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
+    """By their number alone, labels or not; the test rows are in neither part."""
+    spec = DataSpec("csv", test_fraction=0.25, validation_fraction=0.2, seed=3)
+    columns = rows_of(80)
+    plain, held = table(tmp_path, columns).holding(None), table(tmp_path, columns, spec).holding(None)
+    labelled = table(tmp_path, {**columns, "label": np.arange(80) % 2}, spec).holding(None)
+    assert [len(part.features) for part in (plain, held, labelled)] == [60, 48, 48]
+    assert [len(part.test_features) for part in (plain, held, labelled)] == [20, 12, 12]
+    np.testing.assert_array_equal(labelled.features, held.features)
+    np.testing.assert_array_equal(labelled.test_features, held.test_features)
+    train, _ = split_rows(80, 0.25, 3)
+    kept, out = split_rows(60, 0.2, 3, "vertical validation split")
+    ids = np.argsort(columns["id"].astype(str))
+    scaled = table(tmp_path, columns, spec).keepsake(None)
+    raw = np.stack([columns["a"], columns["b"]], axis=1)[ids]
+    for rows, part in ((train[kept], held.features), (train[out], held.test_features)):
+        np.testing.assert_allclose(part, (raw[rows] - scaled["low"]) / (scaled["high"] - scaled["low"]))

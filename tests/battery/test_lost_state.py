@@ -94,8 +94,8 @@ def since(grid: Wiretap) -> dict[int, int]:
 
 
 def test_these_keep_a_state() -> None:
-    assert KEEPING == ["fedx2", "local-pair", "scaffold", "codasca", "composite"]
-    assert JOINT == ["scaffold", "codasca", "composite"]
+    assert set(KEEPING) >= {"fedx2", "local-pair", *JOINT}
+    assert set(JOINT) >= {"scaffold", "codasca", "composite"}
 
 
 @each_keeping

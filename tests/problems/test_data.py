@@ -287,3 +287,79 @@ def test_there_is_no_such_client(partition_id: int) -> None:
 
 def test_says_what_it_holds() -> None:
     assert "'digits', 4 clients, 1,437 training samples with 139 positives" in repr(load(DataSpec(), 4))
+
+
+# Rows held out to choose by, and sites that take no part.
+
+
+def rows_of(samples: Samples) -> set[bytes]:
+    return {row.tobytes() for row in samples.features}
+
+
+def test_validation_rows_come_from_the_training_rows_and_no_test_row_is_seen() -> None:
+    plain, held = load(DataSpec(seed=3), 4), load(DataSpec(seed=3, validation_fraction=0.25), 4)
+    negatives, positives = round(0.25 * len(plain.train.negatives)), round(0.25 * len(plain.train.positives))
+    assert (len(held.test.negatives), len(held.test.positives)) == (negatives, positives)
+    assert rows_of(held.train) | rows_of(held.test) == rows_of(plain.train)
+    assert rows_of(held.test) & rows_of(held.train) == rows_of(held.test) & rows_of(plain.test) == set()
+    assert len(held.train) + len(held.test) == len(plain.train)
+    again, other = (load(DataSpec(seed=seed, validation_fraction=0.25), 4) for seed in (3, 4))
+    assert again.test.features.tobytes() == held.test.features.tobytes()
+    assert rows_of(other.test) != rows_of(held.test)
+
+
+def test_validation_rows_are_left_as_they_are() -> None:
+    """As test rows are: imbalance, label noise and shift are of the rows that remain."""
+    spec = DataSpec(positive_label="first-half", validation_fraction=0.25)
+    disturbed = replace(spec, imbalance=0.1, label_noise=0.2, client_shift=0.01)
+    assert load(disturbed, 4).test.features.tobytes() == load(spec, 4).test.features.tobytes()
+    assert load(disturbed, 4).test.labels.tobytes() == load(spec, 4).test.labels.tobytes()
+
+
+def test_sites_of_their_own_each_hold_validation_rows_out() -> None:
+    plain = load(DataSpec("synthetic-offset-sites", partition="natural"), 16)
+    held = load(DataSpec("synthetic-offset-sites", partition="natural", validation_fraction=0.25), 16)
+    for before, after in zip(parts_of(plain), parts_of(held), strict=True):
+        assert (len(after.positives), len(after.negatives)) == (15, 75)
+        assert rows_of(after) < rows_of(before)
+        assert len(rows_of(before) & rows_of(held.test)) == 30
+    assert len(held.test) == 16 * 30
+
+
+def test_clients_of_the_sparse_problem_each_hold_validation_rows_out() -> None:
+    spec = DataSpec("synthetic-sparse-logistic", synthetic_samples=50)
+    plain, held = load(spec, 3), load(replace(spec, validation_fraction=0.2), 3)
+    for before, after in zip(parts_of(plain), parts_of(held), strict=True):
+        assert rows_of(after) < rows_of(before)
+        assert rows_of(before) - rows_of(after) <= rows_of(held.test)
+    assert len(held.train) + len(held.test) == len(plain.train) == 150
+    assert rows_of(held.test) & rows_of(plain.test) == set()
+
+
+def test_a_problem_without_a_test_set_has_no_validation_rows() -> None:
+    with pytest.raises(DataError, match=r"'synthetic-pl' has no test set: validation-fraction must be 0, got 0\.5"):
+        load(DataSpec("synthetic-pl", validation_fraction=0.5), 3)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
+def test_a_wrong_validation_fraction(fraction: float) -> None:
+    with pytest.raises(DataError, match="validation-fraction must be 0"):
+        validate(DataSpec(validation_fraction=fraction))
+
+
+@pytest.mark.parametrize("name", ["iid", "sorted-90", "dirichlet"])
+def test_the_clients_are_the_first_of_more_sites(name: str) -> None:
+    spec = DataSpec(partition=name, client_shift=0.01)
+    whole, some = load(spec, 8), load(replace(spec, partition_sites=8), 3)
+    assert (some.num_clients, len(some.train)) == (3, sum(len(whole.client(i)) for i in range(3)))
+    for index in range(3):
+        assert some.client(index).features.tobytes() == whole.client(index).features.tobytes()
+        assert some.client(index).labels.tobytes() == whole.client(index).labels.tobytes()
+    assert some.test.features.tobytes() == whole.test.features.tobytes()
+
+
+def test_sites_are_at_least_as_many_as_clients() -> None:
+    with pytest.raises(DataError, match="partition-sites: got 2 for 3 clients, allowed: 0, or at least"):
+        load(DataSpec(partition_sites=2), 3)
+    with pytest.raises(DataError, match="partition-sites must be 0"):
+        validate(DataSpec(dataset="synthetic-sparse-logistic", partition_sites=2))

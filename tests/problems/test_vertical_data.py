@@ -74,9 +74,10 @@ def test_seeds_deal_differently_and_equal_arguments_equally() -> None:
         DataSpec(dataset="breast-cancer", seed=3),
         DataSpec(dataset="breast-cancer", seed=3, imbalance=0.2, label_noise=0.1),
         DataSpec(dataset="digits", positive_label="3, 5", test_fraction=0.4),
+        DataSpec(dataset="breast-cancer", seed=3, imbalance=0.2, validation_fraction=0.3),
         DataSpec(dataset="synthetic-offset-sites"),
     ],
-    ids=lambda spec: f"{spec.dataset}-{spec.imbalance}",
+    ids=lambda spec: f"{spec.dataset}-{spec.imbalance}-{spec.validation_fraction}",
 )
 def test_rows_are_those_of_the_other_loader(spec: DataSpec) -> None:
     data, rows = load_vertical(spec, 3), load(spec, 16 if spec.dataset == "synthetic-offset-sites" else 1)

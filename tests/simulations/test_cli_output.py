@@ -18,6 +18,7 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations import experiment
 from simulations.__main__ import cli
+from simulations.choosing import Choosing
 from simulations.expansion import expand
 from simulations.experiment import Experiment, packaged, read_experiment
 from simulations.output import print_json, progress, shown, shown_metric, table
@@ -191,8 +192,14 @@ def test_the_page_names_every_option(name: str) -> None:
     assert options_of(name) - named - {"name"} == set()
 
 
-def test_the_page_s_experiment_can_be_run(tmp_path: Path) -> None:
-    (example,) = [block for block in blocks(PAGE) if block.language == "toml"]
+def test_the_page_s_experiment_can_be_run_and_tuned(tmp_path: Path) -> None:
+    tune, example = [block for block in blocks(PAGE) if block.language == "toml"]
+    (tmp_path / "tuned.toml").write_text(f"{example.text}\n{tune.text}")
+    chosen = Choosing(expand(read_experiment(tmp_path / "tuned.toml"), "quick"), tmp_path / "out")
+    assert [(search.line.method, len(search.points)) for search in chosen.searches] == [
+        *[("FedX1", 3 * 2)] * 2,
+        *[("Centralized", 3)] * 2,
+    ]
     (tmp_path / "mine.toml").write_text(example.text)
     expansion = expand(read_experiment(tmp_path / "mine.toml"), "quick")
     assert len(expansion.runs) == 2 * 2 * 2 * 3
@@ -200,7 +207,7 @@ def test_the_page_s_experiment_can_be_run(tmp_path: Path) -> None:
 
 
 def test_the_page_names_every_key_of_an_experiment() -> None:
-    text = section(PAGE, "An experiment of your own")
+    text = section(PAGE, "Choosing values") + section(PAGE, "An experiment of your own")
     keys = {key for row in rows(text) for key in codes(row[0])}
     models: tuple[tuple[str, type[BaseModel]], ...] = (
         ("", Experiment),
@@ -209,6 +216,7 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
         ("profiles.", experiment.Profile),
         ("paper-values.", experiment.PaperValue),
         ("claims.", experiment.Claim),
+        ("tune.", experiment.Tuning),
     )
     there = {f"{prefix}{field.alias}" for prefix, model in models for field in model.model_fields.values()}
     assert keys == there - {

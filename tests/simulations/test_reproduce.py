@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import fnmatch
+import html
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +26,7 @@ from simulations.expansion import Expansion, data_sets, expand
 from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
 from simulations.figures import Curve, band, comparable, draw, panels
 from simulations.records import RunRecord, read_run
-from simulations.report import rows, tail
+from simulations.report import as_text, pair, rows, tail
 from simulations.reproduce import Reproduction
 from simulations.workers import Task, _reason, run_all
 from tests.apps.test_command_line import ROOT, Line
@@ -120,6 +122,19 @@ def test_the_projects_wheel_takes_the_files_along() -> None:
         assert not [one for one in patterns for part in parts if fnmatch.fnmatch(part, one.lstrip("/"))]
 
 
+@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
+def test_papers_values_stand_beside_their_own_data(name: str, profile: str) -> None:
+    """Those of an experiment on one data set name none: that of its [config] is the paper's."""
+    experiment = find_experiment(name)
+    expansion = expand(experiment, profile, data_dir=Path("/data"))
+    for (place, _), value in expansion.paper.items():
+        line = expansion.lines[place]
+        assert line.dataset == value.at.get("dataset", experiment.config.get("dataset"))
+    if profile == "smoke":
+        assert expansion.paper == {}  # all of them are on bundled data
+
+
 def test_no_field_of_a_file_is_a_run_config_key() -> None:
     fields = {str(field.alias) for model in (Case, Run, Profile) for field in model.model_fields.values()}
     assert fields & set(known_keys()) == set()
@@ -161,6 +176,53 @@ def test_fedsgda_quick_is_figure_1() -> None:
     assert [line.curve for line in expansion.lines[:3]] == ["S = 5", "S = 10", "S = 20"]
     assert {line.config["num-server-rounds"] for line in expansion.lines[:6]} == {3000}
     assert expansion.lines[6].config["num-server-rounds"] == 1000
+
+
+# FedSGDA, Table 3, S = 5: K -> eta and gamma of MB; c_eta, c_gamma and c_alpha of STORM; then the list for Figure 6c
+TABLE_3 = {
+    ("6a", 1): (1, 1e-2),
+    ("6a", 10): (1e-1, 1e-3),
+    ("6a", 20): (1e-1, 1),
+    ("6b", 1): (1, 1e-1, 5),
+    ("6b", 10): (1e-1, 1e-2, 10),
+    ("6b", 20): (1e-1, 1e-1, 10),
+}
+
+
+def test_fedsgda_fig6_has_the_papers_settings() -> None:
+    expansion = expand(find_experiment("fedsgda-fig6"), "full")
+    assert {line.config["partition"] for line in expansion.lines} == {"sorted-90"}
+    found, against = {}, {}
+    for line in expansion.lines:
+        keys = ["fedsgda.primal-step", "fedsgda.dual-step", *["fedsgda.alpha-constant"] * ("STORM" in line.method)]
+        steps = tuple(line.config[key] for key in (["learning-rate"] if line.method == "CoDA" else keys))
+        assert (line.config["local-steps"], line.config["batch-size"]) == (line.at["K"], 10)
+        if line.at["figure"] == "6c":
+            communications = line.communications * int(line.config["num-server-rounds"])
+            against[line.method] = (line.clients, communications, line.at["K"], steps)
+        else:
+            assert line.clients * float(line.config["fraction-train"]) == 5
+            found[line.at["figure"], line.at["K"]] = steps
+    assert found == TABLE_3
+    assert against == {
+        "FedSGDA-MB": (50, 800, 20, (0.1, 0.1)),
+        "FedSGDA-STORM": (50, 800, 20, (1, 1, 10)),
+        "CoDA": (50, 800, 20, (0.01,)),
+    }
+
+
+# FedX, Figure 1: left K varies, right N, the number of sites, each with a sixteenth of the data
+@pytest.mark.parametrize(("profile", "iterations"), [("quick", 1280), ("full", 20_000)])
+def test_fedx_fig1_varies_k_or_the_number_of_sites(profile: str, iterations: int) -> None:
+    expansion = expand(find_experiment("fedx-fig1"), profile)
+    assert [(line.panel, line.at["K"], line.clients) for line in expansion.lines] == [
+        *(("vary K", steps, 16) for steps in (8, 32, 128)),
+        *(("vary N", 32, sites) for sites in (1, 4, 8, 16)),
+    ]
+    for line in expansion.lines:
+        steps = int(line.config["local-steps"])
+        assert (line.config["partition-sites"], steps, line.clients) == (16, line.at["K"], line.at["N"])
+        assert abs(steps * int(line.config["num-server-rounds"]) - iterations) < steps
 
 
 # VFB2, Tables 2 and 3: q, m, the parties with labels under AFSVRG-VP, lambda is the default's 1e-4
@@ -356,7 +418,8 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
     other = ("minutes = 2", 'minutes = 2\ndataset = "breast-cancer"')
     assert len(expanded(tmp_path, named).paper) == 2
     assert [line.dataset for line in expanded(tmp_path, named, other).lines] == ["breast-cancer"] * 4
-    assert [metric for _, metric in expanded(tmp_path, named, other).paper] == ["loss"]
+    assert expanded(tmp_path, named, other).paper == {}
+    assert expanded(tmp_path, other).paper == {}  # one that names no data set is of the file's too
 
 
 # Wrong input: one message that names file and key, and nothing is made.
@@ -463,7 +526,7 @@ class Runs:
             if len(self.names) == self.interrupt_after:
                 raise KeyboardInterrupt
             self.names.append(task.name)
-            assert task.metrics == ("auc", "loss")
+            assert sorted(task.metrics) == ["auc", "loss"]
             path = Path(str(task.config["output-dir"])) / task.name
             found = self.aucs(task.config)
             if isinstance(found, str):
@@ -524,6 +587,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
         "mean",
         "std",
         "seeds",
+        "not_finite",
         "paper",
         "paper_std",
         "paper_source",
@@ -783,6 +847,18 @@ def test_the_tail_is_averaged_a_seed_first(tmp_path: Path) -> None:
     assert (first.tail_mean, first.tail_std) == (pytest.approx(0.55), pytest.approx(0.5 / 2**0.5))
 
 
+@pytest.mark.parametrize("diverged", [math.nan, math.inf])
+def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean(tmp_path: Path, diverged: float) -> None:
+    expansion = expanded(tmp_path, profile="smoke", seeds=3)
+    records = finished(expansion, tmp_path, lambda seed: [0.5, diverged if seed == 1 else 0.7])
+    found = rows(expansion, records)
+    assert math.isnan(found[0].mean or 0.0)
+    assert math.isnan(found[0].tail_mean or 0.0)
+    assert (found[0].std, found[0].tail_std, found[0].seeds, found[0].not_finite) == (None, None, 3, 1)
+    assert pair(found[0]) == "nan (1 of 3 seeds not finite)"
+    assert "nan (1 of 3 seeds not finite)" in as_text(expansion, found)
+
+
 @pytest.mark.parametrize(
     ("x", "expected"),
     [
@@ -800,6 +876,13 @@ def test_the_x_axis(tmp_path: Path, x: str, expected: list[float]) -> None:
     np.testing.assert_allclose(curves[1].mean, [0.5, 0.6, 0.8])
     np.testing.assert_allclose(curves[1].high - curves[1].low, [0, 0, 2 * 0.2 / 2**0.5], atol=1e-12)
     assert curves[1].seeds == 2
+
+
+def test_a_round_may_communicate_more_than_once(tmp_path: Path) -> None:
+    changes = ("clients = 2", 'clients = 2\nx = "communication"'), ('"local-sgd"', '"local-sgd"\ncommunications = 2')
+    expansion = expanded(tmp_path, *changes)
+    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7)))["digits"]
+    assert [curve.x.tolist() for curve in curves] == [[0, 1, 2]] * 2 + [[0, 2, 4]] * 2
 
 
 def test_seconds_are_those_of_training_where_they_are_known(tmp_path: Path) -> None:
@@ -940,18 +1023,47 @@ def test_the_reference_of_vertical_learning_is_run_and_kept(
     assert "another engine; choose another directory" in err
 
 
+def smoke(command: Line, monkeypatch: pytest.MonkeyPatch, name: str, out: Path) -> list[dict[str, str]]:
+    """Every run of a packaged experiment at its smallest; the rows of its table."""
+    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
+    code, _, err = command("reproduce", name, "--out", out, "--profile", "smoke")
+    assert code == 0, err
+    return table(out)
+
+
 @slow
-@pytest.mark.parametrize("name", ["vfb2-table2", "vfb2-table3", "vfb2-fig34", "vfb2-fig2"])
-def test_the_smoke_of_vertical_experiments(
+@pytest.mark.parametrize("name", packaged())
+def test_the_smoke_of_every_packaged_experiment(
     command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr("simulations.reproduce.run_all", in_this_process)
-    code, _, err = command("reproduce", name, "--out", tmp_path, "--profile", "smoke")
-    assert code == 0, err
-    found = table(tmp_path)
-    assert {row["seeds"] for row in found} == {"1"}
-    assert all(float(row["mean"]) > 0 for row in found)
-    assert (tmp_path / "curves.png").exists()
+    """That it runs on bundled data; it measures nothing."""
+    found = smoke(command, monkeypatch, name, tmp_path)
+    expansion = expand(find_experiment(name), "smoke")
+    metrics = expansion.experiment.metrics
+    wanted = sorted((line.method, line.setting, metric) for line in expansion.lines for metric in metrics)
+    assert sorted((row["method"], row["setting"], row["metric"]) for row in found) == wanted
+    assert {row["seeds"] for row in found} == {str(expansion.seeds)}
+    assert all(np.isfinite(float(row["mean"])) for row in found)
+    told = (tmp_path / "table.md").read_text("utf-8")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    for line in expansion.lines:
+        assert line.method in told
+        assert html.escape(line.method) in page
+    assert "Failed runs" not in told
+    assert "<svg" in page
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+@slow
+@pytest.mark.parametrize("name", ["composite-fig2", "fedx-fig2"])
+def test_the_same_experiment_twice_is_the_same_table(
+    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    for out in ("first", "second"):
+        smoke(command, monkeypatch, name, tmp_path / out)
+    first, second = ((tmp_path / out / "table.csv").read_bytes() for out in ("first", "second"))
+    assert first == second
+    assert len({row["mean"] for row in table(tmp_path / "first")}) > 1
 
 
 # Processes.

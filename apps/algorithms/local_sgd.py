@@ -1,0 +1,21 @@
+"""Local SGD: the rows of the registry."""
+
+from __future__ import annotations
+
+from apps.algorithms import Algorithm
+from clients.local_sgd import LocalSGDClient
+from payloads.settings import Settings
+from problems.objectives.classification import CROSS_ENTROPY
+from strategies.local_sgd import LocalSGD
+
+ROWS = {
+    "local-sgd": Algorithm(
+        LocalSGD,
+        LocalSGDClient,
+        "",
+        Settings,
+        (CROSS_ENTROPY,),
+        "local SGD on cross-entropy with plain averaging (Stich 2019)",
+        "nothing",
+    ),
+}

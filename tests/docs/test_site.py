@@ -1,0 +1,191 @@
+"""The documentation's site: every page is in its nav, every link leads somewhere, nothing comes from another host."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.docs.markdown import DOCS, PAGES, PROJECT
+
+CONFIG = PROJECT / "mkdocs.yml"
+
+
+class Page(HTMLParser):
+    """A built page: its anchors, where its links lead, and what a browser loads for it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {key: value for key, value in attrs if value}
+        self.anchors |= {values[key] for key in ("id", "name") if key in values}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag in ("script", "img", "iframe", "source") and "src" in values:
+            self.loaded.append(values["src"])
+        elif tag == "link" and "href" in values:
+            self.loaded.append(values["href"])
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with warnings as errors."""
+    site = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-f", str(CONFIG), "-d", str(site)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    run = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert not run.stdout + run.stderr
+    return site
+
+
+@pytest.fixture(scope="module")
+def pages(built: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(built.rglob("*.html"))}
+
+
+def flat(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        for inner in entry.values() if isinstance(entry, dict) else [entry]:
+            yield from flat(inner) if isinstance(inner, list) else [inner]
+
+
+def nav_and_pages() -> tuple[list[str], list[str]]:
+    """The pages in nav, and the pages there are."""
+    from mkdocs.config import load_config
+    from mkdocs.structure.files import get_files
+
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
+    config = load_config(str(CONFIG))
+    files = config.plugins.on_files(get_files(config), config=config)
+    assert config.nav
+    return [*flat(config.nav)], [file.src_uri for file in files.documentation_pages()]
+
+
+def test_every_page_is_in_the_nav_once() -> None:
+    nav, pages = nav_and_pages()
+    assert sorted(nav) == sorted(pages)
+    own = {page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents}
+    assert own | {"readme.md", "contributing.md", "changelog.md", "api/index.md", "api/payloads/fedx.md"} <= {*pages}
+
+
+def test_pages_that_are_added_find_their_place(hooks: ModuleType) -> None:
+    nav = [{"Home": "index.md"}, {"Tutorials": ["tutorials/*"]}, {"Empty": ["empty/*"]}]
+    assert hooks.filled(nav, ["index.md", "tutorials/b.md", "tutorials/index.md", "tutorials/a.md"]) == [
+        {"Home": "index.md"},
+        {"Tutorials": ["tutorials/index.md", "tutorials/a.md", "tutorials/b.md"]},
+    ]
+    assert hooks.tree("api/", ["api/strategies/fedx.md", "api/payloads/index.md", "api/index.md"]) == [
+        "api/index.md",
+        {"payloads": ["api/payloads/index.md"]},
+        {"strategies": [{"fedx": "api/strategies/fedx.md"}]},
+    ]
+
+
+def test_links_to_files_become_links_to_pages(
+    hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in (
+        *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/Dockerfile", "pyproject.toml"),
+        *("payloads/fedx.py", "clients/vertical/__init__.py", "docs/figure.svg"),
+        *("docs/fedx.md", "docs/tutorials/one.md", "docs/tutorials/index.md", "docs/methods/a.md"),
+    ):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "docs/fedx.md").write_text("[a](../deploy/Dockerfile), ![b](figure.svg), `[c](../pyproject.toml)`")
+    monkeypatch.setattr(hooks, "PROJECT", tmp_path)
+    (tmp_path / "docs/methods/a.md").write_text("# A method\n")
+    site = hooks.Site(["fedx.md", "tutorials/one.md", "tutorials/index.md", "methods/a.md"])
+    site.titles = {"fedx.md": "FedX"}
+    assert {*site.made} == {
+        *("api/payloads/fedx.md", "api/clients/vertical/index.md"),
+        *("files/deploy/Dockerfile.md", "methods/index.md"),
+    }
+    assert site.content("methods/index.md") == "# Methods\n\n- [A method](a.md)\n"
+    for page, markdown, rewritten in [
+        ("fedx.md", "[a](../payloads/fedx.py)", "[a](api/payloads/fedx.md)"),
+        ("fedx.md", "[a](../clients/vertical/#x)", "[a](api/clients/vertical/index.md#x)"),
+        ("fedx.md", "[a](tutorials/), [b](data.md)", "[a](tutorials/index.md), [b](data.md)"),
+        ("tutorials/one.md", "[a](../methods/)", "[a](../methods/index.md)"),
+        (
+            "tutorials/one.md",
+            "[fedx.md](../fedx.md#limits), [a](../fedx.md)",
+            "[FedX](../fedx.md#limits), [a](../fedx.md)",
+        ),
+        ("fedx.md", "[payloads/fedx.py](../payloads/fedx.py)", "[payloads/fedx.py](api/payloads/fedx.md)"),
+        ("fedx.md", "[a](../deploy/Dockerfile), ![b](figure.svg)", "[a](files/deploy/Dockerfile.md), ![b](figure.svg)"),
+        ("tutorials/one.md", "[a](../../CONTRIBUTING.md#rules)", "[a](../contributing.md#rules)"),
+        ("readme.md", "[a](docs/fedx.md#limits)", "[a](fedx.md#limits)"),
+        ("fedx.md", "[a](https://flower.ai), [b](#limits)", "[a](https://flower.ai), [b](#limits)"),
+        ("fedx.md", "```\n[a](../payloads/fedx.py)\n```", "```\n[a](../payloads/fedx.py)\n```"),
+        ("fedx.md", "[a](../payloads/none.py)", "[a](../payloads/none.py)"),
+    ]:
+        assert site.rewritten(page, markdown) == rewritten
+
+
+@pytest.mark.slow
+def test_every_page_and_module_is_built(hooks: ModuleType, built: Path, pages: dict[Path, Page]) -> None:
+    for page in [page for page in PAGES if DOCS in page.parents]:
+        assert built / page.relative_to(DOCS).with_suffix(".html") in pages, page
+    for name in ("readme", "contributing", "changelog", "api/index"):
+        assert built / f"{name}.html" in pages
+    assert not (built / "hooks.py").exists()
+    for page, source in hooks.modules().items():
+        tree = ast.parse((PROJECT / source).read_text("utf-8"))
+        public = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+        module = hooks.module_name(source)
+        expected = {f"{module}.{name}" for name in public if not name.startswith("_")}
+        assert expected | {module} <= pages[(built / page).with_suffix(".html")].anchors, source
+
+
+@pytest.mark.slow
+def test_no_link_of_the_site_is_broken(built: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        if path.name == "404.html":  # served at any address, so its links are absolute
+            continue
+        for link in page.links + page.loaded:
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            there = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
+            there = there / "index.html" if there.is_dir() else there
+            anchor = urllib.parse.unquote(parts.fragment)
+            if not there.exists() or (anchor and there in pages and anchor not in pages[there].anchors):
+                broken.append(f"{path.relative_to(built)}: {link}")
+    assert not broken
+    assert sum(len(page.links) for page in pages.values()) > 1000
+
+
+@pytest.mark.slow
+def test_the_site_loads_nothing_from_another_host(pages: dict[Path, Page]) -> None:
+    loaded = {link for page in pages.values() for link in page.loaded}
+    assert loaded
+    assert not [link for link in loaded if urllib.parse.urlsplit(link).netloc]
+    styles = [path.parent / link for path, page in pages.items() for link in page.loaded if link.endswith(".css")]
+    assert not [path for path in {*styles} if path.exists() and "url(http" in path.read_text("utf-8")]

@@ -1,0 +1,74 @@
+"""docs/symbols.md: every code name is there, in the module or the run config that its row names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+
+import pytest
+
+from apps.config import known_keys
+from tests.docs.markdown import PROJECT, codes, rows, section
+
+PAGE = PROJECT / "docs" / "symbols.md"
+PAPERS = ["FedX", "LocalSCGDAM", "FedSGDA", "Composite FL", "VFB2"]
+
+
+def assigned(cls: type) -> set[str]:
+    """The attributes that the methods of a class, or of one it inherits from, give to ``self``."""
+    names = set()
+    for base in cls.__mro__[:-1]:
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError):
+            continue
+        targets = (
+            node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        )
+        names |= {node.attr for node in targets if isinstance(node.value, ast.Name) and node.value.id == "self"}
+    return names
+
+
+def exists(module: str, name: str) -> bool:
+    """Whether a module has the class or function, and that the field, method or attribute after the dot."""
+    outer, _, inner = name.partition(".")
+    found = getattr(importlib.import_module(module), outer, None)
+    if not inner or found is None:
+        return found is not None
+    fields = {field for base in found.__mro__ for field in inspect.get_annotations(base)}
+    return hasattr(found, inner) or inner in fields | assigned(found)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_code_name_is_there(paper: str) -> None:
+    table = rows(section(PAGE, paper))
+    assert len(table) >= 15
+    missing = []
+    for symbol, meaning, code, where in table:
+        assert symbol, code
+        assert meaning, code
+        (link,) = re.findall(r"\]\(([^)]+)\)", where)
+        names = codes(code)
+        assert names, symbol
+        if link == "configuration.md":
+            missing += [name for name in names if name not in known_keys()]
+        else:
+            module = link.removeprefix("../").removesuffix(".py").replace("/", ".")
+            missing += [f"{module}: {name}" for name in names if not exists(module, name)]
+    assert not missing
+
+
+def test_the_five_papers_are_there() -> None:
+    assert re.findall(r"^## (.+)$", PAGE.read_text("utf-8"), re.MULTILINE) == PAPERS
+
+
+def test_a_name_that_is_not_there_is_found_out() -> None:
+    module = "payloads.fedx"
+    assert exists(module, "FedXPool.totals")
+    assert not exists(module, "FedXPool.total")
+    assert not exists(module, "FedX")
+    assert exists("clients.scgdam", "LocalSCGDAMClient.batches")
+    assert not exists("clients.scgdam", "LocalSCGDAMClient.batch")

@@ -1,0 +1,417 @@
+"""`new-algorithm`: what it writes, what it refuses, and the tutorial followed to the letter."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.config import ConfigError
+from apps.registry import ALGORITHMS
+from simulations import __main__ as command_line
+from simulations import enrolment
+from simulations.enrolment import checkout, write
+from simulations.new_algorithm import LONGEST, describe, parse_setting
+from simulations.stubs import MARK, files
+from tests.docs.markdown import PROJECT, blocks, codes, rows, section
+
+PAGE = PROJECT / "docs" / "tutorials" / "your-own-algorithm.md"
+SCRIPTS = Path(sys.executable).parent
+FLOORS = ("payloads", "clients", "strategies", "apps/algorithms")
+PAGES = ("docs/configuration.md", "docs/privacy.md", "docs/disclosure.md")
+NESTEROV: dict[str, Any] = {"settings": ["momentum=0.9", "nesterov=false"], "state": ["velocity"], "prefix": "FedAvgM"}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bare": ("plain", {}),
+    "tutorial": ("fed-avgm", NESTEROV),
+    "settings": ("tuned", {"settings": ["lambda=1.5", "count=3", 'mode="auto"', "step-size=1e-05", 'empty=""']}),
+    "records": ("talking", {"down": ["momentum"], "up": ["momentum", "gradient"], "memory": ["control"]}),
+    "squared": ("least-squares", {"losses": ["squared-error"], "down": ["centre"]}),
+    "both-losses": ("two", {"losses": ["squared-error", "cross-entropy"], "state": ["mean", "spread"]}),
+    "everything": (
+        "a" * LONGEST,
+        {
+            "settings": ["x" * LONGEST + "=1", "y=2.0"],
+            **{part: ["a" * LONGEST, "b"] for part in ("down", "up", "state", "memory")},
+            "losses": ["cross-entropy", "squared-error"],
+        },
+    ),
+    "in-between": ("zebra", {"family": "recovery", "prefix": "SCORE", "settings": ["a=1"], "up": ["array_of_it"]}),
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The files of a checkout that the generator reads or writes beside, or that its stubs import."""
+    root = tmp_path / "checkout"
+    for folder in (*FLOORS, "problems/objectives", "problems/models"):
+        shutil.copytree(PROJECT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tests" / "algorithms").mkdir(parents=True)
+    (root / "docs").mkdir()
+    for name in ("pyproject.toml", "tests/algorithms/small_run.py", *PAGES):
+        shutil.copy(PROJECT / name, root / name)
+    return root
+
+
+def contents(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text("utf-8") for path in root.rglob("*") if path.is_file()}
+
+
+def added(before: str, after: str) -> list[str]:
+    """The lines of the later text that the earlier does not have, which must otherwise be all there in their order."""
+    rest = iter(before.splitlines())
+    expected = next(rest, None)
+    new = []
+    for line in after.splitlines():
+        if line == expected:
+            expected = next(rest, None)
+        else:
+            new.append(line)
+    assert expected is None, f"gone: {expected}"
+    return new
+
+
+# What it writes.
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_stubs_are_formatted_and_linted(variant: str, tree: Path) -> None:
+    name, options = VARIANTS[variant]
+    new, _ = write(describe(name, **options), tree)
+    for command in (["format", "--check", "--diff"], ["check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", *map(str, new)],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_run_config_gets_the_table_and_keeps_every_line(variant: str, tree: Path) -> None:
+    name, options = VARIANTS[variant]
+    one, before = describe(name, **options), (tree / "pyproject.toml").read_text("utf-8")
+    write(one, tree)
+    after = (tree / "pyproject.toml").read_text("utf-8")
+    table = {setting.key: setting.default for setting in one.settings}
+    config = tomllib.loads(after)["tool"]["flwr"]["app"]["config"]
+    if not table:
+        assert after == before
+        return
+    assert config == {**tomllib.loads(before)["tool"]["flwr"]["app"]["config"], one.table: table}
+    assert {key: type(value) for key, value in config[one.table].items()} == {k: type(v) for k, v in table.items()}
+    assert next(filter(None, added(before, after))) == f"[tool.flwr.app.config.{one.table}]"
+    assert len([line for line in added(before, after) if line]) == 1 + len(table)
+
+
+def test_a_table_at_the_end_of_the_file_is_found(tree: Path) -> None:
+    (tree / "pyproject.toml").write_text('[tool.flwr.app.config]\nstrategy = "fedx2"  # mine', "utf-8")
+    write(describe("one", settings=["a=1"]), tree)
+    assert (tree / "pyproject.toml").read_text("utf-8") == (
+        '[tool.flwr.app.config]\nstrategy = "fedx2"  # mine\n\n[tool.flwr.app.config.one]\na = 1\n'
+    )
+
+
+def test_the_pages_get_their_rows_and_keep_every_other_line(tree: Path) -> None:
+    before = {name: (tree / name).read_text("utf-8") for name in PAGES}
+    write(describe("fed-avgm", **NESTEROV), tree)
+    write(describe("talking", down=["momentum"], up=["momentum", "change"], memory=["control"]), tree)
+    after = {name: (tree / name).read_text("utf-8") for name in PAGES}
+    assert added(before["docs/privacy.md"], after["docs/privacy.md"]) == [
+        "| `fed-avgm` | works | covered | covered | covered | nothing |",
+        "| `talking` | works | model | model | model | `momentum`, `change`, each (d,) |",
+    ]
+    assert added(before["docs/disclosure.md"], after["docs/disclosure.md"]) == [
+        "| `fed-avgm` | nothing | |",
+        "| `talking` | `momentum`, `change` | (d,) each |",
+    ]
+    page = tree / "docs" / "configuration.md"
+    assert [codes(row[0]) for row in rows(section(page, "Table fed-avgm"))] == [
+        ["fed-avgm.momentum"],
+        ["fed-avgm.nesterov"],
+    ]
+    (row,) = [row for row in rows(section(page, "The run")) if row[0] == "`strategy`"]
+    assert sorted(codes(row[2])) == sorted([*ALGORITHMS, "fed-avgm", "talking"])
+    changed = after["docs/configuration.md"].replace(", `fed-avgm`, `talking` |", " |")
+    assert next(filter(None, added(before["docs/configuration.md"], changed))) == "## Table fed-avgm"
+
+
+def test_a_key_that_is_a_word_of_python_has_a_field_with_an_underscore() -> None:
+    setting = parse_setting("lambda=1.5")
+    assert (setting.field, setting.type, setting.toml, setting.python) == ("lambda_", "float", "1.5", "1.5")
+    assert [(s.toml, s.python) for s in map(parse_setting, ("a=true", 'b="x y"', "c=-3"))] == [
+        ("true", "True"),
+        ('"x y"', '"x y"'),
+        ("-3", "-3"),
+    ]
+
+
+def test_what_is_missing_is_marked_in_each_of_the_four() -> None:
+    for path, text in files(describe("fed-avgm", **NESTEROV)).items():
+        assert (MARK in text) == (not str(path).startswith("tests/")), path
+        assert ("NotImplementedError" in text) == (path.parts[0] in ("clients", "strategies", "tests")), path
+
+
+# What it refuses.
+
+REFUSED: dict[str, tuple[Mapping[str, Any], Sequence[str]]] = {
+    "capitals": ({"name": "FedAvgM"}, ["NAME: got 'FedAvgM'", "kebab-case", "fed-avgm"]),
+    "underscore": ({"name": "fed_avgm"}, ["NAME: got 'fed_avgm'", "kebab-case"]),
+    "empty": ({"name": ""}, ["NAME: got ''"]),
+    "path": ({"name": "../x"}, ["NAME: got '../x'"]),
+    "long": ({"name": "a" * (LONGEST + 1)}, ["NAME: got", f"at most {LONGEST} characters"]),
+    "keyword": ({"name": "lambda"}, ["NAME: got 'lambda'", "Python module", "--family"]),
+    "keyword-family": ({"name": "x", "family": "class"}, ["--family: got 'class'"]),
+    "taken": ({"name": "fedprox"}, ["NAME: got 'fedprox'", "there is a strategy of that name", "list strategies"]),
+    "module": ({"name": "base"}, ["clients/base.py is there already", "--family"]),
+    "module-of-a-family": ({"name": "my-fedx", "family": "fedx"}, ["payloads/fedx.py is there already"]),
+    "package": ({"name": "vertical"}, ["clients/vertical is there already"]),
+    "table": ({"name": "x", "family": "synthetic", "settings": ["a=1"]}, ["run-config table 'synthetic'", "--family"]),
+    "key-as-table": ({"name": "seed", "settings": ["a=1"]}, ["run-config table 'seed'"]),
+    "class": ({"name": "reply"}, ["class Reply is there already", "--class-name"]),
+    "class-name": ({"name": "x", "prefix": "fedAvgM"}, ["--class-name: got 'fedAvgM'", "FedAvgM"]),
+    "loss": ({"name": "x", "losses": ["psm"]}, ["--loss: got 'psm'", "cross-entropy, squared-error", "pairwise"]),
+    "no-default": ({"name": "x", "settings": ["momentum"]}, ["--setting: got 'momentum'", "key=default"]),
+    "key": ({"name": "x", "settings": ["Momentum=1"]}, ["--setting: got 'Momentum=1'", "kebab-case"]),
+    "bare-word": ({"name": "x", "settings": ["mode=auto"]}, ["--setting mode: got 'auto'", "double quotes"]),
+    "list": ({"name": "x", "settings": ["a=[1]"]}, ["--setting a: got '[1]'", "a number, true, false"]),
+    "nan": ({"name": "x", "settings": ["a=nan"]}, ["--setting a: got 'nan'"]),
+    "infinite": ({"name": "x", "settings": ["a=-inf"]}, ["--setting a: got '-inf'"]),
+    "two-values": ({"name": "x", "settings": ["a=1\nb=2"]}, ["--setting a: got '1\\nb=2'"]),
+    "bar": ({"name": "x", "settings": ['a="x|y"']}, ["--setting a: got", "without quotes, | or `"]),
+    "reserved": ({"name": "x", "settings": ["copy=1"]}, ["--setting copy: every settings model has something"]),
+    "reserved-too": ({"name": "x", "settings": ["model-size=1"]}, ["--setting model-size: every settings model"]),
+    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, but each key once"]),
+    "field": ({"name": "x", "up": ["my-field"]}, ["--up: got 'my-field'", "Python name"]),
+    "field-of-all": ({"name": "x", "state": ["nbytes"]}, ["--state: got 'nbytes'", "every payload has"]),
+    "field-keyword": ({"name": "x", "down": ["lambda"]}, ["--down: got 'lambda'"]),
+    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, but each field once"]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_says_what_is_allowed_and_writes_nothing(case: str, tree: Path) -> None:
+    options, parts = REFUSED[case]
+    before = contents(tree)
+    with pytest.raises(ConfigError) as refused:
+        write(describe(**options), tree)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    assert contents(tree) == before
+
+
+def test_a_second_time_it_overwrites_nothing(tree: Path) -> None:
+    write(describe("fed-avgm", **NESTEROV), tree)
+    before = contents(tree)
+    with pytest.raises(ConfigError, match="NAME: got 'fed-avgm', but there is a strategy of that name"):
+        write(describe("fed-avgm", **NESTEROV), tree)
+    with pytest.raises(ConfigError, match=r"payloads/fed_avgm.py is there already"):
+        write(describe("other", family="fed_avgm"), tree)
+    assert contents(tree) == before
+
+
+def test_a_test_of_that_name_is_not_overwritten(tree: Path) -> None:
+    (tree / "tests" / "algorithms" / "test_mine.py").write_text("", "utf-8")
+    with pytest.raises(ConfigError, match=r"tests/algorithms/test_mine.py is there already"):
+        write(describe("mine"), tree)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "part"),
+    [
+        ("docs/configuration.md", ("| `strategy` |", "| strategy |"), "no row `strategy`"),
+        ("docs/configuration.md", ("## Table ", "## The table "), "no section 'Table ...'"),
+        ("docs/privacy.md", ("## Which with which", "## Which"), "no table under 'Which with which'"),
+        ("pyproject.toml", ("[tool.flwr.app.config", "[tool.other.config"), "no table [tool.flwr.app.config]"),
+        ("pyproject.toml", ("[tool.flwr.app.config]", "[tool.flwr.app.config"), "no table [tool.flwr.app.config]"),
+    ],
+)
+def test_a_checkout_without_the_place_is_refused(name: str, change: tuple[str, str], part: str, tree: Path) -> None:
+    (tree / name).write_text((tree / name).read_text("utf-8").replace(*change), "utf-8")
+    before = contents(tree)
+    with pytest.raises(ConfigError) as refused:
+        write(describe("fed-avgm", **NESTEROV), tree)
+    assert part in str(refused.value)
+    assert name in str(refused.value)
+    assert contents(tree) == before
+
+
+def test_an_installed_copy_is_no_checkout(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checkout(None) == PROJECT
+    assert checkout(tree) == tree
+    monkeypatch.setattr(enrolment, "__file__", str(tree.parent / "site-packages" / "simulations" / "enrolment.py"))
+    with pytest.raises(ConfigError, match=r"site-packages is no checkout of Florilegium, .*pyproject.toml; .*--into"):
+        checkout(None)
+    (tree / "docs" / "configuration.md").unlink()
+    with pytest.raises(ConfigError, match=r"it has no docs/configuration.md; "):
+        checkout(tree)
+
+
+# The command.
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["simulations", "new-algorithm", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    return int(ended.value.code or 0)
+
+
+def test_the_command_says_what_it_wrote_and_what_is_next(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(contents(tree))
+    options = ["--setting", "momentum=0.9", "--state", "velocity", "--loss", "squared-error", "--family", "fed_x"]
+    assert run_command(monkeypatch, "fed-avgm", *options, "--class-name", "FedAvgM", "--into", str(tree)) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    new = set(contents(tree)) - before
+    assert new == {*(f"{folder}/fed_x.py" for folder in FLOORS), "tests/algorithms/test_fed_x.py"}
+    told = [line.strip() for line in out.splitlines() if line.startswith("  ")]
+    assert {*new, "pyproject.toml", *PAGES} < set(told)
+    assert told[-3:] == [
+        "pytest tests/algorithms/test_fed_x.py",
+        "pytest tests/battery -k fed-avgm",
+        "python -m simulations run --clients 4 -c 'strategy=\"fed-avgm\"' --out runs/fed-avgm",
+    ]
+    assert "class FedAvgM(PayloadStrategy)" in (tree / "strategies" / "fed_x.py").read_text("utf-8")
+    assert "default_loss = SQUARED_ERROR" in (tree / "clients" / "fed_x.py").read_text("utf-8")
+
+
+def test_a_refusal_is_one_line(tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, "fedprox", "--into", str(tree)) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: NAME: got 'fedprox'")
+
+
+# The tutorial.
+
+
+def tutorial_files() -> dict[str, str]:
+    """The page's Python blocks by the path that stands before each."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    found = {}
+    for block in blocks(PAGE):
+        if block.language == "python":
+            named = re.fullmatch(r"`([a-z_/]+\.py)`:", lines[block.line - 4].strip())
+            assert named, f"{block}: no path before it"
+            found[named[1]] = block.text
+    return found
+
+
+def tutorial_commands() -> list[str]:
+    return [line for block in blocks(PAGE) if block.language == "sh" for line in block.text.splitlines()]
+
+
+def test_the_page_has_a_block_for_each_file_that_the_generator_names() -> None:
+    one = describe("fed-avgm", **NESTEROV)
+    assert sorted(tutorial_files()) == sorted(map(str, files(one)))
+    assert all(MARK not in text for text in tutorial_files().values())
+    first, *rest = tutorial_commands()
+    assert first.startswith("python -m simulations new-algorithm fed-avgm ")
+    assert [command.split()[0] for command in rest] == ["pytest", "pytest", "python", "python", "python"]
+    table = rows(section(PAGE, "Generate the stubs"))
+    assert [codes(row[0])[0] for row in table] == list(map(str, files(one)))
+
+
+class Workplace:
+    """A copy of the tree as a contributor has it, under version control."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=PROJECT,
+            capture_output=True,
+            check=True,
+        ).stdout.split(b"\0")
+        for name in filter(None, map(os.fsdecode, listed)):
+            if (PROJECT / name).is_file():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(PROJECT / name, root / name)
+        self.run("git init -q")
+        self.commit("as it was")
+
+    def run(self, command: str, fails: bool = False) -> str:
+        """A line of the shell, with this copy's modules and this interpreter's commands."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            command, shell=True, cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode != 0) == fails, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout + done.stderr
+
+    def commit(self, message: str) -> None:
+        self.run("git add -A")
+        self.run(f"git -c user.name=a -c user.email=a@example.org commit -q -m '{message}'")
+
+    def changed(self) -> set[str]:
+        """The files that differ from the last commit, new ones among them."""
+        return {line[3:] for line in self.run("git status --porcelain --untracked-files=all").splitlines()}
+
+    def check(self) -> None:
+        """What a change must pass before its tests."""
+        for command in ("ruff format --check .", "ruff check .", "mypy", "lint-imports --no-cache"):
+            self.run(command)
+
+
+@pytest.mark.slow
+def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    if (PROJECT / ".mypy_cache").exists():  # without it the type checker reads PyTorch first
+        shutil.copytree(PROJECT / ".mypy_cache", tmp_path / ".mypy_cache")
+    generate, *commands = tutorial_commands()
+    pages = tutorial_files()
+
+    # The stubs of this algorithm, and of one with every option, pass the checks; their tests fail.
+    place.run(generate)
+    written = place.changed()
+    assert written == {*pages, "pyproject.toml", *PAGES}
+    options = "--setting rate=0.5 --down momentum --up momentum --state momentum --memory control --loss squared-error"
+    place.run(f"python -m simulations new-algorithm all-of-it {options}")
+    place.check()
+    told = place.run("pytest -q tests/algorithms/test_fed_avgm.py tests/algorithms/test_all_of_it.py", fails=True)
+    assert "2 failed" in told
+    assert "fit of round 1: fill in the local steps" in told
+    assert "2 failed" in place.run(
+        "pytest -q tests/apps/test_registry.py -k 'fill_in and (fed_avgm or all_of_it)'", fails=True
+    )
+    place.run("git checkout -q . && git clean -fdq payloads clients strategies apps tests")
+    assert place.changed() == set()
+
+    # Filled in by the page's blocks, with nothing else changed.
+    place.run(generate)
+    place.commit("what the generator wrote")
+    for name, text in pages.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    assert place.changed() == set(pages)
+    place.check()
+    assert "passed" in place.run(commands[0])
+    assert "passed" in place.run(commands[1])
+    for command in commands[2:]:
+        place.run(command)
+    momentum, plain = (
+        json.loads((tmp_path / "runs" / name / "result.json").read_text("utf-8"))["metrics"]["auc"]
+        for name in ("fed-avgm", "fedavg")
+    )
+    assert momentum > 0.8 > plain + 0.2
+    place.run("pytest -q tests/docs tests/apps/test_registry.py -k 'not block'")
+    assert {name for name in place.changed() if not name.startswith("runs/")} == set(pages)
+
+    # Its test sees a wrong update.
+    strategy = tmp_path / "strategies" / "fed_avgm.py"
+    right, wrong = "beta * self.state.velocity + change", "self.state.velocity + change"
+    assert right in pages["strategies/fed_avgm.py"]
+    strategy.write_text(pages["strategies/fed_avgm.py"].replace(right, wrong), "utf-8")
+    assert "4 failed, 2 passed" in place.run(commands[0], fails=True)

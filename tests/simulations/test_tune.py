@@ -1,0 +1,304 @@
+"""`reproduce --tune`: values chosen from a grid on a validation split, and a reproduction that takes them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.config import ConfigError
+from simulations.choosing import Choosing
+from simulations.expansion import expand
+from simulations.experiment import PACKAGED, find_experiment, packaged, read_experiment
+from simulations.tuned import find_tuned, read_tuned, shipped
+from tests.apps.test_command_line import Line
+from tests.simulations.test_reproduce import Runs, command, runs, table, write  # noqa: F401
+
+TUNE = """
+[tune]
+seeds = 2
+grid.learning-rate = [0.01, 0.1, 1.0]
+"""
+
+
+def tuning(text: str = TUNE) -> tuple[str, str]:
+    """A change of the small experiment that adds a grid."""
+    return '[[paper-values]]\nmethod = "FedX"', f'{text}\n[[paper-values]]\nmethod = "FedX"'
+
+
+def peak(config: Mapping[str, Any]) -> tuple[float, ...]:
+    """FedX is best at 0.1, Local SGD at 1, more so with K = 2; seeds differ."""
+    best = 0.1 if config["strategy"] == "fedx1" else 1.0
+    return 0.5, (0.8 if config["learning-rate"] == best else 0.6) + 0.01 * config["local-steps"] + 0.02 * config["seed"]
+
+
+def chosen(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """(method, data set, K where it counts) -> the values."""
+    found = read_tuned(out / "tuned.toml").chosen
+    return {
+        tuple(choice.at[key] for key in ("method", "dataset", "K") if key in choice.at): choice.values
+        for choice in found
+    }
+
+
+def test_what_is_best_on_the_validation_rows_is_taken(command: Line, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
+    out = tmp_path / "out"
+    runs.aucs = peak
+    path = write(tmp_path, tuning(), ('curve = "{method} {K}"', 'curve = "{method} {K} {learning-rate}"'))
+    code, _, err = command("reproduce", path, "--tune", "--out", out)
+    assert code == 0
+    assert len(err.splitlines()) == 24 + 8
+    assert err.splitlines()[0] == "1/24  finished  FedX  digits  K = 1  learning-rate = 0.01  seed 0  auc 0.6100  9.0 s"
+    assert chosen(out) == {
+        ("FedX", "digits", 1): {"learning-rate": 0.1},
+        ("FedX", "digits", 2): {"learning-rate": 0.1},
+        ("Local SGD", "digits", 1): {"learning-rate": 1.0},
+        ("Local SGD", "digits", 2): {"learning-rate": 1.0},
+    }
+    point = read_tuned(out / "tuned.toml").chosen[0].score
+    assert (point.mean, point.std, point.finished) == (pytest.approx(0.82), pytest.approx(0.02 / 2**0.5), 2)
+
+    for folder in (out / "tune").iterdir():
+        config = tomllib.loads((folder / "config.toml").read_text())
+        assert (config["validation-fraction"], config["evaluate-every"]) == (0.2, 2)
+    for folder in (out / "runs").iterdir():
+        config = tomllib.loads((folder / "config.toml").read_text())
+        assert (config["validation-fraction"], config["evaluate-every"]) == (0.0, 1)
+        assert config["learning-rate"] == (0.1 if config["strategy"] == "fedx1" else 1.0)
+    means = [round(float(row["mean"]), 6) for row in table(out) if row["metric"] == "auc"]
+    assert means == [0.82, 0.83, 0.82, 0.83]
+
+    told = (out / "table.md").read_text()
+    assert "Chosen by auc (maximum) after the last round, the mean of 2 seeds, on a validation split of 20 %" in told
+    row = "| FedX, digits, K = 1 | learning-rate = 0.1 | learning-rate in {0.01, 0.1, 1} | 0.8200 ± 0.0141 |"
+    assert row in told.splitlines()
+    assert "| Local SGD, digits, K = 1 | learning-rate = 1 (an end of the range) |" in told
+    page = (out / "report.html").read_text()
+    assert "<td>learning-rate in {0.01, 0.1, 1}</td>" in page
+    assert "No test row was looked at" in page
+
+
+def test_less_is_better_for_a_loss(command: Line, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
+    runs.aucs = peak  # the fabricated loss is half the AUC
+    path = write(tmp_path, tuning())
+    text = path.read_text().replace("[tune]\n", '[tune]\nmetric = "loss"\n')
+    path.write_text(text)
+    assert command("reproduce", path, "--tune", "--out", tmp_path / "less", "--quiet")[0] == 0
+    assert read_tuned(tmp_path / "less" / "tuned.toml").mode == "min"
+    assert chosen(tmp_path / "less")["FedX", "digits", 1] == {"learning-rate": 0.01}  # the first of equals
+    path.write_text(text.replace("[tune]\n", '[tune]\nmode = "max"\n'))
+    assert command("reproduce", path, "--tune", "--out", tmp_path / "more", "--quiet")[0] == 0
+    assert chosen(tmp_path / "more")["FedX", "digits", 1] == {"learning-rate": 0.1}
+
+
+def test_an_interrupted_choice_goes_on_and_nothing_runs_twice(
+    command: Line,  # noqa: F811
+    runs: Runs,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    out, path = tmp_path / "out", write(tmp_path, tuning())
+    runs.aucs, runs.interrupt_after = peak, 10
+    code, _, err = command("reproduce", path, "--tune", "--out", out)
+    assert code == 130
+    assert err.splitlines()[-1] == "interrupted: 10 of 24 runs have finished; the same command goes on"
+    assert not (out / "tuned.toml").exists()
+    runs.interrupt_after = 1000
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    assert len(runs.names) == 24 + 8
+    before = (out / "tuned.toml").read_bytes()
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    assert len(runs.names) == 24 + 8
+    assert (out / "tuned.toml").read_bytes() == before
+    wider = path.read_text().replace("[0.01, 0.1, 1.0]", "[0.001, 0.01, 0.1, 1.0]")
+    path.write_text(wider)
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    assert len(runs.names) == 32 + 8  # only the new value's
+
+
+def test_values_come_from_the_directory_or_from_beside_the_file(
+    command: Line,  # noqa: F811
+    runs: Runs,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    out, path = tmp_path / "out", write(tmp_path, tuning())
+    runs.aucs = peak
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    assert command("reproduce", path, "--seeds", "3", "--out", out)[0] == 0
+    assert {round(float(row["mean"]), 6) for row in table(out) if row["metric"] == "auc"} == {0.83, 0.84}
+
+    rate = {"FedX": 0.1, "Local SGD": 1.0}
+    copy = expand(
+        read_experiment(path), "quick", tuned=find_tuned(str(out / "experiment.toml"), "small", "quick", path)
+    )
+    assert {line.method: line.config["learning-rate"] for line in copy.lines} == rate
+    assert find_tuned(str(path), "small", "quick", tmp_path / "new") is None
+    assert find_tuned(str(out / "experiment.toml"), "small", "smoke", tmp_path / "new") is None
+    shipped(path, "quick").parent.mkdir()
+    shipped(path, "quick").write_bytes((out / "tuned.toml").read_bytes())
+    assert command("reproduce", path, "--out", tmp_path / "new")[0] == 0
+    assert (tmp_path / "new" / "tuned.toml").read_bytes() == (out / "tuned.toml").read_bytes()
+    assert {round(float(row["mean"]), 6) for row in table(tmp_path / "new") if row["metric"] == "auc"} == {0.82, 0.83}
+
+
+def test_runs_with_other_values_are_not_mixed(command: Line, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
+    out, path = tmp_path / "out", write(tmp_path, tuning())
+    runs.aucs = lambda config: (0.5, 0.8 if config.get("learning-rate") == 1.0 else 0.6)
+    assert command("reproduce", path, "--out", out)[0] == 0
+    code, _, err = command("reproduce", path, "--tune", "--out", out)
+    assert code == 1
+    assert "has finished with another learning-rate" in err.splitlines()[-1]
+
+
+def test_what_is_chosen_at_some_coordinates_holds_for_all(
+    command: Line,  # noqa: F811
+    runs: Runs,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    runs.aucs = peak
+    path = write(tmp_path, tuning(TUNE.replace("seeds = 2", "at = { K = 2 }")))
+    assert command("reproduce", path, "--tune", "--out", tmp_path / "out")[0] == 0
+    assert chosen(tmp_path / "out") == {
+        ("FedX", "digits"): {"learning-rate": 0.1},
+        ("Local SGD", "digits"): {"learning-rate": 1.0},
+    }
+    assert all("_k-2_" in name for name in runs.names[:6])
+    assert len(runs.names) == 6 + 8
+
+
+def test_grids_of_methods_and_of_a_profile(tmp_path: Path) -> None:
+    text = (
+        TUNE
+        + """
+methods.FedX = { learning-rate = [0.1, 0.2], fedx.gamma = [0.5, 1.0] }
+[tune.profiles.smoke]
+seeds = 1
+grid.learning-rate = [0.3]
+methods."Local SGD" = {}
+"""
+    )
+    experiment = read_experiment(write(tmp_path, tuning(text)))
+    quick = Choosing(expand(experiment, "quick"), tmp_path / "quick")
+    grids = {search.line.method: [values for values, _ in search.points] for search in quick.searches}
+    assert grids["FedX"] == [{"learning-rate": r, "fedx.gamma": g} for r in (0.1, 0.2) for g in (0.5, 1.0)]
+    assert grids["Local SGD"] == [{"learning-rate": rate} for rate in (0.01, 0.1, 1.0)]
+    smoke = Choosing(expand(experiment, "smoke"), tmp_path / "smoke")
+    assert [(search.line.method, len(search.points)) for search in smoke.searches] == [("FedX", 1)]
+    assert len(smoke.runs) == 1
+
+
+def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
+    """Nor one of which a seed fails or diverges, however good the others are."""
+
+    def aucs(config: Mapping[str, Any]) -> tuple[float, ...] | str:
+        if config["learning-rate"] == 1.0:
+            return "the model has\ndiverged"
+        if config["learning-rate"] == 0.1 and config["seed"] == 1 and config["validation-fraction"]:
+            return 0.5, float("nan")
+        return 0.5, 0.9 if config["learning-rate"] == 0.1 else 0.6
+
+    runs.aucs = aucs
+    out = tmp_path / "out"
+    assert command("reproduce", write(tmp_path, tuning()), "--tune", "--out", out)[0] == 0
+    assert {values["learning-rate"] for values in chosen(out).values()} == {0.01}
+    points = read_tuned(out / "tuned.toml").chosen[0].points
+    assert [(point.finished, point.reason) for point in points] == [
+        (2, ""),
+        (1, "auc is not finite"),
+        (0, "the model has diverged"),
+    ]
+    runs.aucs = lambda config: "no luck"
+    code, _, err = command("reproduce", write(tmp_path, tuning()), "--tune", "--out", tmp_path / "none")
+    assert code == 1
+    assert "no value for FedX  digits  K = 1 works; the first: no luck" in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"--tune: experiment 'small' has no \[tune\]"),
+        ("[tune]\n", r"'small': tune: there is no grid"),
+        ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
+        ("[tune]\ngrid.learning-rate = []\n", r"tune.grid: learning-rate: got \[\]"),
+        ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
+        ("[tune]\ngrid.seed = [1]\n", r"tune.grid: seed: the command sets it"),
+        (
+            "[tune]\ngrid.learning-rat = [0.1]\n",
+            r"tune, FedX  digits  K = 1, learning-rat = 0.1: learning-rat: unknown",
+        ),
+        ("[tune]\ngrid.learning-rate = [-1.0]\n", r"learning-rate = -1: learning-rate: got -1.0"),
+        (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
+        (TUNE + "at = { K = 7 }\n", r"tune.at: with K = 7 nothing is chosen for FedX  digits  K = 1"),
+        (TUNE + 'metric = "f1"\n', r"tune.metric: got 'f1', allowed: auc"),
+        (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
+        (TUNE + "validation-fraction = 0.0\n", r"got 0, but 'auc' is measured on the test rows"),
+        (TUNE + "folds = 3\n", r"tune.folds: unknown key"),
+    ],
+)
+def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Choosing(expand(read_experiment(write(tmp_path, tuning(text))), "quick"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (
+            'experiment = "small"',
+            'experiment = "other"',
+            "got experiment 'other', profile 'quick', not 'small', 'quick'",
+        ),
+        ("[chosen.at]", "[chosen.at]\nL = 3", "has values for L = 3, method = FedX.*which no run has"),
+        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: .*--tune writes it anew"),
+        ("seeds = 2", "seeds = ", "tuned.toml: cannot be read .*--tune writes it anew"),
+    ],
+)
+def test_a_wrong_tuned_toml(
+    command: Line,  # noqa: F811
+    runs: Runs,  # noqa: F811
+    tmp_path: Path,
+    before: str,
+    after: str,
+    message: str,
+) -> None:
+    out, path = tmp_path / "out", write(tmp_path, tuning())
+    runs.aucs = peak
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    text = (out / "tuned.toml").read_text()
+    (out / "tuned.toml").write_text(text.replace(before, after, 1))
+    with pytest.raises(ConfigError, match=message):
+        expand(read_experiment(path), "quick", tuned=find_tuned(str(path), "small", "quick", out))
+
+
+# What comes with the project.
+
+TUNED = [name for name, path in packaged().items() if read_experiment(path).tune is not None]
+SHIPPED = sorted((PACKAGED / "tuned").glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", TUNED)
+@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
+def test_a_packaged_grid_can_be_run(name: str, profile: str, tmp_path: Path) -> None:
+    choosing = Choosing(expand(find_experiment(name), profile, data_dir=Path("/data")), tmp_path / "out")
+    assert choosing.runs
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_values_are_the_best_of_their_grid(path: Path, tmp_path: Path) -> None:
+    name, profile = path.stem.rsplit(".", 1)
+    tuned = read_tuned(path)
+    assert (tuned.experiment, tuned.profile) == (name, profile)
+    assert find_tuned(name, name, profile, tmp_path) == tuned
+    choosing = Choosing(expand(find_experiment(name), profile, data_dir=Path("/data")), tmp_path / "out")
+    assert (tuned.metric, tuned.mode, tuned.seeds) == (choosing.metric, choosing.mode, choosing.tune.seeds)
+    assert [(choice.at, choice.grid) for choice in tuned.chosen] == [
+        (search.at, search.grid) for search in choosing.searches
+    ]
+    best = min if tuned.mode == "min" else max
+    for choice in tuned.chosen:
+        means = [point.mean for point in choice.points if point.mean is not None and point.finished == tuned.seeds]
+        assert choice.score.mean == best(means)
+    assert expand(find_experiment(name), profile, data_dir=Path("/data"), tuned=tuned).runs
