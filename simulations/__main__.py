@@ -297,18 +297,20 @@ def reproduce(
         raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
 
 
-Field = list[str] | None
+Several = list[str] | None
 
 
 @cli.command("new-algorithm")
 def new_algorithm(
     name: Annotated[str, typer.Argument(metavar="NAME", help="its run-config name, e.g. fed-avgm")],
-    setting: Annotated[Field, typer.Option(help="a key of its own table and the default, e.g. momentum=0.9")] = None,
-    down: Annotated[Field, typer.Option(help="a field, as long as the model, that the server sends beside it")] = None,
-    up: Annotated[Field, typer.Option(help="such a field that a client sends")] = None,
-    state: Annotated[Field, typer.Option(help="such a field that the server keeps from round to round")] = None,
-    memory: Annotated[Field, typer.Option(help="such a field that a client keeps")] = None,
-    loss: Annotated[Field, typer.Option(help="a loss it minimises; the first is its default; cross-entropy")] = None,
+    setting: Annotated[Several, typer.Option(help="a key of its own table and the default, e.g. momentum=0.9")] = None,
+    down: Annotated[
+        Several, typer.Option(help="a field, as long as the model, that the server sends beside it")
+    ] = None,
+    up: Annotated[Several, typer.Option(help="such a field that a client sends")] = None,
+    state: Annotated[Several, typer.Option(help="such a field that the server keeps from round to round")] = None,
+    memory: Annotated[Several, typer.Option(help="such a field that a client keeps")] = None,
+    loss: Annotated[Several, typer.Option(help="a loss it minimises; the first is its default; cross-entropy")] = None,
     class_name: Annotated[str, typer.Option(help="what its classes' names begin with, e.g. FedAvgM")] = "",
     family: Annotated[str, typer.Option(help="the name of its modules and its table; NAME with _ for -")] = "",
     into: Annotated[Path | None, typer.Option(metavar="DIR", help="root of a checkout; without, this one")] = None,
@@ -325,18 +327,14 @@ def new_algorithm(
         state=state or [],
         memory=memory or [],
     )
-    root = checkout(into)
-    *stubs, test = (written := write(one, root))[0]
-    typer.echo("fill in:")
-    for path in (*stubs, test):
-        typer.echo(f"  {path}")
-    typer.echo("named in, done:")
-    for path in written[1]:
-        typer.echo(f"  {path}")
-    typer.echo("then:")
-    typer.echo(f"  pytest {test}")
-    typer.echo(f"  pytest tests/battery -k {name}")
-    typer.echo(f"  python -m simulations run --clients 4 -c 'strategy=\"{name}\"' --out runs/{name}")
+    new, changed = write(one, checkout(into))
+    then = [
+        f"pytest {new[-1]}",
+        f"pytest tests/battery -k {name}",
+        f"python -m simulations run --clients 4 -c 'strategy=\"{name}\"' --out runs/{name}",
+    ]
+    for title, lines in (("fill in:", new), ("named in, nothing to do:", changed), ("then:", then)):
+        typer.echo("\n  ".join([title, *map(str, lines)]))
 
 
 def main() -> None:

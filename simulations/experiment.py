@@ -119,6 +119,7 @@ class TuningProfile(Settings):
     at: dict[str, Scalar] | None = None
     grid: Grid | None = None
     methods: dict[str, Grid] = Field(default_factory=dict)
+    without: Sentences | None = None
 
 
 class Tuning(Settings):
@@ -133,6 +134,7 @@ class Tuning(Settings):
     grid: Grid = Field(default_factory=dict)
     methods: dict[str, Grid] = Field(default_factory=dict)  # a method's grid, in the place of `grid`; may be empty
     at: dict[str, Scalar] = Field(default_factory=dict)  # it is chosen there, for all values of these coordinates
+    without: Sentences = Field(default_factory=list)  # what differs from the paper where nothing has been chosen
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
     def in_profile(self, name: str) -> Tuning:
@@ -140,7 +142,7 @@ class Tuning(Settings):
         own = self.profiles.get(name)  # type: ignore[call-overload]
         if own is None:
             return self
-        there = {key: value for key in ("seeds", "at", "grid") if (value := getattr(own, key)) is not None}
+        there = {key: value for key in ("seeds", "at", "grid", "without") if (value := getattr(own, key)) is not None}
         methods = {**({} if "grid" in there else self.methods), **own.methods}
         return self.model_copy(update={**there, "methods": methods})
 

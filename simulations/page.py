@@ -99,7 +99,7 @@ def as_html(
         curves=inlined(curves) if curves else None,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {experiment.x}",
         tuned=None if tuned is None else (tuned_sentence(tuned), _tuned_table(tuned)),
-        differs=[*experiment.differs, *profile.differs],
+        differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
         shared=shared,
         defaults=defaults,
         methods=methods,
@@ -167,6 +167,12 @@ def _claim_table(claim: Judged) -> Table:
     if not any(row[0].text for row in rows):
         columns, rows = columns[1:], [row[1:] for row in rows]
     return Table(f"{claim.metric}, mean ± sample standard deviation", columns, rows)
+
+
+def _untuned(expansion: Expansion) -> list[str]:
+    """What differs from the paper because nothing has been chosen."""
+    tune = expansion.experiment.tune
+    return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
 
 
 def _tuned_table(tuned: Tuned) -> Table:

@@ -99,18 +99,14 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         ConfigError: there is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
-        raise ConfigError(
-            f"DIR: got {path}, which holds no run (there is no config.toml): give a run's directory, such as its --out"
-        )
+        raise ConfigError(f"{path} holds no run (there is no config.toml): give a run's directory, such as its --out")
     try:
         config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"DIR: got {path}, which cannot be read as a run ({error}); see docs/run-directory.md"
-        ) from None
+        raise ConfigError(f"{path}: cannot be read as a run ({error}); see docs/run-directory.md") from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:

@@ -106,7 +106,7 @@ def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
         raise ModelError(f"model '{name}': module '{module_name}' has no attribute '{attribute}', {_FACTORY}")
     factory = getattr(module, attribute)
     if not callable(factory) or isinstance(factory, nn.Module):
-        raise ModelError(f"model '{name}': got {type(factory).__name__}, {_FACTORY}")
+        raise ModelError(f"model '{name}': got {type(factory).__name__}, which is not callable, {_FACTORY}")
     build: Callable[[tuple[int, ...]], nn.Module] = factory
     return build
 

@@ -840,9 +840,11 @@ def test_imbalance_that_leaves_a_client_without_positives_names_it() -> None:
     with pytest.raises(DataError) as refused:
         load(digits(imbalance=0.01), 16)
     message = str(refused.value)
-    assert message.startswith("imbalance 0.01 leaves 0 positives to 3 of 16 clients, 13 to all together: ")
+    assert message.startswith(
+        "dataset 'digits': imbalance 0.01 leaves 0 positives to 3 of 16 clients, 13 to all together: "
+    )
     assert "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)" in message
-    assert message.endswith("raise imbalance, take fewer clients or another partition")
+    assert message.endswith("raise imbalance, take fewer clients or another partition; see docs/data.md")
     load(digits(imbalance=0.01), 13)
 
 
@@ -862,7 +864,7 @@ def test_the_refusal_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="imbalance 0.01 leaves 0 positives to 3 of 16 clients"):
         federate(tmp_path / "run", keys, 16)
     reason = json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"]
-    assert reason.startswith("imbalance 0.01 leaves 0 positives")
+    assert reason.startswith("dataset 'digits': imbalance 0.01 leaves 0 positives")
 
 
 def test_without_imbalance_one_class_sites_take_part(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines()
     lines[number] = text
     (copy / "metrics.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    assert f"metrics.jsonl: line {number + 1} is not that of a round: {text!r}" in refusal(copy)
+    assert f"metrics.jsonl: line {number + 1} is not that of a round, got {text!r}" in refusal(copy)
 
 
 @pytest.mark.parametrize("kept", [[], [0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
@@ -289,7 +289,8 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
     (copy / "run-token").unlink()
     if token is not None:
         (copy / "run-token").write_bytes(token)
-    assert refusal(copy) == f"resume: {copy / 'run-token'} is missing or damaged, expected 32 hexadecimal digits"
+    told = "is missing or damaged, expected 32 hexadecimal digits: begin a new run"
+    assert refusal(copy) == f"resume: {copy / 'run-token'} {told}"
 
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
@@ -305,12 +306,13 @@ def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
 
 def test_a_config_that_is_no_text_is_refused(copy: Path) -> None:
     (copy / "config.toml").write_bytes(b"\xff\xfe\x00")
-    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'} cannot be read: ")
+    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'} cannot be read (")
 
 
 def test_a_directory_without_a_config_is_no_run(copy: Path) -> None:
     (copy / "config.toml").unlink()
-    assert refusal(copy) == f"resume: there is no run in {copy}"
+    told = f"resume: got true, but there is no run in {copy}: set run-name (or --out), or leave resume out"
+    assert refusal(copy) == told
 
 
 # What clients keep on their disks.

@@ -177,4 +177,7 @@ def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == "error: fedx.gama: unknown run-config key; did you mean 'fedx.gamma'?\n"
+    assert done.stderr == (
+        "error: fedx.gama: unknown run-config key; did you mean 'fedx.gamma'?; "
+        "`python -m simulations list keys` explains them\n"
+    )

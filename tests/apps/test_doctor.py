@@ -108,10 +108,10 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (NODE, 'strategy="fedx9"', "data", "strategy: got 'fedx9'"),
     (NODE, 'dataset="csv" data-dir="/nowhere/a.csv"', "data", "/nowhere/a.csv"),
     (NODE, 'device="cuda"', "device", "PyTorch sees no CUDA device"),
-    (f'{NODE} state-dir="/nowhere"', "", "state-dir", "/nowhere is no folder"),
+    (f'{NODE} state-dir="/nowhere"', "", "state-dir", "got /nowhere, expected a folder that exists"),
     ("partition-id=", "", "configuration", "--node-config"),
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
-    (NODE, "/nowhere/a.toml", "configuration", "--run-config '/nowhere/a.toml': [Errno 2] No such file"),
+    (NODE, "/nowhere/a.toml", "configuration", "--run-config '/nowhere/a.toml': No such file"),
 ])  # fmt: skip
 def test_a_site_hears_what_is_wrong(
     node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch
@@ -180,7 +180,7 @@ def test_the_superlink_is_reached(folder: Path) -> None:
 def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
     with (
         listening(folder / "tls") as address,
-        pytest.raises(WrongError, match="listens, but TLS fails: self-signed|listens, but TLS fails: .*issuer"),
+        pytest.raises(WrongError, match="listens, but TLS fails .self-signed|listens, but TLS fails .*issuer"),
     ):
         doctor.reachable(address, folder / "other" / "ca.crt")
 
@@ -202,7 +202,7 @@ def test_where_nothing_speaks_tls(folder: Path) -> None:
         doctor.reachable(address, folder / "tls" / "ca.crt")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(WrongError, match=f"127.0.0.1:{port} cannot be reached: Connection refused"):
+    with pytest.raises(WrongError, match=f"127.0.0.1:{port} cannot be reached .Connection refused"):
         doctor.reachable(f"127.0.0.1:{port}", None)
     with pytest.raises(WrongError, match="got 'localhost', expected host:port"):
         doctor.reachable("localhost", None)

@@ -307,7 +307,9 @@ def test_sites_that_differ_are_named(nodes: list[dict[str, Scalar]], tmp_path: P
     table = pd.read_csv(path)
     table.drop(columns="age").to_csv(path, index=False)
     told = refused(tmp_path / "a", nodes)
-    assert told.startswith(f"partition 1: {path} has no column 'age' of feature-columns; columns: name, sex, weight")
+    assert told.startswith(
+        f"partition 1: dataset 'csv': {path} has no column 'age' of feature-columns; columns: name, sex, weight"
+    )
 
     numbers = [pd.read_csv(str(node["data-path"]))[["weight", "ill"]] for node in nodes]
     for node, extra in zip(nodes, ("age", "age", "height"), strict=True):
@@ -320,11 +322,13 @@ def test_a_node_without_a_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -
     told = "partition 1: partition='own' needs a data-path in every node config, such as 'data-path=\"/srv/site.csv\"'"
     assert refused(tmp_path / "a", [nodes[0], {}, nodes[2]]).startswith(f"{told}; got ''")
     assert refused(tmp_path / "b", [nodes[0], {"data-path": 3}, nodes[2]]).startswith(f"{told}; got 3")
-    assert "partition 1: 'site.csv' is relative" in refused(
+    assert "partition 1: data-dir, data-path: got 'site.csv', which is relative" in refused(
         tmp_path / "c", [nodes[0], {"data-path": "site.csv"}, nodes[2]]
     )
     gone = str(tmp_path / "gone.csv")
-    assert f"partition 2: {gone!r} does not exist" in refused(tmp_path / "d", [*nodes[:2], {"data-path": gone}])
+    assert f"partition 2: dataset 'csv': {gone!r} does not exist" in refused(
+        tmp_path / "d", [*nodes[:2], {"data-path": gone}]
+    )
 
 
 def test_a_site_of_too_few_rows(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
@@ -358,7 +362,7 @@ def test_a_test_file_of_other_columns(nodes: list[dict[str, Scalar]], tmp_path: 
 def test_a_problem_of_ones_own_needs_a_test_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     config: dict[str, Scalar] = {"strategy": "fedsgda-mb", "loss": "tests.algorithms.minimax_problems:LeastSquares"}
     told = refused(tmp_path / "run", nodes, config)
-    assert "is evaluated on the server's test set: set data-dir to one" in told
+    assert "is evaluated on a test set of the server's own, and data-dir is empty: set data-dir to a test set" in told
 
 
 def test_clients_count_the_rows_they_train_with(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:

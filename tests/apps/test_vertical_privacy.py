@@ -121,10 +121,13 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
     [
         ({"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
         ({"advertise": 8080}, "advertise: got 8080, allowed: text"),
-        ({"peer-cert": "a.pem"}, "peer-cert and peer-key go together"),
-        ({"peer-ca": "a.pem"}, "peer-ca needs peer-cert and peer-key"),
-        ({"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"}, "peer-cert '/nowhere.pem' does not exist"),
-        ({"data-path": "/nowhere.csv"}, "a party with a data-path reads 'csv' or 'parquet'"),
+        ({"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
+        ({"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, which needs peer-cert and peer-key"),
+        (
+            {"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"},
+            "peer-cert: got '/nowhere.pem', which does not exist",
+        ),
+        ({"data-path": "/nowhere.csv"}, "a party with a data-path reads a table, allowed: csv, parquet"),
     ],
 )
 def test_a_wrong_node_config_says_why(node: dict[str, Scalar], told: str, tmp_path: Path) -> None:

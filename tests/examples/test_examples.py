@@ -32,8 +32,7 @@ def printed(name: str, folder: Path) -> Table:
     assert done.returncode == 0, done.stderr
     assert not list(folder.iterdir()), "an example must leave nothing behind"
     heading, *lines = done.stdout.splitlines()
-    columns = [column.strip() for column in re.split(r" {2,}|(?<=\S) (?=[A-Z])", heading.strip())]
-    columns = [column for column in columns if column != "strategy"]
+    columns = [column for column in re.split(r" {2,}", heading.strip()) if column != "strategy"]
     table = {}
     for line in lines:
         *words, rest = re.split(r" {2,}", line, maxsplit=1)

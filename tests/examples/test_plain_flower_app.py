@@ -18,7 +18,7 @@ from simulations.engine import run_in_process
 from tests.battery.engines import flower_home
 from tests.docs.markdown import PROJECT
 
-APP = PROJECT / "examples" / "plain_flower_app"
+APP = PROJECT / "examples" / "plain-flower-app"
 SITES = 4
 SECONDS = 600.0
 

@@ -240,7 +240,7 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
 def test_sets_of_files_need_a_folder(name: str) -> None:
-    with pytest.raises(DataError, match=f"dataset '{name}' is read from files: set data-dir"):
+    with pytest.raises(DataError, match=f"dataset '{name}' is read from files, got no data-dir: set data-dir"):
         validate(DataSpec(dataset=name))
 
 
@@ -260,7 +260,7 @@ def test_every_name_is_described() -> None:
             "keeps no positive: the training set has 139 positives and 1,298 negatives",
         ),
         ({"imbalance": 0.4}, 2, "needs 865 positives.*a share of 0.0967, which can only be lowered"),
-        ({"partition": "linear"}, 60, "linear.* over 60 clients fails .flwr-datasets"),
+        ({"partition": "linear"}, 60, "linear.* over 60 clients fails .*: take fewer clients"),
         (
             {"partition": "pathological"},
             4,

@@ -48,7 +48,7 @@ def test_npz(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"a": np.zeros(3)}, "needs arrays X and y .*it holds: a"),
-        ({"X": np.zeros((3, 2))}, "holds only one of features and labels: X"),
+        ({"X": np.zeros((3, 2))}, "holds only one of features and labels, expected both; it holds: X"),
         ({"X": np.zeros((3, 2)), "y": np.zeros(2)}, r"features \(3, 2\) and labels \(2,\) do not belong together"),
         ({"X": np.zeros(3), "y": np.zeros(3)}, r"must be numbers of shape \(n, ...\), got \(3,\) float64"),
         ({"X": np.array([[None]]), "y": np.zeros(1)}, "cannot be read as npz"),

@@ -194,7 +194,7 @@ def test_a_point_of_another_shape_is_refused(arrays: list[Array]) -> None:
     ("broken", "reason"),
     [
         ("MisshapenGradients", r"MisshapenGradients.gradients: got shapes \(3,\) and \(0,\), expected \(4,\) in x and"),
-        ("ListedGradients", r"ListedGradients.gradients: expected a pair of tensors \(x, y\)"),
+        ("ListedGradients", r"ListedGradients.gradients: got list, expected a pair of tensors \(x, y\)"),
         ("VectorValue", r"VectorValue.value: got shape \(9,\), expected a scalar tensor"),
         ("PlainValue", r"PlainValue.value: got float, expected a scalar tensor"),
     ],

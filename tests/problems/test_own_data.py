@@ -180,15 +180,15 @@ def test_validation_rows_take_the_place_of_test_rows(tmp_path: Path, own_test_ro
 @pytest.mark.parametrize(
     ("name", "content", "dataset", "told"),
     [
-        ("s.svm", "+1 0:1 4:1\n", "svmlight", "cannot be read as svmlight: ValueError"),
-        ("s.svm", "+1 1:secret\n", "svmlight", "cannot be read as svmlight: ValueError"),
-        ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight: ValueError"),
+        ("s.svm", "+1 0:1 4:1\n", "svmlight", "cannot be read as svmlight (ValueError)"),
+        ("s.svm", "+1 1:secret\n", "svmlight", "cannot be read as svmlight (ValueError)"),
+        ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight (ValueError)"),
         ("s.npz", "secret", "npz", "cannot be read as npz"),
         ("s.csv", "", "csv", "cannot be read as a table"),
         ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
-        ("s.xls", "", "csv", "is no file of dataset 'csv': .csv, .csv.gz, .parquet, .pq"),
-        ("s.csv", "", "npz", "is no file of dataset 'npz': .npz"),
-        ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': a folder of class folders"),
+        ("s.xls", "", "csv", "is no file of dataset 'csv': expected .csv, .csv.gz, .parquet, .pq"),
+        ("s.csv", "", "npz", "is no file of dataset 'npz': expected .npz"),
+        ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': expected a folder of class folders"),
     ],
 )
 def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dataset": "digits"}, "whose kind dataset names: csv, parquet, svmlight, npz, image-folder; got 'digits'"),
+        ({"dataset": "digits"}, "whose kind dataset names, allowed: csv, parquet, svmlight, npz, image-folder"),
         ({"imbalance": 0.1}, "imbalance: got 0.1, allowed with partition 'own': 0"),
         ({"label_noise": 0.1}, "label-noise: got 0.1"),
         ({"client_shift": 0.1}, "client-shift: got 0.1"),

@@ -151,7 +151,8 @@ def test_a_directory_without_a_run_is_named(command: Line, tmp_path: Path) -> No
     for missing in (tmp_path / "empty", tmp_path / "nowhere"):
         code, out, err = command("compare", fake(tmp_path / f"of-{missing.name}"), missing)
         assert (code, out) == (1, "")
-        assert err == f"error: {missing} holds no run (there is no config.toml)\n"
+        told = "holds no run (there is no config.toml): give a run's directory, such as its --out"
+        assert err == f"error: {missing} {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -179,13 +180,15 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
 def test_an_unknown_metric(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a"), "--metric", "f1")
     assert code == 1
-    assert err == f"error: --metric: got 'f1', allowed by these runs: {', '.join(RANKING)}\n"
+    allowed = ", ".join(RANKING)
+    assert err == f"error: --metric: got 'f1', allowed by these runs: {allowed}; leave it out to draw the first\n"
 
 
 def test_a_metric_that_no_run_has(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--metric", "auc")
     assert code == 1
-    assert err == "error: --metric: got 'auc', allowed by these runs: none, there is no evaluated round\n"
+    told = "got 'auc', allowed by these runs: none, there is no evaluated round; leave it out to draw the first"
+    assert err == f"error: --metric: {told}\n"
 
 
 # Runs without an AUC.

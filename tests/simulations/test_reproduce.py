@@ -442,8 +442,8 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gama = 0.5", ["fedx.gama", "unknown", "'fedx.gamma'"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
-        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: the command sets it"]),
-        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: the command sets it"]),
+        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, but the command sets it"]),
+        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: got 'x', but the command sets it"]),
         ("learning-rate = 0.3", "learning-rate = [0.3]", ["runs[1]: learning-rate: got [0.3]", "axes"]),
         ("learning-rate = 0.3", "axis = 3", ["Local SGD  digits  K = 1: axis", "unknown"]),
         ("learning-rate = 0.3", 'engine = "ray"', ["runs[1].engine: got 'ray'"]),
@@ -489,7 +489,7 @@ def test_a_wrong_file_is_one_line(
         (["fedsgda-figure1"], ["'fedsgda-figure1'", "did you mean 'fedsgda-fig1'", ".toml"]),
         (["nowhere.toml"], ["nowhere.toml: cannot be read (No such file"]),
         (["SMALL", "--profile", "full"], ["--profile: got 'full'", "'small' has smoke, quick"]),
-        (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: there is no /nowhere"]),
+        (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )
 def test_a_wrong_argument_is_one_line(

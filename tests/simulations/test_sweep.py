@@ -148,7 +148,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
         ([*GRID, "-c", "seed=-1"], ["seed", "-1"]),
         ([*GRID, "-c", 'dataset="none"'], ["dataset", "'none'"]),
-        ([*GRID, "--resume"], ["--resume", "no sweep in"]),
+        ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
     ],
 )

@@ -21,6 +21,7 @@ TUNE = """
 [tune]
 seeds = 2
 grid.learning-rate = [0.01, 0.1, 1.0]
+without = ["Nothing is tuned."]
 """
 
 
@@ -71,12 +72,13 @@ def test_what_is_best_on_the_validation_rows_is_taken(command: Line, runs: Runs,
     means = [round(float(row["mean"]), 6) for row in table(out) if row["metric"] == "auc"]
     assert means == [0.82, 0.83, 0.82, 0.83]
 
+    page = (out / "report.html").read_text()
+    assert "Nothing is tuned." not in page
     told = (out / "table.md").read_text()
     assert "Chosen by auc (maximum) after the last round, the mean of 2 seeds, on a validation split of 20 %" in told
     row = "| FedX, digits, K = 1 | learning-rate = 0.1 | learning-rate in {0.01, 0.1, 1} | 0.8200 ± 0.0141 |"
     assert row in told.splitlines()
     assert "| Local SGD, digits, K = 1 | learning-rate = 1 (an end of the range) |" in told
-    page = (out / "report.html").read_text()
     assert "<td>learning-rate in {0.01, 0.1, 1}</td>" in page
     assert "No test row was looked at" in page
 
@@ -147,6 +149,7 @@ def test_runs_with_other_values_are_not_mixed(command: Line, runs: Runs, tmp_pat
     out, path = tmp_path / "out", write(tmp_path, tuning())
     runs.aucs = lambda config: (0.5, 0.8 if config.get("learning-rate") == 1.0 else 0.6)
     assert command("reproduce", path, "--out", out)[0] == 0
+    assert "Nothing is tuned." in (out / "report.html").read_text()
     code, _, err = command("reproduce", path, "--tune", "--out", out)
     assert code == 1
     assert "has finished with another learning-rate" in err.splitlines()[-1]

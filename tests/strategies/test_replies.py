@@ -311,5 +311,5 @@ def test_a_dropped_reply_leaves_no_block() -> None:
 def test_strategies_start_with_their_defaults() -> None:
     assert isinstance(FedX1().settings, type(FedX2().settings))
     assert LocalSGD().snapshot() is None
-    with pytest.raises(StrategyError, match="fedx1 needs a linear f, loss 'kl-opauc' is not: use strategy fedx2"):
+    with pytest.raises(StrategyError, match="fedx1 needs a linear f, loss 'kl-opauc' is not: set strategy to fedx2"):
         FedX1(parse_run_config({"loss": "kl-opauc"}).training)

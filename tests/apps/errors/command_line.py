@@ -347,26 +347,33 @@ ROWS = [
         files={"run/sweep.toml": "clients = 3\n"},
     ),
     # compare
-    command("no run there", "compare", "{tmp}", says=("DIR", "{tmp}", "config.toml", "give a run's directory")),
+    command(
+        "no run there", "compare", "{tmp}", says=("{tmp}", "holds no run", "config.toml", "give a run's directory")
+    ),
     command(
         "damaged run",
         "compare",
         "{tmp}/done",
-        says=("DIR", "{tmp}/done", "cannot be read as a run", "docs/run-directory.md"),
+        says=("{tmp}/done", "cannot be read", "cannot be read as a run", "docs/run-directory.md"),
         before=partial(broken, file="config.toml", text="a = = b"),
     ),
     command(
         "result that is none",
         "compare",
         "{tmp}/done",
-        says=("DIR", "result.json is not an object", "cannot be read as a run", "docs/run-directory.md"),
+        says=("{tmp}/done", "result.json is not an object", "cannot be read as a run", "docs/run-directory.md"),
         before=partial(broken, file="result.json", text="[]"),
     ),
     command(
         "rounds that are none",
         "compare",
         "{tmp}/done",
-        says=("DIR", "metrics.jsonl has a line without a round", "cannot be read as a run", "docs/run-directory.md"),
+        says=(
+            "{tmp}/done",
+            "metrics.jsonl has a line without a round",
+            "cannot be read as a run",
+            "docs/run-directory.md",
+        ),
         before=partial(broken, file="metrics.jsonl", text="{}\n"),
     ),
     command(
