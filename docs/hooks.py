@@ -19,7 +19,12 @@ from mkdocs.structure.pages import Page
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("payloads", "problems", "strategies", "clients", "apps", "simulations")  # from the lowest floor up
-ROOT_PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+OTHER_PAGES = {  # Markdown files that are not in docs/
+    "README.md": "readme.md",
+    "examples/README.md": "examples.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".sh": "sh"}
 
 LINK = re.compile(r"`[^`]*`|(\[[^\]]*\]\()([^)\s]+)(\))")  # or a text in backticks, which has no links
@@ -102,7 +107,7 @@ class Site:
 
     def __init__(self, written: Iterable[str]) -> None:
         self.files = {page: f"docs/{page}" for page in written}
-        self.files |= {page: file for file, page in ROOT_PAGES.items()}
+        self.files |= {page: file for file, page in OTHER_PAGES.items()}
         self.made = modules()
         self.titles: dict[str, str] = {}  # of the pages that nav gives one
         for page in [*self.files]:
@@ -216,9 +221,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that no file of docs/ is, and completes nav."""
     global site
     site = Site([file.src_uri for file in files.documentation_pages()])
-    for page in [*ROOT_PAGES.values(), *site.made]:
+    for page in [*OTHER_PAGES.values(), *site.made]:
         files.append(File.generated(config, page, content=site.content(page)))
-    files.append(File.generated(config, "api/index.md", content=reference_index(site.made)))
+    files.append(File.generated(config, "api/index.md", content=reference_index(modules())))
     pages = [file.src_uri for file in files.documentation_pages()]
     nav = filled(config.nav or [], pages)
     site.titles = dict(named(nav))

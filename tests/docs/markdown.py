@@ -8,7 +8,8 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
-PAGES = [*(PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted(DOCS.glob("**/*.md"))]
+OTHER = [PROJECT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")]
+PAGES = [*OTHER, *sorted(DOCS.glob("**/*.md"))]
 
 
 @dataclass(frozen=True)
