@@ -1,0 +1,220 @@
+"""docs/algorithms: every algorithm has its page, and the bytes, keys and figures there are those of the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from apps.registry import ALGORITHMS
+from payloads.vfb2 import COUNTERS, Report
+from simulations.__main__ import cli
+from simulations.arguments import overrides_of
+from simulations.expansion import expand
+from simulations.experiment import find_experiment
+from tests.battery.federation import federate, payloads_of
+from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
+from tests.docs.test_configuration import DOCUMENTED
+
+FOLDER = PROJECT / "docs" / "algorithms"
+FIGURES = PROJECT / "docs" / "figures"
+INDEX = FOLDER / "index.md"
+PAGES = sorted(path for path in FOLDER.glob("*.md") if path != INDEX)
+TEMPLATE = ("Problem", "The update", "What travels", "When to use it", "Hyper-parameters", "Figure", "Known limits")
+LARGEST_FIGURE = 150_000  # bytes
+DEFAULTS = {codes(row[0])[0]: row[1] for row in DOCUMENTED}
+
+
+def strategies_of(page: Path) -> list[str]:
+    """The strategies that have a heading of their own on a page."""
+    return [name for name in re.findall(r"^#+ `([^`]+)`:", prose(page), re.MULTILINE) if name in ALGORITHMS]
+
+
+PAGE_OF = {name: page for page in PAGES for name in strategies_of(page)}
+
+
+def test_every_algorithm_has_one_heading() -> None:
+    found = [name for page in PAGES for name in strategies_of(page)]
+    assert sorted(found) == sorted(ALGORITHMS)
+
+
+def test_the_index_is_the_registry_s() -> None:
+    table = rows(section(INDEX, "All of them"))
+    assert [codes(row[0])[0] for row in table] == list(ALGORITHMS)
+    for row in table:
+        name = codes(row[0])[0]
+        (target,) = re.findall(r"\]\(([^)]+)\)", row[4])
+        path, _, anchor = target.partition("#")
+        assert FOLDER / path == PAGE_OF[name], name
+        assert not anchor or anchor in anchors(FOLDER / path), name
+        assert row[2] == ALGORITHMS[name].sends, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_has_the_template_s_sections(page: Path) -> None:
+    titles = re.findall(r"^## (.+)$", prose(page), re.MULTILINE)
+    assert [title for title in titles if title in TEMPLATE] == list(TEMPLATE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_keys_and_their_defaults(page: Path) -> None:
+    table = rows(section(page, "Hyper-parameters"))
+    assert table
+    for row in table:
+        for key in codes(row[0]):
+            assert row[1] == DEFAULTS[key], key
+
+
+@pytest.mark.parametrize("table", sorted({row.table for row in ALGORITHMS.values()} - {""}))
+def test_every_key_of_a_family_is_on_one_of_its_pages(table: str) -> None:
+    pages = {PAGE_OF[name] for name, row in ALGORITHMS.items() if row.table == table}
+    named = {key for page in pages for row in rows(section(page, "Hyper-parameters")) for key in codes(row[0])}
+    assert {key for key in DEFAULTS if key.startswith(f"{table}.")} <= named
+
+
+# Figures.
+
+
+def figure_of(page: Path) -> Path:
+    (target,) = [link for link in links(page) if link.startswith("../figures/") and not link.endswith(".toml")]
+    return (page.parent / target).resolve()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_figure_is_there_with_the_command_that_makes_it(page: Path) -> None:
+    figure = figure_of(page)
+    assert figure.parent == FIGURES
+    assert 0 < figure.stat().st_size < LARGEST_FIGURE
+    commands = [block.text for block in blocks(page) if " reproduce " in block.text]
+    assert len(commands) == 1
+    words = shlex.split(commands[0])
+    experiment = words[words.index("reproduce") + 1]
+    assert PROJECT / experiment == figure.with_suffix(".toml")
+    profile = words[words.index("--profile") + 1] if "--profile" in words else "quick"
+    expansion = expand(find_experiment(str(PROJECT / experiment)), profile, None, None)
+    drawn = {str(run.config["strategy"]) for run in expansion.runs}
+    assert set(strategies_of(page)) <= drawn
+    told = re.findall(r"\b(\d+) seeds?\b", section(page, "Figure").replace("\n", " "))
+    assert str(expansion.seeds) in told
+
+
+# What travels.
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """One row of a page's table of bytes: of a strategy's run, what goes up and down in a round."""
+
+    page: Path
+    strategy: str
+    round: int
+    each: tuple[str, str]
+    all: tuple[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.strategy}-{self.round}"
+
+
+def command_of(page: Path) -> tuple[str, int, dict[str, Any]]:
+    """The strategy, the number of clients and the other run-config keys of the one command of the section."""
+    text = page.read_text("utf-8").partition("## What travels")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    words = shlex.split(block.replace("\\\n", " "))
+    assert words[:4] == ["python", "-m", "simulations", "run"]
+    config = overrides_of([words[words.index("-c") + 1]])
+    return str(config.pop("strategy")), int(words[words.index("--clients") + 1]), dict(config)
+
+
+def letters_of(page: Path) -> dict[str, int]:
+    """What the letters of the formulas are in the section's run."""
+    found = re.findall(r"`(\w+) = (\d+)`", section(page, "What travels"))
+    assert found
+    return {name: int(value) for name, value in found}
+
+
+def traffic_of(page: Path) -> list[Traffic]:
+    found = []
+    for row in rows(section(page, "What travels")):
+        if len(row) not in (5, 6) or not row[-5].isdigit():
+            continue
+        strategy = codes(row[0])[0] if len(row) == 6 else command_of(page)[0]
+        up, down = (codes(cell)[0] for cell in row[-4:-2])
+        found.append(Traffic(page, strategy, int(row[-5]), (up, down), (row[-2], row[-1])))
+    return found
+
+
+TRAFFIC = [traffic for page in PAGES for traffic in traffic_of(page)]
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """strategy -> the lines of metrics.jsonl that its page's command leaves; each is run once."""
+    done: dict[str, list[dict[str, Any]]] = {}
+
+    def run(page: Path, strategy: str) -> list[dict[str, Any]]:
+        if strategy not in done:
+            _, clients, config = command_of(page)
+            out = tmp_path_factory.mktemp("runs") / strategy
+            pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in {"strategy": strategy, **config}.items())
+            words = ["run", "--clients", str(clients), "-c", pairs, "--out", str(out), "--quiet"]
+            outcome = CliRunner().invoke(cli, words)
+            assert outcome.exit_code == 0, outcome.output
+            done[strategy] = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+        return done[strategy]
+
+    return run
+
+
+def test_every_algorithm_s_bytes_are_told() -> None:
+    """Those of two rounds at least, of which the last is one."""
+    told: dict[str, list[int]] = {}
+    for traffic in TRAFFIC:
+        told.setdefault(traffic.strategy, []).append(traffic.round)
+    assert sorted(told) == sorted(ALGORITHMS)
+    for name, rounds in told.items():
+        assert len(rounds) >= 2, name
+        assert max(rounds) == command_of(PAGE_OF[name])[2]["num-server-rounds"], name
+
+
+@pytest.mark.parametrize("traffic", TRAFFIC, ids=str)
+def test_the_bytes(traffic: Traffic, lines: Any) -> None:
+    _, clients, _ = command_of(traffic.page)
+    letters = letters_of(traffic.page)
+    # parties differ, so that formulas are of all of them together
+    times = 1 if ALGORITHMS[traffic.strategy].strategy.vertical else clients
+    line = lines(traffic.page, traffic.strategy)[traffic.round]
+    for formula, total, key in zip(traffic.each, traffic.all, ("bytes_up", "bytes_down"), strict=True):
+        assert line[key] == number(total), key
+        assert letters["N"] == clients
+        assert eval(formula, {"__builtins__": {}}, letters) * times == line[key], key
+
+
+@pytest.mark.parametrize("strategy", [name for name, row in ALGORITHMS.items() if row.strategy.vertical])
+def test_the_bytes_between_the_parties(strategy: str, tmp_path: Path) -> None:
+    """What the parties send each other in a round, all of them together: rows of strategy, round, formula, bytes."""
+    page = PAGE_OF[strategy]
+    _, clients, config = command_of(page)
+    letters = letters_of(page)
+    table = [row for row in rows(section(page, "What travels")) if len(row) == 4 and codes(row[0]) == [strategy]]
+    assert table
+    _, tap = federate(tmp_path / "run", {"strategy": strategy, **config}, clients=clients)
+    for row in table:
+        heard = [exchange for exchange in tap.exchanges if exchange.server_round == int(row[1]) and not exchange.phase]
+        sent = [bytes_sent(payloads_of(strategy, exchange)[1]) for exchange in heard]
+        assert len(sent) == clients
+        assert sum(sent) == number(row[3]) == eval(codes(row[2])[0], {"__builtins__": {}}, letters)
+
+
+def bytes_sent(report: object) -> int:
+    assert isinstance(report, Report)
+    return int(report.counters[COUNTERS.index("bytes_sent")])
