@@ -870,7 +870,8 @@ def failure(path: Path, name: str, keys: dict[str, Scalar], clients: int = 3) ->
 @pytest.mark.parametrize("name", ["spider", "svrg"])
 def test_a_large_batch_of_more_clients_than_there_are(name: str, tmp_path: Path) -> None:
     message = failure(tmp_path / "run", name, {**PL, "fedsgda.large-batch": 4})
-    assert message == "fedsgda.large-batch: got 4, but there are 3 clients"
+    told = "there are 3 clients, allowed: at most as many: lower it, or take more clients"
+    assert message == f"fedsgda.large-batch: got 4, but {told}"
 
 
 @pytest.mark.parametrize("name", ["mb", "storm"])
@@ -881,7 +882,7 @@ def test_the_others_do_not_look_at_the_large_batch(name: str, tmp_path: Path) ->
 
 def test_a_batch_larger_than_all_sites(tmp_path: Path) -> None:
     message = failure(tmp_path / "run", "mb", {**PL, "batch-size": 301})
-    assert message == "batch-size: got 301, but all 3 sites together hold 300 samples"
+    assert message == "batch-size: got 301, but all 3 sites together hold 300 samples: lower batch-size"
 
 
 @pytest.mark.parametrize("counts", [(4, 0), (0, 4)])

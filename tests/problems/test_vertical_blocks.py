@@ -252,7 +252,7 @@ def test_slopes_near_the_largest_floats_are_finite() -> None:
         (lambda b: b.apply(np.array([0]), np.array([1.0, 2.0])), "theta must be 1 finite numbers, got 2"),
         (
             lambda b: b.apply(np.array([0]), np.array([math.nan])),
-            "must be 1 finite numbers, got 1, 1 of them not finite",
+            "must be 1 finite numbers, got 1, 1 of them not finite .lower learning-rate",
         ),
         (lambda b: b.apply(np.array([0]), np.array([-math.inf])), "must be 1 finite numbers, got 1, 1 of them not"),
         (lambda b: b.apply(np.array([0]), np.array([[1.0]])), r"must be 1 finite numbers, got shape \(1, 1\)"),

@@ -190,5 +190,5 @@ def test_json_and_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
     printed = json.loads(capsys.readouterr().out)
     assert list(printed) == ["float-masks"]
     assert printed["float-masks"]["error of the sum, ring"] < 1e-11
-    with pytest.raises(Exception, match="nothing; one or more of: labels, label-cost, gram"):
+    with pytest.raises(Exception, match="got nothing, allowed: one or more of labels, label-cost, gram"):
         leaks.main(["nothing"])

@@ -194,7 +194,7 @@ def test_features_that_are_no_numbers(value: float, tmp_path: Path) -> None:
     frame = names_of(tmp_path, 2)
     frame.loc[[11, 44], "x7"] = value
     frame.to_csv(tmp_path / "party-2.csv", index=False)
-    told = "partition 2: column 'x7': 2 of 60 values are missing or not finite, the first in row 12;"
+    told = "partition 2: data-path: column 'x7': 2 of 60 values are missing or not finite, the first in row 12;"
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", CSV, nodes)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

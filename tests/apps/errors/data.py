@@ -282,8 +282,8 @@ ROWS = [
     table(
         "more clients than rows",
         GOOD,
-        says=("50 clients", "only", "training samples", "take at most as many"),
-        clients=50,
+        says=("33 clients", "only", "training samples", "take at most as many"),
+        clients=33,
     ),
     table(
         "client without a row",

@@ -121,13 +121,6 @@ ROWS = [
         says=("learning-rate", "got 1000", "steps below", "lower it"),
     ),
     run(
-        "vertical run that diverges",
-        VERTICAL,
-        'learning-rate=1e300 vfb2.check-step="off" vfb2.problem="ridge" max-retries=0',
-        says=("learning-rate", "not finite", "must be", "lower learning-rate"),
-        clients=3,
-    ),
-    run(
         "intersection of simulated parties",
         VERTICAL,
         'vfb2.alignment="intersection"',
