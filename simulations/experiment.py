@@ -100,7 +100,7 @@ def _flat_grid(nested: Any) -> Any:
     grid = flattened(nested)
     for key, values in grid.items():
         if key in SET_BY_COMMAND:
-            raise ValueError(f"{key}: the command sets it, leave it out")
+            raise ValueError(f"{key}: got {values!r}, but the command sets it: leave it out")
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
         if len({repr(value) for value in values}) < len(values):

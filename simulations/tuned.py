@@ -110,7 +110,8 @@ def read_tuned(path: Path) -> Tuned:
     try:
         return Tuned.model_validate(tomllib.loads(path.read_text("utf-8")))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); --tune writes it anew") from None
+        raise ConfigError(f"{path}: cannot be read ({error}), expected what --tune writes: run it again") from None
     except ValidationError as error:
         key = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ConfigError(f"{path}: {key}: {error.errors()[0]['msg']}; --tune writes it anew") from None
+        got = "nothing" if error.errors()[0]["type"] == "missing" else repr(error.errors()[0]["input"])
+        raise ConfigError(f"{path}: {key}: got {got}, expected what --tune writes: run it again") from None

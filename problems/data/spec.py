@@ -209,7 +209,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
                 )
     if spec.dataset in UNLABELLED and spec.validation_fraction:
         raise DataError(
-            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got {spec.validation_fraction!r}"
+            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got "
+            f"{spec.validation_fraction!r}: leave it out"
         )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(

@@ -10,7 +10,7 @@ EXEMPT: dict[str, list[Place]] = {
     "ends the process: the log, or the message before it, has said why": [
         ("simulations/__main__.py", "run", "SystemExit(1)"),
         ("simulations/__main__.py", "main", "SystemExit(130)"),
-        ("simulations/reproduce.py", "Reproduction.run", "ReproductionInterruptedError"),
+        ("simulations/reproduce.py", "Runs.make", "ReproductionInterruptedError"),
         ("simulations/sweep.py", "run_sweep", "SweepInterruptedError"),
         ("simulations/stepped.py", "SteppedRun._hear", "_EndedError"),
     ],
