@@ -57,6 +57,11 @@ def _state(made: int) -> str:
     return f"that of round {made}" if made else "none"
 
 
+def _advice(dropped: Mapping[int, str]) -> str:
+    diverged = any("not finite" in reason for reason in dropped.values())
+    return "; where sites' values are not finite the steps were too large: lower learning-rate" if diverged else ""
+
+
 class PayloadStrategy(Strategy):
     """Base of all strategies.
 
@@ -422,12 +427,13 @@ class PayloadStrategy(Strategy):
             raise StrategyError(
                 f"round {server_round}: partition {site} gave no good reply, max-retries is "
                 f"{self.training.max_retries}: {reason}; {type(self).__name__} {self.needs_all_clients}"
+                f"{_advice(dropped)}"
             )
         if len(found) < self.training.min_train_nodes:
             first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(
                 f"round {server_round}: {len(found)} good replies of {len(exchange.sent)}, min-train-nodes is "
-                f"{self.training.min_train_nodes}; partition {first[0]}: {first[1]}"
+                f"{self.training.min_train_nodes}; partition {first[0]}: {first[1]}{_advice(dropped)}"
             )
         if not exchange.phase:
             self._remember(server_round, found)

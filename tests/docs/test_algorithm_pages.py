@@ -46,7 +46,7 @@ def test_every_algorithm_has_one_heading() -> None:
 
 def test_the_index_is_the_registry_s() -> None:
     table = rows(section(INDEX, "All of them"))
-    assert [codes(row[0])[0] for row in table] == list(ALGORITHMS)
+    assert sorted(codes(row[0])[0] for row in table) == sorted(ALGORITHMS)
     for row in table:
         name = codes(row[0])[0]
         (target,) = re.findall(r"\]\(([^)]+)\)", row[4])

@@ -1,0 +1,58 @@
+"""README.md: its table names every strategy, its examples are run configs that are accepted, its picture is there."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+
+import pytest
+
+from apps.config import parse_pairs, parse_run_config
+from apps.registry import ALGORITHMS
+from tests.docs.markdown import PROJECT, blocks, codes, rows, section
+
+README = PROJECT / "README.md"
+PICTURE = re.compile(r"!\[([^\]]+)\]\((\S+)\)")
+
+
+def given(line: str) -> list[str]:
+    """The run configs on a command line."""
+    words = shlex.split(line)
+    return [value for option, value in itertools.pairwise(words) if option in ("--run-config", "-c", "--config")]
+
+
+EXAMPLES = [
+    (command, config)
+    for block in blocks(README)
+    if block.language == "sh"
+    for command in block.text.splitlines()
+    for config in given(command)
+]
+
+
+def test_the_table_names_every_strategy_once() -> None:
+    named = []
+    for row in rows(section(README, "The algorithms")):
+        first, *others = codes(row[0])
+        stem = first.rpartition("-")[0]
+        named += [first, *(stem + other if other.startswith("-") else other for other in others)]
+    assert sorted(named) == sorted(ALGORITHMS)
+
+
+def test_there_are_examples_of_a_strategy_a_data_set_and_a_model() -> None:
+    keys = {key for _, config in EXAMPLES for key in parse_pairs("-c", config)}
+    assert keys >= {"strategy", "dataset", "model"}
+
+
+@pytest.mark.parametrize(("command", "config"), EXAMPLES, ids=lambda text: text[:50])
+def test_an_examples_run_config_is_accepted(command: str, config: str) -> None:
+    parse_run_config(parse_pairs("--run-config", config))
+
+
+def test_the_pictures_are_there_and_said_in_words() -> None:
+    pictures = PICTURE.findall(README.read_text("utf-8"))
+    assert pictures
+    for words, path in pictures:
+        assert len(words) > 20
+        assert (PROJECT / path).read_bytes()[:4] == b"\x89PNG"
