@@ -284,7 +284,7 @@ def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     if spec.client_shift:
         raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
     if spec.partition_sites:
-        raise ConfigError(f"partition-sites: got {spec.partition_sites!r}, allowed: 0, {clients_columns}")
+        raise ConfigError(f"partition-sites: got {spec.partition_sites!r}, allowed: 0, {clients_columns}: leave it out")
     if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:
         raise ConfigError(
             f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no "

@@ -21,6 +21,7 @@ from simulations.records import check_metric
 from simulations.reproduce import Runs
 from simulations.tuned import Choice, Point, Tuned, fits
 
+_PAGE = "see docs/simulations.md"
 # of the training rows, or of a problem without rows
 _OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 
@@ -50,7 +51,10 @@ class Choosing(Runs):
         experiment = expansion.experiment
         self._here = f"experiment {experiment.name!r}: tune"
         if experiment.tune is None:
-            raise ConfigError(f"--tune: experiment {experiment.name!r} has no [tune] that says what to choose from")
+            raise ConfigError(
+                f"--tune: experiment {experiment.name!r} has no [tune], expected one that says what to choose from: "
+                f"add it or leave --tune out, {_PAGE}"
+            )
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
         self.mode = self.tune.mode or ("min" if better(self.metric) is min else "max")
@@ -59,7 +63,12 @@ class Choosing(Runs):
         runs = [run for search in self.searches for _, several in search.points for run in several]
         super().__init__(expansion, out, runs, "tune")
         if len(self.runs) < len(runs):
-            raise ConfigError(f"{self._here}: two points would have one run directory; write their values otherwise")
+            names = [run.name for run in runs]
+            twice = next(name for place, name in enumerate(names) if name in names[:place])
+            raise ConfigError(
+                f"{self._here}: got two points with one run directory, {twice}, allowed: values that differ in "
+                f"letters, digits or dots: change one, {_PAGE}"
+            )
         self.metrics = list(dict.fromkeys([self.metric, *experiment.metrics]))
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
@@ -92,7 +101,10 @@ class Choosing(Runs):
         # a mean over fewer seeds is not compared with one over more: those that failed were the worse ones
         best = min(points, key=lambda point: (-point.finished, sign * (point.mean or 0.0)))
         if not best.finished:
-            raise RunFailedError(f"--tune: no value for {search.line.title} works; the first: {points[0].reason}")
+            raise RunFailedError(
+                f"--tune: no value for {search.line.title} works; the first: {points[0].reason}; expected one at "
+                f"least: change the file's [tune], {_PAGE}"
+            )
         return Choice(at=search.at, values=best.values, grid=search.grid, points=points)
 
     def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun]) -> Point:
@@ -114,25 +126,32 @@ def _check(here: str, tune: Tuning, metric: str, lines: Sequence[Line]) -> None:
     if not tune.validation_fraction and metric not in _OF_TRAINING:
         raise ConfigError(
             f"{here}.validation-fraction: got 0, but {metric!r} is measured on the test rows, which no choice may see; "
-            f"allowed: a number above 0, or a metric of the training problem: {', '.join(_OF_TRAINING)}"
+            f"allowed with 0: a metric of the training problem, {', '.join(_OF_TRAINING)}: set it above 0, or set the "
+            "metric"
         )
     methods = list(dict.fromkeys(line.method for line in lines))
     for method in tune.methods:
         if method not in methods:
-            raise ConfigError(f"{here}.methods: got {method!r}, allowed: {', '.join(methods)}")
+            raise ConfigError(f"{here}.methods: got {method!r}, allowed: {', '.join(methods)}; {_PAGE}")
 
 
 def _searches(here: str, tune: Tuning, lines: Sequence[Line]) -> list[_Search]:
     tried = [line for line in lines if tune.grid_of(line.method)]
     if not tried:
-        raise ConfigError(f"{here}: there is no grid; give tune.grid, or one of a method under tune.methods")
+        raise ConfigError(
+            f"{here}: there is no grid, expected one at least: give tune.grid, or one of a method under tune.methods, "
+            f"{_PAGE}"
+        )
     found = [
         _search(here, tune, line) for line in tried if fits({k: v for k, v in tune.at.items() if k in line.at}, line.at)
     ]
     for line in tried:
         if not any(fits(search.at, line.at) for search in found):
             told = ", ".join(settings(tune.at))
-            raise ConfigError(f"{here}.at: with {told} nothing is chosen for {line.title}; leave coordinates out of it")
+            raise ConfigError(
+                f"{here}.at: with {told} nothing is chosen for {line.title}, allowed: coordinates that each method "
+                f"has: leave some out of it, {_PAGE}"
+            )
     return found
 
 

@@ -222,13 +222,14 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
     got, wanted = (tuned.experiment, tuned.profile), (experiment.name, profile)
     if got != wanted:
         raise ConfigError(
-            f"tuned.toml: got experiment {got[0]!r}, profile {got[1]!r}, not {wanted[0]!r}, {wanted[1]!r}"
+            f"tuned.toml: got experiment {got[0]!r}, profile {got[1]!r}, not {wanted[0]!r}, {wanted[1]!r}; "
+            "--tune writes it anew"
         )
     for choice in tuned.chosen:
         if not any(fits(choice.at, line.at) for line in lines):
             raise ConfigError(
-                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has; "
-                "--tune writes it anew"
+                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has, allowed: "
+                "coordinates of the runs; --tune writes it anew"
             )
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from apps.config import ConfigError, Scalar
 from payloads.settings import Settings
-from simulations.experiment import Count, Grid, ProfileName, packaged
+from simulations.experiment import Count, Grid, ProfileName, packaged, problems
 
 
 class Point(Settings):
@@ -109,8 +109,8 @@ def read_tuned(path: Path) -> Tuned:
     """
     try:
         return Tuned.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); --tune writes it anew") from None
     except ValidationError as error:
-        key = ".".join(map(str, error.errors()[0]["loc"]))
-        raise ConfigError(f"{path}: {key}: {error.errors()[0]['msg']}; --tune writes it anew") from None
+        raise ConfigError(f"{path}: {next(problems(error, Tuned))}; --tune writes it anew") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: cannot be read ({reason}), expected TOML; --tune writes it anew") from None

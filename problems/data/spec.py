@@ -209,7 +209,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
                 )
     if spec.dataset in UNLABELLED and spec.validation_fraction:
         raise DataError(
-            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got {spec.validation_fraction!r}"
+            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got "
+            f"{spec.validation_fraction!r}: leave it out"
         )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
@@ -255,8 +256,8 @@ def _check_own(spec: DataSpec) -> None:
             )
     if spec.validation_fraction and spec.data_dir:
         raise DataError(
-            f"validation-fraction: got {spec.validation_fraction!r}, but with partition {OWN!r} and a data-dir the "
-            "server evaluates on its own file; leave data-dir out, and the sites hold rows out"
+            f"validation-fraction: got {spec.validation_fraction!r}, allowed with partition {OWN!r} and a data-dir: 0, "
+            "since the server evaluates on its own file: leave data-dir out, and the sites hold rows out"
         )
 
 

@@ -225,7 +225,10 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     if spec.validation_fraction:
         size = min(max(round(spec.validation_fraction * len(train_rows)), 1), len(train_rows) - 1)
         if size < 1:
-            raise DataError(f"{len(train_rows)} training row: training and validation set need one each")
+            raise DataError(
+                f"{len(train_rows)} training row, but with validation-fraction training and validation set need one "
+                "each: bring more rows"
+            )
         chosen = stream(spec.seed, "validation split").permutation(len(train_rows))
         train_rows, test_rows = np.sort(train_rows[chosen[size:]]), np.sort(train_rows[chosen[:size]])
     return numbers[table.codes], train_rows, test_rows

@@ -22,10 +22,12 @@ from tests.apps.errors import (
     experiments,
     images,
     models,
+    new_algorithm,
     resume,
     run_config,
     sites,
     strategies,
+    tuning,
 )
 from tests.apps.errors.exempt import EXEMPT, is_at
 from tests.apps.errors.harness import ROOT, Outcome, filled, outcome
@@ -33,7 +35,10 @@ from tests.apps.errors.harness import sites as raise_statements
 from tests.apps.errors.row import Row
 from tests.apps.errors.shared import finished
 
-AREAS = (run_config, command_line, experiments, resume, models, strategies, data, images, sites, doctor)
+AREAS = (
+    run_config, command_line, experiments, tuning, new_algorithm, resume, models, strategies, data, images, sites,
+    doctor,
+)  # fmt: skip
 ROWS: list[Row] = [row for area in AREAS for row in area.ROWS]
 # what a message tells a user to do, where it names no command, option, key or page
 ADVICE = (

@@ -226,7 +226,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
         ("[tune]\ngrid.learning-rate = []\n", r"tune.grid: learning-rate: got \[\]"),
         ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
-        ("[tune]\ngrid.seed = [1]\n", r"tune.grid: seed: the command sets it"),
+        ("[tune]\ngrid.seed = [1]\n", r"tune.grid: seed: got \[1\], but the command sets it"),
         (
             "[tune]\ngrid.learning-rat = [0.1]\n",
             r"tune, FedX  digits  K = 1, learning-rat = 0.1: learning-rat: unknown",
@@ -237,7 +237,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         (TUNE + 'metric = "f1"\n', r"tune.metric: got 'f1', allowed: auc"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
         (TUNE + "validation-fraction = 0.0\n", r"got 0, but 'auc' is measured on the test rows"),
-        (TUNE + "folds = 3\n", r"tune.folds: unknown key"),
+        (TUNE + "folds = 3\n", r"tune.folds: unknown key, allowed: metric, mode, seeds"),
     ],
 )
 def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
@@ -255,7 +255,7 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
             "got experiment 'other', profile 'quick', not 'small', 'quick'",
         ),
         ("[chosen.at]", "[chosen.at]\nL = 3", "has values for L = 3, method = FedX.*which no run has"),
-        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: .*--tune writes it anew"),
+        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0: input should be greater .*--tune writes it anew"),
         ("seeds = 2", "seeds = ", "tuned.toml: cannot be read .*--tune writes it anew"),
     ],
 )
