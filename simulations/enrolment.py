@@ -20,6 +20,7 @@ PYPROJECT = "pyproject.toml"
 CONFIGURATION = "docs/configuration.md"
 PRIVACY = "docs/privacy.md"
 DISCLOSURE = "docs/disclosure.md"
+_WAY_OUT = "take the project's own file, or give another checkout with --into"
 _STRATEGIES = re.compile(r"^(\| `strategy` \|[^|]*\|)((?: `[a-z0-9-]+`,?)+)(?= \|)", re.MULTILINE)
 
 
@@ -35,8 +36,8 @@ def checkout(into: Path | None) -> Path:
     ]
     if missing:
         raise ConfigError(
-            f"{root} is no checkout of Florilegium, for it has no {missing[0]}; clone the project and give its root "
-            "with --into"
+            f"--into: {root} is no checkout of Florilegium, for it has no {missing[0]}; allowed: the root of one: "
+            "clone the project and give its root with --into"
         )
     return root
 
@@ -51,17 +52,27 @@ def write(one: NewAlgorithm, root: Path) -> tuple[list[Path], list[Path]]:
         ConfigError: a name is taken or a file is there already; nothing has been written.
     """
     if one.name in {*ALGORITHMS, *strategies_of(root)}:
-        raise ConfigError(f"NAME: got {one.name!r}, but there is a strategy of that name; `list strategies` shows all")
+        raise ConfigError(
+            f"NAME: got {one.name!r}, but there is a strategy of that name, allowed: a new one; "
+            "`python -m simulations list strategies` shows those there are"
+        )
     for path in paths(one).values():
         for there in (path, path.with_suffix("")):
             if (root / there).exists():
-                raise ConfigError(f"{there} is there already; choose another --family, or move it away")
+                raise ConfigError(
+                    f"--family: got {one.family!r}, but {there} is there already, allowed: a name of no module: choose "
+                    "another --family, or move it away"
+                )
     if one.table in run_config_of(root):
         raise ConfigError(
-            f"run-config table {one.table!r}: there is a key or table of that name; choose another --family"
+            f"--family: got run-config table {one.table!r}, but there is a key or table of that name, allowed: a new "
+            "one: choose another --family"
         )
     if names := clashes(one):
-        raise ConfigError(f"class {min(names)} is there already; choose another beginning with --class-name")
+        raise ConfigError(
+            f"--class-name: got {one.prefix!r}, but class {min(names)} is there already, allowed: a beginning of new "
+            "names: choose another --class-name"
+        )
     new, changed = files(one), enrolled(one, root)
     for path, text in {**new, **changed}.items():
         (root / path).write_text(text, "utf-8")
@@ -78,7 +89,10 @@ def run_config_of(root: Path) -> dict[str, Any]:
         project = tomllib.loads((root / PYPROJECT).read_text("utf-8"))
         config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
     except (tomllib.TOMLDecodeError, KeyError) as error:
-        raise ConfigError(f"{root / PYPROJECT}: no table [tool.flwr.app.config]: {error}") from None
+        raise ConfigError(
+            f"{root / PYPROJECT}: no table [tool.flwr.app.config] ({error}), expected the run config's defaults; "
+            f"{_WAY_OUT}"
+        ) from None
     return config
 
 
@@ -114,13 +128,18 @@ def _read(root: Path, name: str) -> str:
     try:
         return (root / name).read_text("utf-8")
     except OSError as error:
-        raise ConfigError(f"{root / name}: {error.strerror}; the algorithm must be named there") from None
+        raise ConfigError(
+            f"{root / name}: {error.strerror}, expected a file, where the algorithm must be named; {_WAY_OUT}"
+        ) from None
 
 
 def _strategies(page: str) -> re.Match[str]:
     found = _STRATEGIES.search(page)
     if found is None:
-        raise ConfigError(f"{CONFIGURATION}: no row `strategy` that lists all names, where the new one belongs")
+        raise ConfigError(
+            f"{CONFIGURATION}: no row `strategy`, expected one that lists all names, where the new one belongs; "
+            f"{_WAY_OUT}"
+        )
     return found
 
 
@@ -144,7 +163,10 @@ def _with_section(one: NewAlgorithm, page: str) -> str:
     sections = list(re.finditer(r"^## .*$", page, re.MULTILINE))
     tables = [place for place, found in enumerate(sections) if found[0].startswith("## Table ")]
     if not tables:
-        raise ConfigError(f"{CONFIGURATION}: no section 'Table ...', after which the new one belongs")
+        raise ConfigError(
+            f"{CONFIGURATION}: no section 'Table ...', expected one at least, after which the new one belongs; "
+            f"{_WAY_OUT}"
+        )
     place = sections[tables[-1] + 1].start() if tables[-1] + 1 < len(sections) else len(page)
     allowed = {"bool": "`true`, `false`", "int": "integer", "float": "number", "str": "text"}
     rows = [
@@ -171,5 +193,7 @@ def _with_row(page: str, name: str, title: str, row: str) -> str:
     heading = re.search(rf"^## {re.escape(title)}$", page, re.MULTILINE)
     table = heading and re.compile(r"(?:^\|.*\n)+", re.MULTILINE).search(page, heading.end())
     if not table:
-        raise ConfigError(f"{name}: no table under {title!r}, where a row on the algorithm belongs")
+        raise ConfigError(
+            f"{name}: no table under {title!r}, expected one, where a row on the algorithm belongs; {_WAY_OUT}"
+        )
     return f"{page[: table.end()]}{row}\n{page[table.end() :]}"

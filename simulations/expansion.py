@@ -228,8 +228,8 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
     for choice in tuned.chosen:
         if not any(fits(choice.at, line.at) for line in lines):
             raise ConfigError(
-                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has; "
-                "--tune writes it anew"
+                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has, allowed: "
+                "coordinates of the runs; --tune writes it anew"
             )
 
 

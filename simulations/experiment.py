@@ -104,7 +104,7 @@ def _flat_grid(nested: Any) -> Any:
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
         if len({repr(value) for value in values}) < len(values):
-            raise ValueError(f"{key}: got {values!r}, where a value occurs twice; leave one out")
+            raise ValueError(f"{key}: got {values!r}, where a value occurs twice, allowed: once: leave one out")
     return grid
 
 
@@ -290,28 +290,30 @@ def read_experiment(path: Path) -> Experiment:
     try:
         return Experiment.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        told = "; ".join(f"{path}: {problem}" for problem in _problems(error))
+        told = "; ".join(f"{path}: {problem}" for problem in problems(error, Experiment))
         raise ConfigError(f"{told}; {_PAGE}") from None
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def problems(error: ValidationError, model: type[Settings]) -> Iterator[str]:
+    """What is wrong with each key of a file whose content is this model."""
     for detail in error.errors(include_url=False):
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
         where = f"{key}: " if key else ""
         if detail["type"] == "missing":
             yield f"{where}is missing, expected a value"
         elif detail["type"] == "extra_forbidden":
-            yield f"{where}unknown key{_hint(*detail['loc'])}"
+            yield f"{where}unknown key{_hint(model, *detail['loc'])}"
         elif detail["type"] == "value_error":
             yield f"{where}{detail['ctx']['error']}"
         else:
             yield f"{where}got {detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
-def _hint(*location: int | str) -> str:
+def _hint(model: type[Settings], *location: int | str) -> str:
     """What is allowed where an unknown key stands."""
-    inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim}
-    model = inner.get(str(location[0]), Experiment)
+    inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim, "tune": Tuning}
+    if model is Experiment:
+        model = TuningProfile if location[:2] == ("tune", "profiles") else inner.get(str(location[0]), Experiment)
     fields = [str(field.alias) for field in model.model_fields.values()]
     close = difflib.get_close_matches(str(location[-1]), fields, n=1)
     return f", allowed: {', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"

@@ -122,7 +122,10 @@ def parse_setting(text: str) -> Setting:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not _KEBAB.fullmatch(key) or len(key) > LONGEST:
-        raise ConfigError(f"--setting: got {text!r}, allowed: key=default with a kebab-case key, e.g. momentum=0.9")
+        raise ConfigError(
+            f"--setting: got {text!r}, allowed: key=default with a kebab-case key of at most {LONGEST} characters: "
+            "give one such as momentum=0.9"
+        )
     try:
         (default,) = tomllib.loads(f"value = {value}").values()
     except ValueError:  # no TOML, or more than one value
@@ -130,14 +133,19 @@ def parse_setting(text: str) -> Setting:
     ordinary = not isinstance(default, str) or re.fullmatch(r"[ -~]{0,60}", default)
     if type(default) not in _TYPES or (isinstance(default, float) and not math.isfinite(default)):
         raise ConfigError(
-            f"--setting {key}: got {value!r}, allowed: a number, true, false, or a text in double quotes of its own, "
-            f"e.g. '{key}=\"auto\"'"
+            f"--setting {key}: got {value!r}, allowed: a number, true, false, or a text in double quotes of its own: "
+            f"give one, e.g. '{key}=\"auto\"'"
         )
     if not ordinary or any(mark in str(default) for mark in "|`\\'\""):
-        raise ConfigError(f"--setting {key}: got {value!r}, allowed: up to 60 plain characters without quotes, | or `")
+        raise ConfigError(
+            f"--setting {key}: got {value!r}, allowed: up to 60 plain characters without quotes, | or `: choose "
+            "such a text"
+        )
     setting = Setting(key, default)
     if hasattr(Settings, setting.field) or setting.field.startswith("model_"):
-        raise ConfigError(f"--setting {key}: every settings model has something of that name; choose another")
+        raise ConfigError(
+            f"--setting {key}: every settings model has something of that name, allowed: any other: choose one"
+        )
     return setting
 
 
@@ -146,10 +154,10 @@ def _fields(option: str, names: Sequence[str]) -> tuple[str, ...]:
         if not _SNAKE.fullmatch(name) or keyword.iskeyword(name) or hasattr(Payload, name) or len(name) > LONGEST:
             raise ConfigError(
                 f"--{option}: got {name!r}, allowed: the Python name of a field, such as momentum, at most {LONGEST} "
-                "characters long, and none that every payload has"
+                "characters long, and none that every payload has: choose another"
             )
     if len(set(names)) < len(names):
-        raise ConfigError(f"--{option}: got {', '.join(names)}, but each field once")
+        raise ConfigError(f"--{option}: got {', '.join(names)}, but each field once: leave one out")
     return tuple(names)
 
 
@@ -172,18 +180,21 @@ def describe(
     """
     if not _KEBAB.fullmatch(name) or len(name) > LONGEST:
         raise ConfigError(
-            f"NAME: got {name!r}, allowed: kebab-case, such as fed-avgm: lower-case letters, digits and single "
-            f"hyphens, a letter first, at most {LONGEST} characters"
+            f"NAME: got {name!r}, allowed: kebab-case, which is lower-case letters, digits and single hyphens, a "
+            f"letter first, at most {LONGEST} characters: choose one such as fed-avgm"
         )
     module = family or name.replace("-", "_")
     if not _SNAKE.fullmatch(module) or keyword.iskeyword(module) or len(module) > LONGEST:
         raise ConfigError(
-            f"{'--family' if family else 'NAME'}: got {family or name!r}, which cannot be the name of a Python module; "
-            "choose one with --family, such as fed_avgm"
+            f"{'--family' if family else 'NAME'}: got {family or name!r}, allowed: the name of a Python module in "
+            f"lower case, at most {LONGEST} characters: choose one with --family, such as fed_avgm"
         )
     prefix = prefix or "".join(part.capitalize() for part in name.split("-"))
     if not _CLASS.fullmatch(prefix) or len(prefix) > LONGEST or keyword.iskeyword(prefix):
-        raise ConfigError(f"--class-name: got {prefix!r}, allowed: the Python name of a class, such as FedAvgM")
+        raise ConfigError(
+            f"--class-name: got {prefix!r}, allowed: the Python name of a class, at most {LONGEST} characters: choose "
+            "one such as FedAvgM"
+        )
     if unknown := [loss for loss in losses if loss not in SAMPLE_LOSSES]:
         raise ConfigError(
             f"--loss: got {unknown[0]!r}, allowed: {', '.join(SAMPLE_LOSSES)}; for a loss that is no mean over samples "
@@ -191,7 +202,9 @@ def describe(
         )
     keys = tuple(parse_setting(text) for text in settings)
     if len({setting.key for setting in keys}) < len(keys):
-        raise ConfigError(f"--setting: got {', '.join(setting.key for setting in keys)}, but each key once")
+        raise ConfigError(
+            f"--setting: got {', '.join(setting.key for setting in keys)}, but each key once: leave one out"
+        )
     fields = {"down": down, "up": up, "state": state, "memory": memory}
     checked = {option: _fields(option, names) for option, names in fields.items()}
     chosen = tuple(dict.fromkeys(losses)) or (CROSS_ENTROPY,)

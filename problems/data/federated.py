@@ -92,7 +92,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if 0 < spec.partition_sites < num_clients:
         raise DataError(
             f"partition-sites: got {spec.partition_sites} for {num_clients:,} clients, allowed: 0, or at least the "
-            "number of clients"
+            "number of clients: raise it or leave it out"
         )
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)

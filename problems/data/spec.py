@@ -256,8 +256,8 @@ def _check_own(spec: DataSpec) -> None:
             )
     if spec.validation_fraction and spec.data_dir:
         raise DataError(
-            f"validation-fraction: got {spec.validation_fraction!r}, but with partition {OWN!r} and a data-dir the "
-            "server evaluates on its own file; leave data-dir out, and the sites hold rows out"
+            f"validation-fraction: got {spec.validation_fraction!r}, allowed with partition {OWN!r} and a data-dir: 0, "
+            "since the server evaluates on its own file: leave data-dir out, and the sites hold rows out"
         )
 
 

@@ -22,6 +22,7 @@ from tests.apps.errors import (
     experiments,
     images,
     models,
+    new_algorithm,
     resume,
     run_config,
     sites,
@@ -34,7 +35,10 @@ from tests.apps.errors.harness import sites as raise_statements
 from tests.apps.errors.row import Row
 from tests.apps.errors.shared import finished
 
-AREAS = (run_config, command_line, experiments, resume, models, strategies, data, images, sites, doctor, tuning)
+AREAS = (
+    run_config, command_line, experiments, tuning, new_algorithm, resume, models, strategies, data, images, sites,
+    doctor,
+)  # fmt: skip
 ROWS: list[Row] = [row for area in AREAS for row in area.ROWS]
 # what a message tells a user to do, where it names no command, option, key or page
 ADVICE = (

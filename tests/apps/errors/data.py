@@ -286,6 +286,13 @@ ROWS = [
         clients=33,
     ),
     table(
+        "fewer sites than clients",
+        GOOD,
+        "partition-sites=3",
+        says=("partition-sites", "got 3 for 4 clients", "allowed: 0, or at least", "raise it"),
+        clients=4,
+    ),
+    table(
         "client without a row",
         GOOD,
         'partition="pathological"',

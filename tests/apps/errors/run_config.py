@@ -95,6 +95,12 @@ ROWS = [
         says=("client-shift", "got 0.1", "allowed: 0", "docs/vertical.md"),
     ),
     run(
+        "vertical sites",
+        VERTICAL,
+        "partition-sites=9",
+        says=("partition-sites", "got 9", "allowed: 0", "leave it out"),
+    ),
+    run(
         "privacy of labels that are numbers",
         VERTICAL,
         'vfb2.problem="ridge" vfb2.label-epsilon=1.0',
@@ -198,6 +204,16 @@ ROWS = [
         "own files disturbed",
         'dataset="csv" partition="own" label-noise=0.1',
         says=("label-noise", "got 0.1", "'own': 0", "leave it out"),
+    ),
+    run(
+        "own files held out",
+        'dataset="csv" partition="own" data-dir="{tmp}" validation-fraction=0.2',
+        says=("validation-fraction", "got 0.2", "and a data-dir: 0", "leave data-dir out"),
+    ),
+    run(
+        "drawn data held out",
+        'strategy="coda" dataset="synthetic-pl" validation-fraction=0.5',
+        says=("validation-fraction", "got 0.5", "must be 0", "leave it out"),
     ),
     # the option itself
     run("not pairs", "nonsense", says=("--config", "'nonsense'", "key=value", "docs/configuration.md")),

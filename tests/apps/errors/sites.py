@@ -340,6 +340,15 @@ ROWS = [
             ),
             ("regression of one row", "1,2,3,4\n", "", "dataset 'csv'", "1 row", "need one each", "bring more"),
             (
+                "regression without validation",
+                "1,2,3,4\n" * 2,
+                "validation-fraction=0.5",
+                "validation-fraction",
+                "1 training row",
+                "2 training rows at least",
+                "leave it out",
+            ),
+            (
                 "regression with noise",
                 "1,2,3,4\n" * 4,
                 "label-noise=0.1",
