@@ -919,7 +919,7 @@ def test_a_large_batch_is_at_least_the_fewest_replies(name: str, tmp_path: Path)
         ("NoSizes", ["NoSizes': primal_dim is None, expected an integer >= 1"]),
         ("NegativeDual", ["NegativeDual': dual_dim is -1, expected an integer >= 0"]),
         ("MisshapenGradients", ["MisshapenGradients.gradients: got shapes (3,) and (0,)", "(4,) in x and (0,) in y"]),
-        ("ListedGradients", ["ListedGradients.gradients: expected a pair of tensors (x, y)"]),
+        ("ListedGradients", ["ListedGradients.gradients: got list, expected a pair of tensors (x, y)"]),
         ("VectorValue", ["VectorValue.value: got shape (", "expected a scalar tensor"]),
         ("PlainValue", ["PlainValue.value: got float, expected a scalar tensor"]),
         ("MisshapenStart", ["MisshapenStart.start: got shapes (5,) and (0,)", "expected (4,) in x and (0,) in y"]),

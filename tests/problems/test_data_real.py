@@ -63,7 +63,7 @@ def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="column 'MARRIAGE': unknown code 7; known: 0, 1, 2, 3"):
         load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
     table.drop(columns=["AGE"]).to_csv(tmp_path / "site.csv", index=False)
-    with pytest.raises(DataError, match="is not the UCI credit card file: it lacks AGE"):
+    with pytest.raises(DataError, match="is not the UCI credit card file UCI_Credit_Card.csv: it lacks AGE"):
         load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
 
 
