@@ -164,9 +164,12 @@ class Site:
 
         def replace(match: re.Match[str]) -> str:
             path, mark, heading = (match[2] or "").partition("#")
-            if not path or ABSOLUTE.match(path) or self.target(page, path) not in pages:
+            if not path or ABSOLUTE.match(path):
+                return match[0]
+            file = self.target(page, path)
+            found = pages.get(file) or (file.removeprefix("docs/") if file.startswith("docs/figures/") else "")
+            if not found:
                 return match[0]  # MkDocs warns of what leads nowhere
-            found = pages[self.target(page, path)]
             named = path.endswith(".md") and match[1][1:-2] in (path, posixpath.basename(path))
             text = f"[{self.title(found)}](" if named else match[1]
             return f"{text}{posixpath.relpath(found, posixpath.dirname(page))}{mark}{heading}{match[3]}"
