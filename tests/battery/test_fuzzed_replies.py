@@ -159,7 +159,8 @@ def test_no_reply_breaks_the_server(strategy: str, tmp_path: Path) -> None:
             failure = str(failed)
         run = Run(tmp_path / str(seed) / "run")
         if failure:
-            assert re.search(r"\d good replies of \d|gave no good reply", failure)
+            # the last: a site's values may be finite and yet too large for the network
+            assert re.search(r"\d good replies of \d|gave no good reply|test scores are not finite: .*lower", failure)
             counts["ended"] += 1
         else:
             assert all(np.isfinite(value).all() for value in run.model.values())
