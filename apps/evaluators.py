@@ -50,8 +50,7 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
         if test is None:
             raise ConfigError(
                 f"loss: got {config.training.loss!r}, which is evaluated on a test set of the server's own, and "
-                "data-dir is empty: set "
-                "data-dir to a test set"
+                "data-dir is empty: set data-dir to a test set"
             )
         return ProblemEvaluator(config, test)
     model = resources.new_model(config, schema.shape)

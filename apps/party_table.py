@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from clients.vertical.plan import Holding
 from problems.data import DataError, DataSpec
+from problems.data.disturb import split_rows
 from problems.data.source import label_classes, positive_classes
 from problems.data.tables import PARQUET_ENDINGS, is_numeric, numeric_column, one_hot, read_table
-from problems.randomness import stream
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ class PartyTable:
         return self._splits[key]
 
     def _cut(self, rows: Rows) -> _Split:
-        train, test = split_rows(len(rows), self._test_fraction, self._seed)
+        train, test = split_rows(len(rows), self._test_fraction, self._seed, "vertical split")
         if self._validation_fraction:
             kept, held = split_rows(len(train), self._validation_fraction, self._seed, "vertical validation split")
             train, test = train[kept], train[held]
@@ -108,19 +108,6 @@ class PartyTable:
             return _Split(Holding(features[train], features[test]), low, high)
         labels = self._labels[rows]
         return _Split(Holding(features[train], features[test], labels[train], labels[test]), low, high)
-
-
-def split_rows(count: int, test_fraction: float, seed: int, purpose: str = "vertical split") -> tuple[Rows, Rows]:
-    """Training and test places of ``count`` rows, each ascending, at least one of either.
-
-    Raises:
-        DataError: there are fewer than two rows.
-    """
-    if count < 2:
-        raise DataError(f"{count} rows are too few for a training and a test set: bring two or more")
-    tests = min(max(1, round(test_fraction * count)), count - 1)
-    order = stream(seed, purpose).permutation(count)
-    return np.sort(order[tests:]), np.sort(order[:tests])
 
 
 def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:

@@ -110,10 +110,11 @@ class Site:
         self.files |= {page: file for file, page in OTHER_PAGES.items()}
         self.made = modules()
         self.titles: dict[str, str] = {}  # of the pages that nav gives one
+        shown = self.pages
         for page in [*self.files]:
             for link in links(self.text(self.files[page])):
                 file = self.target(page, link)
-                if (PROJECT / file).is_file() and not file.startswith("docs/") and file not in self.pages:
+                if (PROJECT / file).is_file() and not file.startswith("docs/") and file not in shown:
                     self.made[f"files/{file}.md"] = file
         for folder in {posixpath.dirname(page) for page in self.files} - {""}:
             if f"{folder}/index.md" not in self.files:
@@ -167,8 +168,8 @@ class Site:
             if not path or ABSOLUTE.match(path):
                 return match[0]
             file = self.target(page, path)
-            found = pages.get(file) or (file.removeprefix("docs/") if file.startswith("docs/figures/") else "")
-            if not found:
+            found = pages.get(file) or file.removeprefix("docs/")
+            if found == file:
                 return match[0]  # MkDocs warns of what leads nowhere
             named = path.endswith(".md") and match[1][1:-2] in (path, posixpath.basename(path))
             text = f"[{self.title(found)}](" if named else match[1]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from apps.config import ConfigError, Scalar, parse_pairs
+from simulations import PAGE
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
@@ -51,9 +52,6 @@ def placed(flat: dict[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """The flat run config of a run whose directory is ``directory``."""
     target = directory.expanduser().resolve()
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
-
-
-_PAGE = "see docs/simulations.md"
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
         key, right = _split(text, option, "key=distribution(arguments)")
         call = re.fullmatch(r"\s*([\w-]+)\s*\((.*)\)\s*", right)
         if call is None:
-            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}; {_PAGE}")
+            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}; {PAGE}")
         found[_once(key, found, option)] = Distribution(
             right.strip(), _sampler(call[1], _values(call[2], option), option)
         )
@@ -128,27 +126,27 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
         choices = _distinct(arguments, option)
         return lambda rng: choices[int(rng.integers(len(choices)))]
     if name not in RANGES:
-        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}; {_PAGE}")
+        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}; {PAGE}")
     make, usage = RANGES[name]
     whole = name == "randint"
     numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
     if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
         raise ConfigError(
             f"{option}: want {usage} with two finite {'integers' if whole else 'numbers'}, got {len(arguments)} "
-            f"values; {_PAGE}"
+            f"values; {PAGE}"
         )
     low, high = numbers
     if low >= high:
-        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high; {_PAGE}")
+        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high; {PAGE}")
     if name == "loguniform" and low <= 0:
-        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive; {_PAGE}")
+        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive; {PAGE}")
     return make(low, high)
 
 
 def _split(text: str, option: str, form: str) -> tuple[str, str]:
     key, equals, right = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"{option}: want {form}; {_PAGE}")
+        raise ConfigError(f"{option}: want {form}; {PAGE}")
     return key.strip(), right
 
 
@@ -159,10 +157,10 @@ def _values(text: str, option: str) -> list[Scalar]:
         values = [None]
     if not all(isinstance(value, bool | int | float | str) for value in values):
         raise ConfigError(
-            f"{option}: want numbers, true, false or strings in double quotes, separated by commas; {_PAGE}"
+            f"{option}: want numbers, true, false or strings in double quotes, separated by commas; {PAGE}"
         )
     if not values:
-        raise ConfigError(f"{option}: there is no value, expected one at least; {_PAGE}")
+        raise ConfigError(f"{option}: there is no value, expected one at least; {PAGE}")
     return values
 
 

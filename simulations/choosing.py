@@ -15,13 +15,13 @@ from apps.files import write_atomic
 from apps.objective import COMPOSITE_METRICS
 from apps.server_app import RunFailedError
 from apps.vertical_evaluation import SUBOPTIMALITY
+from simulations import PAGE
 from simulations.expansion import Expansion, Line, PlannedRun, run_folder, settings
 from simulations.experiment import Tuning
 from simulations.records import check_metric
 from simulations.reproduce import Runs
 from simulations.tuned import Choice, Point, Tuned, fits
 
-_PAGE = "see docs/simulations.md"
 # of the training rows, or of a problem without rows
 _OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 
@@ -53,7 +53,7 @@ class Choosing(Runs):
         if experiment.tune is None:
             raise ConfigError(
                 f"--tune: experiment {experiment.name!r} has no [tune], expected run-config keys and their values; "
-                f"{_PAGE}"
+                f"{PAGE}"
             )
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
@@ -120,12 +120,12 @@ def _check(here: str, tune: Tuning, metric: str, lines: Sequence[Line]) -> None:
     if not tune.validation_fraction and metric not in _OF_TRAINING:
         raise ConfigError(
             f"{here}.validation-fraction: got 0, but {metric!r} is measured on the test rows, which no choice may see; "
-            f"allowed: a number above 0, or a metric of the training problem: {', '.join(_OF_TRAINING)}; {_PAGE}"
+            f"allowed: a number above 0, or a metric of the training problem: {', '.join(_OF_TRAINING)}; {PAGE}"
         )
     methods = list(dict.fromkeys(line.method for line in lines))
     for method in tune.methods:
         if method not in methods:
-            raise ConfigError(f"{here}.methods: got {method!r}, allowed: {', '.join(methods)}; {_PAGE}")
+            raise ConfigError(f"{here}.methods: got {method!r}, allowed: {', '.join(methods)}; {PAGE}")
 
 
 def _searches(here: str, tune: Tuning, lines: Sequence[Line]) -> list[_Search]:
@@ -159,7 +159,7 @@ def _trial(here: str, tune: Tuning, line: Line, point: dict[str, Scalar], seed: 
     try:
         rounds = parse_run_config({**line.config, **changes}).training.num_server_rounds
     except ConfigError as error:
-        raise ConfigError(f"{here}, {line.title}, {', '.join(settings(point))}: {error}; {_PAGE}") from None
+        raise ConfigError(f"{here}, {line.title}, {', '.join(settings(point))}: {error}; {PAGE}") from None
     changes["evaluate-every"] = rounds  # only the last round counts
     name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
     return PlannedRun(name, line, seed, changes, ", ".join(settings(point)))

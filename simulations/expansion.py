@@ -10,6 +10,7 @@ from pathlib import Path
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.data.spec import NEEDS_FILES
+from simulations import PAGE
 from simulations.experiment import Claim, Experiment, PaperValue, Profile, Run
 from simulations.launch import NONFEDERATED
 from simulations.nonfederated import check_vertical
@@ -17,8 +18,7 @@ from simulations.output import shown
 from simulations.records import TRAINING_SECONDS, check_metric
 from simulations.tuned import Tuned, fits
 
-_PAGE = "see docs/simulations.md"
-_COORDINATES = f"allowed: coordinates of the runs, which are their method, dataset and axes; {_PAGE}"
+_COORDINATES = f"allowed: coordinates of the runs, which are their method, dataset and axes; {PAGE}"
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
 
 
@@ -198,7 +198,7 @@ def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:
             raise ConfigError(
-                f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces; {_PAGE}"
+                f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces; {PAGE}"
             )
         return shown(words[match[1]])
 
@@ -239,7 +239,7 @@ def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequenc
         for value in values:
             if value not in there:
                 allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
-                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}; {_PAGE}")
+                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}; {PAGE}")
 
 
 def _check_files(here: str, cells: Sequence[_Cell]) -> None:
@@ -286,7 +286,7 @@ def _paper(
             )
         metric = value.metric or experiment.metrics[0]
         if metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}")
+            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}; {PAGE}")
         for place, (line, origin) in enumerate(zip(lines, origins, strict=True)):
             if wanted <= line.at.items() and (_DATASET in value.at or line.dataset == origin):
                 if (place, metric) in found:
@@ -306,9 +306,7 @@ def _claims(
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         if claim.metric and claim.metric not in experiment.metrics:
-            raise ConfigError(
-                f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}; {_PAGE}"
-            )
+            raise ConfigError(f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}; {PAGE}")
         for side in (claim.better, claim.than):
             wanted = {**side, **claim.at}
             if not any(wanted.items() <= at.items() for at in everywhere):
@@ -317,7 +315,7 @@ def _claims(
         if not _pairs(claim, everywhere):
             raise ConfigError(
                 f"{where}: no two runs differ in {', '.join(claim.better)} alone; add the rest to better and "
-                f"than, {_PAGE}"
+                f"than, {PAGE}"
             )
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 

@@ -17,8 +17,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
+from simulations import PAGE
 
-_PAGE = "see docs/simulations.md"
 _LISTED = "`python -m simulations list experiments` explains them"
 PACKAGED = Path(__file__).with_name("experiments")
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
@@ -46,10 +46,14 @@ class _Overrides(Settings):
 
 def _check_config(flat: Mapping[str, Any]) -> None:
     for key, value in flat.items():
-        if key in SET_BY_COMMAND:
-            raise ValueError(f"{key}: got {value!r}, but the command sets it: leave it out")
+        _check_free(key, value)
         if not isinstance(value, Scalar):
             raise ValueError(f"{key}: got {value!r}, allowed: a number, text, true or false; axes take several values")
+
+
+def _check_free(key: str, value: Any) -> None:
+    if key in SET_BY_COMMAND:
+        raise ValueError(f"{key}: got {value!r}, but the command sets it: leave it out")
 
 
 class Case(_Overrides):
@@ -99,8 +103,7 @@ def _flat_grid(nested: Any) -> Any:
         return nested
     grid = flattened(nested)
     for key, values in grid.items():
-        if key in SET_BY_COMMAND:
-            raise ValueError(f"{key}: got {values!r}, but the command sets it: leave it out")
+        _check_free(key, values)
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
         if len({repr(value) for value in values}) < len(values):
@@ -286,12 +289,12 @@ def read_experiment(path: Path) -> Experiment:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason}): give the path of a TOML file, {_PAGE}") from None
+        raise ConfigError(f"{path}: cannot be read ({reason}): give the path of a TOML file, {PAGE}") from None
     try:
         return Experiment.model_validate({"name": path.stem, **content})
     except ValidationError as error:
         told = "; ".join(f"{path}: {problem}" for problem in problems(error, Experiment))
-        raise ConfigError(f"{told}; {_PAGE}") from None
+        raise ConfigError(f"{told}; {PAGE}") from None
 
 
 def problems(error: ValidationError, model: type[Settings]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from apps.config import ConfigError, Scalar
 from payloads.settings import Settings
-from simulations.experiment import Count, Grid, ProfileName, packaged
+from simulations.experiment import Count, Grid, ProfileName, packaged, problems
 
 
 class Point(Settings):
@@ -112,6 +112,5 @@ def read_tuned(path: Path) -> Tuned:
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}), expected what --tune writes: run it again") from None
     except ValidationError as error:
-        key = ".".join(map(str, error.errors()[0]["loc"]))
-        got = "nothing" if error.errors()[0]["type"] == "missing" else repr(error.errors()[0]["input"])
-        raise ConfigError(f"{path}: {key}: got {got}, expected what --tune writes: run it again") from None
+        told = "; ".join(problems(error, Tuned))
+        raise ConfigError(f"{path}: {told}; expected what --tune writes: run it again") from None

@@ -51,6 +51,25 @@ def validation_split(labels: Labels, train_rows: Rows, fraction: float, seed: in
     return train_rows[kept], train_rows[held]
 
 
+def split_rows(count: int, fraction: float, seed: int, purpose: str) -> tuple[Rows, Rows]:
+    """Return the places among ``count`` rows that remain and those held out, each ascending, at least one of either.
+
+    Args:
+        count: of rows, whatever their labels.
+        fraction: of them that is held out.
+        seed: the run's.
+        purpose: what they are held out for: another purpose draws others.
+
+    Raises:
+        DataError: there are fewer than two rows.
+    """
+    if count < 2:
+        raise DataError(f"{count} rows are too few for a training and a test set: bring two or more")
+    held = min(max(round(Fraction(str(fraction)) * count), 1), count - 1)
+    order = stream(seed, purpose).permutation(count)
+    return np.sort(order[held:]), np.sort(order[:held])
+
+
 def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
     test = []
     for label in (0, 1):

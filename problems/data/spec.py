@@ -89,8 +89,7 @@ def _column(part: str, text: str) -> Column:
     if not name.strip() or (bracket and not inside.endswith("]")):
         raise DataError(
             f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for "
-            "text; see "
-            f"{PAGE}"
+            f"text; see {PAGE}"
         )
     if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
         raise DataError(
@@ -188,8 +187,7 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         raise DataError(
             f"dataset {spec.dataset!r} is read from files, got no data-dir: set data-dir to the file or its "
-            "folder, see "
-            f"{PAGE}"
+            f"folder, see {PAGE}"
         )
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from problems.data.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
-from problems.data.disturb import drop_positives, flip_labels, split, validation_split
+from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
 from problems.data.files import find, folder, locate, not_found
 from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
@@ -217,20 +217,15 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     if table.train_count is not None:
         train_rows, test_rows = np.split(np.arange(count), [table.train_count])
     else:
-        if count < 2:
-            raise DataError(f"{count} row: training and test set need one each: bring more")
-        size = min(max(round(spec.test_fraction * count), 1), count - 1)
-        test_rows = np.sort(stream(spec.seed, "test split").permutation(count)[:size])
-        train_rows = np.setdiff1d(np.arange(count), test_rows)
+        train_rows, test_rows = split_rows(count, spec.test_fraction, spec.seed, "test split")
     if spec.validation_fraction:
-        size = min(max(round(spec.validation_fraction * len(train_rows)), 1), len(train_rows) - 1)
-        if size < 1:
+        if len(train_rows) < 2:
             raise DataError(
                 f"validation-fraction: got {spec.validation_fraction!r} with {len(train_rows)} training row, "
                 "expected 2 training rows at least: leave it out"
             )
-        chosen = stream(spec.seed, "validation split").permutation(len(train_rows))
-        train_rows, test_rows = np.sort(train_rows[chosen[size:]]), np.sort(train_rows[chosen[:size]])
+        kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
+        train_rows, test_rows = train_rows[kept], train_rows[held]
     return numbers[table.codes], train_rows, test_rows
 
 

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
-from apps.party_table import split_rows
 from payloads.vfb2 import VFB2State
+from problems.data.disturb import split_rows
 from problems.vertical.analysis import value
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -> None:
     nodes, whole = own_files(tmp_path, [EVERYBODY] * 3)
     run, _ = play(tmp_path / "run", CSV, nodes)
-    train_rows, test_rows = split_rows(60, 0.2, 0)
+    train_rows, test_rows = split_rows(60, 0.2, 0, "vertical split")
     raw = whole[[f"x{column}" for column in range(9)]].to_numpy()
     low, high = raw[train_rows].min(axis=0), raw[train_rows].max(axis=0)
     X, y = (raw - low) / (high - low), np.where(whole["label"] == 1, 1.0, -1.0)
@@ -61,7 +61,7 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     assert ids[0] == ids[1] == ids[2]
     assert sorted(ids[0]) == EVERYBODY[10:50]
     by_id = whole.set_index("id").loc[ids[0]]
-    train_rows, _ = split_rows(40, 0.2, 0)
+    train_rows, _ = split_rows(40, 0.2, 0, "vertical split")
     raw = by_id[[f"x{column}" for column in range(9)]].to_numpy()[train_rows]
     X, y = (raw - raw.min(axis=0)) / np.ptp(raw, axis=0), np.where(by_id["label"] == 1, 1.0, -1.0)[train_rows]
     w = train(X, y, make_objective("logistic"), "sgd", step=0.02, epochs=3, batch_size=0, seed=0)
@@ -114,7 +114,7 @@ def test_a_party_keeps_what_it_needs_to_predict(tmp_path: Path) -> None:
     with safe_open(file, framework="numpy") as tensors:
         assert tensors.metadata()["columns"] == '["x3", "x4", "x5"]'
     np.testing.assert_array_equal(block["weights"], run.model["weights.1"])
-    train_rows, _ = split_rows(60, 0.2, 0)
+    train_rows, _ = split_rows(60, 0.2, 0, "vertical split")
     raw = whole[["x3", "x4", "x5"]].to_numpy()[train_rows]
     np.testing.assert_array_equal(block["low"], raw.min(axis=0))
     np.testing.assert_array_equal(block["high"], raw.max(axis=0))

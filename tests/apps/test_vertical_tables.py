@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.party_table import PartyTable, split_rows
+from apps.party_table import PartyTable
 from problems.data import DataError, DataSpec
+from problems.data.disturb import split_rows
 
 SPEC = DataSpec("csv", test_fraction=0.25, seed=3)
 
@@ -29,7 +30,7 @@ def test_rows_are_in_the_order_of_their_ids_as_text(tmp_path: Path) -> None:
     party = table(tmp_path, {"id": ["b", "10", "9", "a"], "x": [1.0, 2.0, 3.0, 4.0]})
     assert list(party.ids(None)) == ["10", "9", "a", "b"]
     assert list(party.ids(np.array([3, 0]))) == ["b", "10"]
-    train, test = split_rows(4, 0.25, 3)
+    train, test = split_rows(4, 0.25, 3, "vertical split")
     scaled = (np.array([2.0, 3.0, 4.0, 1.0]) - 1) / 3
     holding = party.holding(None)
     low, high = np.array([2.0, 3.0, 4.0, 1.0])[train].min(), np.array([2.0, 3.0, 4.0, 1.0])[train].max()
@@ -52,7 +53,7 @@ def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
     assert holding.features.min(axis=0).tolist() == [0, 0, 0]
     assert holding.features.max(axis=0).tolist() == [1, 1, 0]
     order = np.argsort([str(name) for name in columns["id"]])
-    train, test = split_rows(40, 0.25, 3)
+    train, test = split_rows(40, 0.25, 3, "vertical split")
     raw = columns["a"][order]
     kept = party.keepsake(None)
     assert (kept["low"][0], kept["high"][0]) == (raw[train].min(), raw[train].max())
@@ -80,7 +81,7 @@ def test_a_party_with_the_label_column_holds_labels(tmp_path: Path) -> None:
     assert party.names == ["a", "b"]
     order = np.argsort([str(name) for name in columns["id"]])
     signs = np.where(columns["id"][order] % 2 == 1, 1.0, -1.0)
-    train, test = split_rows(8, 0.25, 3)
+    train, test = split_rows(8, 0.25, 3, "vertical split")
     holding = party.holding(None)
     assert holding.labels is not None
     assert holding.test_labels is not None
@@ -99,7 +100,7 @@ def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
     party = table(tmp_path, {"id": list("abcdef"), "x": [0.0, 10.0, 20.0, 30.0, 40.0, 50.0], "label": [0, 1] * 3})
     rows = np.array([5, 1, 3, 0])
     holding = party.holding(rows)
-    train, _ = split_rows(4, 0.25, 3)
+    train, _ = split_rows(4, 0.25, 3, "vertical split")
     raw, signs = np.array([50.0, 10.0, 30.0, 0.0]), np.array([1.0, 1.0, 1.0, -1.0])
     low, high = raw[train].min(), raw[train].max()
     np.testing.assert_allclose(holding.features[:, 0], (raw[train] - low) / (high - low))
@@ -110,7 +111,7 @@ def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("count", "fraction", "tests"), [(2, 0.2, 1), (2, 0.9, 1), (10, 0.2, 2), (10, 0.99, 9)])
 def test_the_split_has_rows_of_both_kinds(count: int, fraction: float, tests: int) -> None:
-    train, test = split_rows(count, fraction, 0)
+    train, test = split_rows(count, fraction, 0, "vertical split")
     assert len(test) == tests
     assert sorted([*train, *test]) == list(range(count))
     assert (np.diff(train) > 0).all()
@@ -118,10 +119,10 @@ def test_the_split_has_rows_of_both_kinds(count: int, fraction: float, tests: in
 
 
 def test_the_split_is_the_seed_s() -> None:
-    assert np.array_equal(split_rows(50, 0.2, 1)[1], split_rows(50, 0.2, 1)[1])
-    assert not np.array_equal(split_rows(50, 0.2, 1)[1], split_rows(50, 0.2, 2)[1])
+    assert np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 1, "vertical split")[1])
+    assert not np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 2, "vertical split")[1])
     with pytest.raises(DataError, match="1 rows are too few"):
-        split_rows(1, 0.2, 0)
+        split_rows(1, 0.2, 0, "vertical split")
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     assert [len(part.test_features) for part in (plain, held, labelled)] == [20, 12, 12]
     np.testing.assert_array_equal(labelled.features, held.features)
     np.testing.assert_array_equal(labelled.test_features, held.test_features)
-    train, _ = split_rows(80, 0.25, 3)
+    train, _ = split_rows(80, 0.25, 3, "vertical split")
     kept, out = split_rows(60, 0.2, 3, "vertical validation split")
     ids = np.argsort(columns["id"].astype(str))
     scaled = table(tmp_path, columns, spec).keepsake(None)

@@ -255,7 +255,7 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
             "got experiment 'other', profile 'quick', not 'small', 'quick'",
         ),
         ("[chosen.at]", "[chosen.at]\nL = 3", "has values for L = 3, method = FedX.*which no run has"),
-        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0, expected what --tune writes"),
+        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0: input should be greater .*; expected what --tune writes"),
         ("seeds = 2", "seeds = ", "tuned.toml: cannot be read .*expected what --tune writes"),
     ],
 )

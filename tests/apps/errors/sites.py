@@ -338,7 +338,15 @@ ROWS = [
                 "must be finite",
                 "drop such rows",
             ),
-            ("regression of one row", "1,2,3,4\n", "", "dataset 'csv'", "1 row", "need one each", "bring more"),
+            (
+                "regression of one row",
+                "1,2,3,4\n",
+                "",
+                "dataset 'csv'",
+                "1 rows are too few",
+                "training and a test set",
+                "bring two",
+            ),
             (
                 "regression without validation",
                 "1,2,3,4\n" * 2,
