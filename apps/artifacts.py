@@ -19,6 +19,7 @@ from apps.evaluation import suffixed
 from apps.files import flush, make_folder, read_sealed, write_atomic, write_sealed, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
+from problems.data import Columns
 
 if TYPE_CHECKING:
     from apps.events import Events
@@ -269,6 +270,12 @@ class RunDirectory:
             )
 
     # The end.
+
+    def save_columns(self, columns: Columns) -> None:
+        """What the model's features are and were scaled by, in the order of its weights."""
+        scales = zip(columns.names, columns.means.tolist(), columns.deviations.tolist(), strict=True)
+        rows = [{"name": name, "mean": mean, "deviation": deviation} for name, mean, deviation in scales]
+        write_atomic(self.path / "columns.json", (json.dumps(rows, indent=2) + "\n").encode())
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
         """The final model, or a further view of it, by parameter name, loadable into the plain PyTorch module."""

@@ -15,7 +15,7 @@ from apps import resources
 from apps.config import RunConfig
 from payloads.record import FloatArray
 from payloads.sgdm import SGDMSettings
-from problems.data import Samples
+from problems.data import Columns, Samples
 from problems.metrics import accuracy, binary_metrics
 from problems.minimax import SADDLES
 from problems.minimax.auc import best_saddle, saddle_value
@@ -79,10 +79,12 @@ class Evaluator(ABC):
     Attributes:
         summary: what is trained, for the log.
         layout: names and shapes of the parts of the flat model, where it has parts.
+        columns: what the model's features are and were scaled by, where they come from a table.
     """
 
     summary: str
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    columns: Columns | None = None
 
     @abstractmethod
     def start(self) -> list[FloatArray]:

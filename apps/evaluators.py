@@ -11,7 +11,7 @@ from apps import resources
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
 from apps.objective import CompositeEvaluator, PenalisedEvaluator
-from apps.own_data import reads_own, server_samples
+from apps.own_data import columns_of, reads_own, server_samples
 from apps.vertical_evaluation import VerticalEvaluator
 from payloads.composite import CompositeSettings
 from payloads.record import FloatArray
@@ -45,6 +45,12 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
         DataError: the test file cannot be used.
     """
     assert reads_own(config)
+    evaluator = _own_evaluator(config, schema, ask)
+    evaluator.columns = columns_of(schema)
+    return evaluator
+
+
+def _own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
     test = server_samples(config, schema) if config.data.data_dir else None
     if resources.is_problem(config):
         if test is None:
@@ -62,6 +68,12 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
 
 def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
     """The evaluator of a run whose clients hold rows of the run config's data set."""
+    evaluator = _pooled_evaluator(config, data)
+    evaluator.columns = data.columns
+    return evaluator
+
+
+def _pooled_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
     if resources.is_problem(config):
         return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
     model = resources.new_model(config, data.input_shape)

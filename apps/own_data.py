@@ -17,7 +17,7 @@ from apps.config import ConfigError, RunConfig
 from apps.resources import device_of, dtype_of
 from clients.base import Site
 from payloads.handshake import Scaling, SiteReport, encode_names
-from problems.data import OWN, DataError, DataSpec, Samples, SiteRows, read_own
+from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
 from problems.data.spec import PAGE
 from strategies.schema import Schema
 
@@ -101,6 +101,14 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
                 f"data-dir: {config.data.data_dir} has no {name} row; metrics need both classes: set positive-label"
             )
     return rows.samples(rows.test_rows, _arrays(schema.scaling))
+
+
+def columns_of(schema: Schema) -> Columns | None:
+    """What the sites' features are and were scaled by; None where they have no names."""
+    if not schema.columns:
+        return None
+    count = len(schema.columns)
+    return Columns(schema.columns, *(_arrays(schema.scaling) or (np.zeros(count), np.ones(count))))
 
 
 def _arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:

@@ -93,6 +93,8 @@ class Training:
                 if server_round > first_round + 1:
                     self.checkpoint(server_round - 1, arrays)
                 raise
+        if evaluator.columns is not None:
+            self.directory.save_columns(evaluator.columns)
         self.directory.save_model(evaluator.named(self.strategy.output(training.num_server_rounds, arrays)))
         for view, model in self.strategy.views().items():
             self.directory.save_model(evaluator.named(model), view)

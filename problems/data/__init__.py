@@ -1,5 +1,6 @@
 """Data: from a name and a few options to binary-labelled samples, one share a client."""
 
+from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
 from problems.data.samples import Samples
@@ -11,6 +12,7 @@ __all__ = [
     "PARTITIONS",
     "SPARSE_LOGISTIC",
     "UNLABELLED",
+    "Columns",
     "DataError",
     "DataSpec",
     "FederatedData",

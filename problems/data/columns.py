@@ -13,6 +13,21 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
+class Columns:
+    """What the features of a table are, and what they were scaled by.
+
+    Attributes:
+        names: of the c columns; ``sex=f`` for one of a text column's.
+        means: (c,) 0 where a column is not scaled.
+        deviations: (c,) 1 where a column is not scaled, 0 where it is constant.
+    """
+
+    names: tuple[str, ...]
+    means: Array
+    deviations: Array
+
+
+@dataclass(frozen=True, eq=False)
 class Encoded:
     """A table's features as numbers, not yet scaled.
 
@@ -36,6 +51,15 @@ class Encoded:
         means = np.where(constant, chosen[0], chosen.mean(axis=0))
         variances = np.where(constant, 0.0, chosen.var(axis=0))
         return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
+
+    def columns(self, rows: Rows) -> Columns:
+        """What the columns are scaled by where some rows are the training rows."""
+        means, variances = self.statistics(rows)
+        return Columns(self.names, means, np.sqrt(variances))
+
+    def features(self, columns: Columns) -> NDArray[np.float32]:
+        """(n, c) the values as they are trained with."""
+        return standardised(self.values, columns.means, columns.deviations).astype(np.float32)
 
 
 Encode = Callable[[Rows], Encoded]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.bundled import synthetic_pl, synthetic_sparse_logistic
+from problems.data.columns import Columns
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.partitions import partition
 from problems.data.readers import DEFAULT_POSITIVE, read
@@ -21,13 +22,17 @@ class FederatedData:
     """Training samples of every client, the test samples of the server.
 
     Attributes:
+        columns: what the features are and were scaled by, where the data set is a table.
         num_clients: number of clients.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, as they are in the data set; the rows held out for validation instead, where there are.
     """
 
-    def __init__(self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec) -> None:
+    def __init__(
+        self, train: Samples, test: Samples, sizes: Sequence[int], spec: DataSpec, columns: Columns | None = None
+    ) -> None:
+        self.columns = columns
         self.train = train
         self.test = test
         self.num_clients = len(sizes)
@@ -111,7 +116,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     site_sizes = source.site_sizes
     if spec.validation_fraction:
         train_rows, test_rows, site_sizes = _validation(spec, source, labels, train_rows)
-    features = source.encode(train_rows)
+    features, columns = source.features(train_rows)
     check_finite(features)
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
@@ -125,6 +130,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         test=Samples(as_float32(features[test_rows]), labels[test_rows]),
         sizes=[len(part) for part in parts],
         spec=spec,
+        columns=columns,
     )
 
 

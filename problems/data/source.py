@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.columns import Encode, standardised
+from problems.data.columns import Columns, Encode, standardised
 from problems.data.spec import DataError
 
 Rows = NDArray[np.int64]
@@ -38,6 +38,14 @@ class Source:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def features(self, train_rows: Rows) -> tuple[NDArray[Any], Columns | None]:
+        """What `encode` returns, and of a table what its columns are and were scaled by."""
+        if self.columns is None:
+            return self.encode(train_rows), None
+        encoded = self.columns(train_rows)
+        columns = encoded.columns(train_rows)
+        return encoded.features(columns), columns
 
 
 def make_source(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.columns import Encoded
-from problems.data.source import Rows, Source, as_text, make_source, standardise
+from problems.data.source import Rows, Source, as_text, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
 if TYPE_CHECKING:
@@ -116,15 +116,12 @@ def table(
                 block, values = one_hot(frame[column.name], train_rows)
             blocks.append(block)
             names += [f"{column.name}={value}" for value in values] or [column.name]
-            scaled += [numeric[column.name]] * block.shape[1]
+            scaled += [scale and numeric[column.name]] * block.shape[1]
         return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
 
     def encode(train_rows: Rows) -> NDArray[np.float32]:
         encoded = columns(train_rows)
-        values = encoded.values
-        if scale:
-            values = np.where(encoded.scaled, standardise(values, train_rows), values)
-        return values.astype(np.float32, casting="same_kind")
+        return encoded.features(encoded.columns(train_rows))
 
     return make_source(labels.to_numpy(), encode, train_count, columns=columns)
 

@@ -116,6 +116,33 @@ def test_own_files_are_trained_with_as_one_table_in_parts(strategy: str, tmp_pat
         assert own.result["metrics"][name] == pytest.approx(value, abs=1e-4)
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("standardise", [True, False])
+def test_a_run_leaves_what_scores_new_rows(pooled: bool, standardise: bool, tmp_path: Path) -> None:
+    """The raw rows of the test file, by columns.json and the model file alone, have the run's own AUC."""
+    tables, test = [patients(60, place) for place in range(SITES)], patients(50, 9)
+    nodes = files(tmp_path, tables)
+    test.to_csv(tmp_path / "test.csv", index=False)
+    pd.concat(tables).to_csv(tmp_path / "train.csv", index=False)
+    config: dict[str, Scalar] = {"strategy": "local-sgd", "standardise": standardise, "learning-rate": 1e-3}
+    if pooled:
+        data: dict[str, Scalar] = {"partition": "consecutive", "feature-columns": COLUMNS, "data-dir": str(tmp_path)}
+        run, _ = federate(tmp_path / "run", {**CSV, **config, **data})
+    else:
+        run, _ = play(tmp_path / "run", nodes, {**config, "data-dir": str(tmp_path / "test.csv")})
+    columns = json.loads((run.path / "columns.json").read_text("utf-8"))
+    assert [column["name"] for column in columns] == ["weight", "sex=f", "sex=m", "age"]
+    raw = pd.get_dummies(test, columns=["sex"], prefix_sep="=")
+    scores = np.full(len(test), float(run.model["output.bias"][0]))
+    for column, weight in zip(columns, run.model["output.weight"][0], strict=True):
+        scores += weight * (raw[column["name"]] - column["mean"]) / column["deviation"]
+        scaled = standardise and "=" not in column["name"]
+        training = pd.concat(tables)[column["name"]] if scaled else np.array([-1.0, 1.0])
+        assert (column["mean"], column["deviation"]) == pytest.approx((training.mean(), np.std(training)))
+    metrics = binary_metrics((test["ill"] == "yes").to_numpy().astype(np.int8), scores.astype(np.float32))
+    assert metrics["auc"] == pytest.approx(run.result["metrics"]["auc"], abs=1e-6)
+
+
 def test_unscaled_columns_stay_as_they_are(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     run, grid = play(tmp_path / "run", nodes, {"standardise": False, "learning-rate": 1e-6, "strategy": "local-sgd"})
     assert all(SCALING not in exchange.message.content for exchange in grid.exchanges)

@@ -48,7 +48,8 @@ def evaluation() -> list[str]:
 
 def test_the_files(run: Path) -> None:
     left = {entry.name + "/" * entry.is_dir() for entry in run.iterdir()}
-    assert left | {"failure.json", "model_inner.safetensors"} == set(documented("The run directory")[:11])
+    of_others = {"columns.json", "failure.json", "model_inner.safetensors"}
+    assert left | of_others == set(documented("The run directory")[:12])
 
 
 def test_a_second_model_and_its_metrics(tmp_path: Path) -> None:
