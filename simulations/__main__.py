@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apps.config import ConfigError, known_keys, parse_run_config
+from apps.config import ConfigError, Scalar, known_keys, parse_run_config
 from apps.evaluation import better, shown
 from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
@@ -41,6 +41,13 @@ Overrides = Annotated[
 ]
 Out = Annotated[Path, typer.Option("--out", help="the run directory to write")]
 Clients = Annotated[int, typer.Option("--clients", min=1, help="number of clients")]
+ClientsOrSites = Annotated[
+    int | None, typer.Option("--clients", min=1, help="number of clients; 8, or one a --node-config")
+]
+NodeConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors (and what --json asks for)")]
 Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
 
@@ -91,11 +98,8 @@ SECTIONS = {
 def run(
     out: Out,
     config: Overrides = None,
-    clients: Annotated[int | None, typer.Option(min=1, help="number of clients; 8, or one a --node-config")] = None,
-    node_config: Annotated[
-        list[str] | None,
-        typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
-    ] = None,
+    clients: ClientsOrSites = None,
+    node_config: NodeConfigs = None,
     engine: Annotated[Engine, typer.Option(help="in this process, or Flower's Ray simulation")] = Engine.INPROCESS,
     threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
     client_gpus: Annotated[
@@ -107,13 +111,9 @@ def run(
     """Run one federation and write its run directory."""
     flat = placed(overrides_of(config), out)
     parse_run_config(flat)
-    nodes = node_configs_of(node_config)
-    if nodes and (clients not in (None, len(nodes)) or engine is Engine.FLOWER):
-        raise ConfigError(
-            f"--node-config: got {len(nodes)}, allowed: one for each of --clients, and in this process only: leave "
-            "--clients and --engine out"
-        )
-    clients = clients or len(nodes) or 8
+    clients, nodes = _sites(clients, node_config)
+    if nodes and engine is Engine.FLOWER:
+        raise ConfigError(f"--node-config: got {len(nodes)}, allowed: in this process only: leave --engine out")
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
             try:
@@ -126,6 +126,17 @@ def run(
             _run_with_flower(out, clients, flat, client_gpus, quiet)
     if as_json:
         typer.echo((out / "result.json").read_text("utf-8"), nl=False)
+
+
+def _sites(clients: int | None, node_config: list[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
+    """The number of clients, and their node configs, if they have any."""
+    nodes = node_configs_of(node_config)
+    if nodes and clients not in (None, len(nodes)):
+        raise ConfigError(
+            f"--node-config: got {len(nodes)}, but --clients {clients}, allowed: one for each of them: leave "
+            "--clients out"
+        )
+    return clients or len(nodes) or 8, nodes
 
 
 def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus: float | None, quiet: bool) -> None:
@@ -211,7 +222,8 @@ def compare(
 def sweep(
     out: Annotated[Path, typer.Option("--out", help="the sweep's directory; its runs are in trials/")],
     config: Overrides = None,
-    clients: Clients = 8,
+    clients: ClientsOrSites = None,
+    node_config: NodeConfigs = None,
     grid: Annotated[list[str] | None, typer.Option(help="values to try, e.g. 'learning-rate=0.01,0.1'")] = None,
     random: Annotated[
         list[str] | None, typer.Option(help="values to draw, e.g. 'learning-rate=loguniform(1e-3,1)'")
@@ -233,6 +245,7 @@ def sweep(
     wanted = mode or (Mode.MIN if better(metric) is min else Mode.MAX)
     if grace > 1 and not asha:
         raise ConfigError(f"--grace: got {grace}, but there is nothing to stop: give --asha too")
+    clients, nodes = _sites(clients, node_config)
     asked = Sweep(
         clients,
         overrides_of(config),
@@ -244,6 +257,7 @@ def sweep(
         metric,
         wanted.value,
         grace if asha else 0,
+        nodes,
     )
     total = len(asked.trials(out.expanduser().resolve()))
     with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:

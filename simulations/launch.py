@@ -13,11 +13,15 @@ from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.evaluation import better
 from apps.server_app import app as server_app
 from apps.training import versions
+from problems.data import Columns
 from simulations.centralized import RoundHook, centralized
 from simulations.engine import run_in_process
 from simulations.nonfederated import nonfederated
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
+
+# the metrics of each evaluated round, the entries of the model file, and a table's columns
+_Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
@@ -50,12 +54,12 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
     Raises:
         ConfigError: there is no such reference, or a run is there already.
     """
-    _run_reference(
-        CENTRALIZED,
-        config,
-        clients,
-        lambda parsed: centralized(parsed, resources.federated_data(parsed.data, clients), on_round),
-    )
+
+    def train(parsed: RunConfig) -> _Trained:
+        data = resources.federated_data(parsed.data, clients)
+        return *centralized(parsed, data, on_round), data.columns
+
+    _run_reference(CENTRALIZED, config, clients, train)
 
 
 def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
@@ -64,26 +68,28 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
     Raises:
         ConfigError: the strategy is not vertical, or a run is there already.
     """
-    _run_reference(NONFEDERATED, config, 1, lambda parsed: nonfederated(parsed, on_round))
+    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*nonfederated(parsed, on_round), None))
 
 
 def _run_reference(
     name: str,
     config: Mapping[str, Scalar],
     clients: int,
-    train: Callable[[RunConfig], tuple[list[dict[str, float]], dict[str, object]]],
+    train: Callable[[RunConfig], _Trained],
 ) -> None:
     parsed = parse_run_config(config)
     if parsed.run.resume:
         raise ConfigError(f"resume: got true, but a {name} reference is trained in one go; leave it out")
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
-    history, named = train(parsed)
+    history, named, columns = train(parsed)
     every = parsed.training.evaluate_every
     total = parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]
     for server_round, metrics in zip(rounds, history, strict=True):
         directory.append({"round": server_round, **metrics})
+    if columns is not None:
+        directory.save_columns(columns)
     directory.save_model(named)  # type: ignore[arg-type]
     directory.finish(_result(name, parsed, history, clients, time.perf_counter() - begun))
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Sweep:
     mode: str = "max"
     # early stopping, off where ``grace`` (rounds before a trial may be stopped) is 0
     grace: int = 0
+    # of each client, where they have any
+    node_configs: Sequence[Mapping[str, Scalar]] = ()
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)
@@ -102,6 +104,7 @@ class Sweep:
             "grid": {key: list(values) for key, values in self.grid.items()},
             "random": {key: distribution.text for key, distribution in self.random.items()},
             "config": nested(self.config),
+            **({"node-configs": [dict(node) for node in self.node_configs]} if self.node_configs else {}),
         }
 
     def trials(self, out: Path) -> list[Trial]:

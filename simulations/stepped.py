@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from apps.client_app import app as client_app
@@ -29,11 +29,19 @@ class SteppedRun:
         clients: number of clients.
         config: the flat run config.
         rounds: the run's last round.
+        node_configs: of each client, where they have any.
     """
 
-    def __init__(self, clients: int, config: Mapping[str, Scalar], rounds: int) -> None:
+    def __init__(
+        self,
+        clients: int,
+        config: Mapping[str, Scalar],
+        rounds: int,
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+    ) -> None:
         self.failure = ""  # why the run has no result, once it has ended
         self._clients, self._config, self._rounds = clients, config, rounds
+        self._node_configs = node_configs
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._go_on = threading.Semaphore(0)
         self._end = ""
@@ -67,7 +75,7 @@ class SteppedRun:
     def _run(self) -> None:
         ROUND_LISTENER.set(self._hear)  # of this thread only
         try:
-            run_in_process(server_app, client_app, self._clients, self._config)
+            run_in_process(server_app, client_app, self._clients, self._config, node_configs=self._node_configs)
         except RunFailedError as error:
             self.failure = str(error)
         except BaseException as error:

@@ -52,7 +52,7 @@ class FederationTrial(tune.Trainable):
         self.metric: str = config["metric"]
         self.trial: Trial = config["trials"][config["number"]]
         self.reported: dict[str, Any] = {}
-        self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds)
+        self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """End this trial, if it has not ended, and prepare another."""
@@ -147,6 +147,7 @@ def run_trials(
                 tune.with_resources(FederationTrial, {"cpu": 1}),
                 config={
                     "clients": sweep.clients,
+                    "nodes": sweep.node_configs,
                     "metric": sweep.metric,
                     "trials": list(trials),
                     "number": tune.grid_search(list(range(len(trials)))),

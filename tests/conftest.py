@@ -20,6 +20,13 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take whole files, whose fixtures are made once; one takes all that starts Flower, one all deployments."""
+    for item in items:
+        alone = next((name for name in ("flower", "deployment", "faults") if item.get_closest_marker(name)), None)
+        item.add_marker(pytest.mark.xdist_group(alone or item.nodeid.partition("::")[0]))
+
+
 @pytest.fixture(scope="session")
 def flower_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """Flower's simulation behind one SuperLink for the whole session."""

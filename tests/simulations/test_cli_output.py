@@ -272,8 +272,8 @@ def test_each_site_may_have_a_node_config(command: Line, tmp_path: Path) -> None
     [
         (["-n", "device"], "--node-config 'device' is not a list of key=value pairs"),
         (["-n", "partition-id=0"], "--node-config: got partition-id, which follows from the order"),
-        (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, allowed: one for each of --clients"),
-        (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1, .* and in this process only"),
+        (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, but --clients 2, allowed: one for each"),
+        (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1, .* in this process only"),
         (["-n", 'data-path="/nowhere.csv"'], "partition 0: .*'/nowhere.csv' does not exist"),
     ],
 )

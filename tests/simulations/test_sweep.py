@@ -18,12 +18,12 @@ import pytest
 from apps.config import ConfigError
 from apps.training import ROUND_LISTENER
 from simulations.arguments import parse_grid, parse_random, placed
-from simulations.plan import Sweep, Trial, trial_name
+from simulations.plan import Sweep, Trial, check_same, trial_name, write_asked
 from simulations.records import METRICS, read_run
 from simulations.stepped import SteppedRun
 from simulations.sweep import Books, Row, best_toml, standings
 from tests.apps.test_command_line import ROOT, Line
-from tests.battery.federation import Run, federate
+from tests.battery.federation import Run, federate, patients
 from tests.simulations.test_compare import fake
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
@@ -298,6 +298,18 @@ def test_resume_of_another_sweep_is_refused(tmp_path: Path) -> None:
         books(tmp_path).open(resume=True)
 
 
+def test_a_sweep_of_other_sites_is_another_sweep(tmp_path: Path) -> None:
+    nodes = [{"data-path": "/a.csv"}, {"data-path": "/b.csv"}]
+    sweep = Sweep(2, SMALL, seeds=2, node_configs=nodes)
+    path = tmp_path / "sweep.toml"
+    write_asked(sweep, path)
+    assert tomllib.loads(path.read_text())["node-configs"] == nodes
+    check_same(sweep, path)
+    for others in (nodes[::-1], []):
+        with pytest.raises(ConfigError, match="--resume: node-configs is .*/a.csv"):
+            check_same(Sweep(2, SMALL, seeds=2, node_configs=others), path)
+
+
 def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
     sweep = books(tmp_path, grid={"fedx.gamma": [0.25]}, seeds=1)
     (standing,) = standings(sweep.trials, {sweep.trials[0].name: Row("finished", final=0.75)}, "max")
@@ -330,6 +342,20 @@ def test_a_stepped_run_is_the_plain_run(tmp_path: Path) -> None:
     assert read_run(tmp_path / "stepped").status == "finished"
 
 
+def test_a_stepped_run_of_sites_with_files(tmp_path: Path) -> None:
+    nodes = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(2)]
+    for site, node in enumerate(nodes):
+        patients(40, site).drop(columns=["name", "sex"]).to_csv(node["data-path"], index=False)
+    config = {**SMALL, "dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
+    plain, _ = federate(tmp_path / "plain", config | DEFAULTS, nodes=nodes)
+    run = SteppedRun(2, placed(config, tmp_path / "stepped"), 3, nodes)
+    while run.advance() is not None:
+        pass
+    assert run.failure == ""
+    assert Run(tmp_path / "stepped").untimed == plain.untimed
+    assert Run(tmp_path / "stepped").model_bytes == plain.model_bytes
+
+
 def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
     run = stepped(tmp_path / "a")
     run.advance()
@@ -354,7 +380,7 @@ def test_a_stepped_run_tells_why_it_failed(tmp_path: Path) -> None:
 
 
 def test_a_stepped_run_waits_at_whatever_metrics_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def four_rounds(*arguments: object) -> None:
+    def four_rounds(*arguments: object, **options: object) -> None:
         listener = ROUND_LISTENER.get()
         assert listener is not None
         for server_round in range(4):
@@ -446,6 +472,20 @@ def test_a_sweep(tmp_path: Path) -> None:
         check=True,
     )
     assert len(json.loads(compared.stdout)["runs"]) == 4
+
+
+@slow
+def test_a_sweep_over_files_of_the_sites(tmp_path: Path) -> None:
+    nodes = []
+    for site in range(2):
+        patients(40, site).drop(columns=["name", "sex"]).to_csv(tmp_path / f"{site}.csv", index=False)
+        nodes += ["-n", f'data-path="{tmp_path / f"{site}.csv"}"']
+    data = 'dataset="csv" partition="own" label-column="ill" positive-label="yes" validation-fraction=0.3'
+    command = sweep_command(tmp_path / "s", "-c", TEXT, "-c", data, "--grid", "learning-rate=0.01,0.1", *nodes)
+    command = [part for part in command if part not in ("--clients", "2")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert list(statuses(tmp_path / "s").values()) == ["finished", "finished"]
 
 
 @slow

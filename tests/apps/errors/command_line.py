@@ -123,9 +123,14 @@ ROWS = [
         "node configs and clients",
         TINY,
         "seed=1",
-        says=("--node-config", "got 1", "one for each of --clients", "leave --clients"),
+        says=("--node-config", "got 1, but --clients 2", "one for each of them", "leave --clients"),
         clients=2,
         nodes=('state-dir="a"',),
+    ),
+    command(
+        "node configs with Flower's engine",
+        *("run", "--out", "{out}", "--engine", "flower", "-n", 'state-dir="a"', "--quiet"),
+        says=("--node-config", "got 1", "in this process only", "leave --engine out"),
     ),
     run(
         "place by node config",
