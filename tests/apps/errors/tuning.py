@@ -126,7 +126,7 @@ ROWS = [
     ),
     reproduce(
         "tuned.toml with a wrong key",
-        says=("{tmp}/tuned.toml: experiment", "got nothing", "expected what", "--tune"),
+        says=("{tmp}/tuned.toml: experiment", "is missing", "expected what", "--tune"),
         files={"tuned.toml": "seeds = 1"},
     ),
     # what both need
