@@ -45,7 +45,9 @@ ABSCISSAE = {
 _PANEL_SIZE, _SINGLE_SIZE = (4.2, 3.3), (6.4, 4.2)  # inches
 _SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout does not see
 _CHARACTERS = 12  # an inch of the title
-_FILLED = 0.3  # of a shared y axis, by each of its panels
+_FILLED = 0.3  # of a y axis, by each of the panels that share it, and by what models reach that are trained
+_FEW = 3  # trained models, of which there must be so many
+_MARGIN = 0.05  # of a y axis, above and below
 _MARKED = 40  # a curve of fewer points shows them
 _STYLES = ("-", "--", ":", "-.")
 
@@ -165,6 +167,8 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
             axes.set_ylabel(experiment.y_label or LABELS.get(metric, metric))
         elif number in together:
             axes.tick_params(labelleft=False)
+    if experiment.scale == "linear":
+        _show(grid, list(found.values()), together)
     complete = next((number for number, curves in enumerate(found.values()) if len(curves) == len(labels)), None)
     if len(found) > 1 and complete is not None:
         handles, names = grid[complete].get_legend_handles_labels()
@@ -190,9 +194,24 @@ def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
 
 
 def _range(curves: Sequence[Curve], log: bool) -> tuple[float, float]:
+    """What of y a panel shows: on a linear axis without the untrained models, where these would flatten all the rest."""
     values = np.concatenate([np.concatenate([curve.low, curve.high]) for curve in curves])
     values = np.log(values[values > 0]) if log else values
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    trained = [part[curve.x > 0] for curve in curves for part in (curve.low, curve.high)]
+    if log or max(map(len, trained)) < _FEW:
+        return low, high
+    least, most = float(np.concatenate(trained).min()), float(np.concatenate(trained).max())
+    return (least, most) if 0 < most - least < _FILLED * (high - low) else (low, high)
+
+
+def _show(grid: Sequence[Axes], found: Sequence[Sequence[Curve]], together: set[int]) -> None:
+    """Set the range of each linear y axis: of the panels that share one, what they show together."""
+    ranges = [_range(curves, log=False) for curves in found]
+    for group in (together, *({number} for number in range(len(found)) if number not in together)):
+        low, high = min(ranges[number][0] for number in group), max(ranges[number][1] for number in group)
+        if low < high:
+            grid[min(group)].set_ylim(low - _MARGIN * (high - low), high + _MARGIN * (high - low))
 
 
 def _panel(axes: Axes, title: str, curves: Sequence[Curve], labels: Sequence[str], scale: str) -> None:

@@ -24,7 +24,7 @@ from apps.config import ConfigError, known_keys
 from simulations.arguments import placed
 from simulations.expansion import Expansion, data_sets, expand
 from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
-from simulations.figures import Curve, band, comparable, draw, panels
+from simulations.figures import Curve, _figure, band, comparable, draw, panels
 from simulations.records import RunRecord, read_run
 from simulations.report import as_text, pair, rows, tail
 from simulations.reproduce import Reproduction
@@ -936,6 +936,25 @@ def test_panels_share_an_axis_that_each_fills() -> None:
     assert comparable(decades, log=True) == {0, 1}
     assert comparable(decades, log=False) == {0, 1, 2, 3}
     assert comparable([panel(0, 0)], log=True) == {0}
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.5, 0.91, 0.93, 0.95], (0.91, 0.95)),  # the untrained model would take nine tenths of the axis
+        ([0.5, 0.65, 0.8, 0.95], (0.5, 0.95)),
+        ([0.5, 0.91, 0.95], (0.5, 0.95)),  # two points are no curve
+        ([0.5, 0.9, 0.9, 0.9], (0.5, 0.9)),
+    ],
+)
+def test_an_untrained_model_does_not_flatten_the_rest(
+    tmp_path: Path, values: list[float], shown: tuple[float, float]
+) -> None:
+    expansion = expanded(tmp_path, ("[config]", 'x = "round"\npanel = "{dataset}"\n[config]'))
+    figure = _figure(expansion, panels(expansion, finished(expansion, tmp_path, lambda seed: values)))
+    low, high = figure.axes[0].get_ylim()
+    margin = 0.05 * (shown[1] - shown[0])
+    assert (low, high) == pytest.approx((shown[0] - margin, shown[1] + margin))
 
 
 @pytest.mark.parametrize(("panel", "scale"), [("{dataset}", "log"), ("{method} {K} $", "linear"), ("{K}", "log")])
