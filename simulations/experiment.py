@@ -214,6 +214,7 @@ class Experiment(Settings):
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
     x: Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"] = "round"
+    x_label: str = ""  # empty: that of x
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"

@@ -160,7 +160,7 @@ def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figur
         if number and number in together:
             axes.sharey(grid[0])
         _panel(axes, title, curves, labels, experiment.scale)
-        axes.set_xlabel(ABSCISSAE[experiment.x])
+        axes.set_xlabel(experiment.x_label or ABSCISSAE[experiment.x])
         if experiment.x == "clients":
             _number(axes, curves, experiment.scale)
         if number % columns == 0:

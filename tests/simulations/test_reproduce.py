@@ -913,6 +913,9 @@ def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
     np.testing.assert_allclose(fedx.high - fedx.low, [2 * 0.2 / 2**0.5, 0], atol=1e-12)
     draw(expansion, records, tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert _figure(expansion, panels(expansion, records)).axes[0].get_xlabel() == "number of clients"
+    named = expanded(tmp_path, *changes, ('x = "clients"', 'x = "clients"\nx-label = "parties"'))
+    assert _figure(named, panels(named, records)).axes[0].get_xlabel() == "parties"
     with pytest.raises(ConfigError, match="would both be curve 'FedX'"):
         expanded(tmp_path, *changes[:2])
 
