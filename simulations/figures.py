@@ -194,7 +194,7 @@ def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
 
 
 def _range(curves: Sequence[Curve], log: bool) -> tuple[float, float]:
-    """What of y a panel shows: on a linear axis without the untrained models, where these would flatten all the rest."""
+    """What of y a panel shows: on a linear axis not the untrained models, where these would flatten all the rest."""
     values = np.concatenate([np.concatenate([curve.low, curve.high]) for curve in curves])
     values = np.log(values[values > 0]) if log else values
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
