@@ -20,16 +20,6 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers take whole files, whose fixtures are made once. One takes what starts Flower, one all else that is slow:
-    tests of processes that look for free ports at the same time would get each other's."""
-    for item in items:
-        slow = any(item.get_closest_marker(name) for name in ("slow", "deployment", "faults", "gpu"))
-        group = "flower" if item.get_closest_marker("flower") else "slow" if slow else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 def flower_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """Flower's simulation behind one SuperLink for the whole session."""
