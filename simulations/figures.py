@@ -210,7 +210,7 @@ def _show(grid: Sequence[Axes], found: Sequence[Sequence[Curve]], together: set[
     ranges = [_range(curves, log=False) for curves in found]
     for group in (together, *({number} for number in range(len(found)) if number not in together)):
         low, high = min(ranges[number][0] for number in group), max(ranges[number][1] for number in group)
-        if low < high:
+        if 0 < high - low < math.inf:  # else matplotlib leaves out what is not finite
             grid[min(group)].set_ylim(low - _MARGIN * (high - low), high + _MARGIN * (high - low))
 
 

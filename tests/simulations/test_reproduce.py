@@ -960,6 +960,13 @@ def test_an_untrained_model_does_not_flatten_the_rest(
     assert (low, high) == pytest.approx((shown[0] - margin, shown[1] + margin))
 
 
+@pytest.mark.parametrize("diverged", [math.nan, math.inf])
+def test_a_curve_of_one_seed_that_is_not_finite_somewhere_is_drawn(tmp_path: Path, diverged: float) -> None:
+    expansion = expanded(tmp_path, profile="smoke", seeds=1)
+    draw(expansion, finished(expansion, tmp_path, lambda seed: [0.5, 0.9, diverged, 0.95]), tmp_path)
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(("panel", "scale"), [("{dataset}", "log"), ("{method} {K} $", "linear"), ("{K}", "log")])
 def test_figures_of_one_panel_and_of_several(tmp_path: Path, panel: str, scale: str) -> None:
     """Missing runs leave no hole, and the same results are the same file."""
