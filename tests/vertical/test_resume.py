@@ -176,7 +176,7 @@ RUN: dict[str, Scalar] = {
     "vfb2.active-parties": 1,
     "vfb2.window": 1,
     "vfb2.synchronous": False,
-    "vfb2.join-timeout": 1.0,
+    "vfb2.join-timeout": 10.0,
 }
 
 
