@@ -34,7 +34,10 @@ def evaluator_for(config: RunConfig, num_clients: int, *, pooled: bool = True) -
     """
     if config.algorithm.strategy.vertical:
         return VerticalEvaluator(config, num_clients, pooled=pooled)
-    return make_evaluator(config, resources.federated_data(config.data, num_clients))
+    data = resources.federated_data(config.data, num_clients)
+    evaluator = make_evaluator(config, data)
+    evaluator.columns = data.columns
+    return evaluator
 
 
 def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
@@ -45,12 +48,6 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
         DataError: the test file cannot be used.
     """
     assert reads_own(config)
-    evaluator = _own_evaluator(config, schema, ask)
-    evaluator.columns = columns_of(schema)
-    return evaluator
-
-
-def _own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
     test = server_samples(config, schema) if config.data.data_dir else None
     if resources.is_problem(config):
         if test is None:
@@ -58,22 +55,19 @@ def _own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
                 f"loss: got {config.training.loss!r}, which is evaluated on a test set of the server's own, and "
                 "data-dir is empty: set data-dir to a test set"
             )
-        return ProblemEvaluator(config, test)
-    model = resources.new_model(config, schema.shape)
-    scored: ScoreEvaluator = (
-        HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
-    )
-    return PenalisedEvaluator(config, scored) if isinstance(config.family, CompositeSettings) else scored
+        evaluator: Evaluator = ProblemEvaluator(config, test)
+    else:
+        model = resources.new_model(config, schema.shape)
+        scored: ScoreEvaluator = (
+            HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
+        )
+        evaluator = PenalisedEvaluator(config, scored) if isinstance(config.family, CompositeSettings) else scored
+    evaluator.columns = columns_of(schema)
+    return evaluator
 
 
 def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
     """The evaluator of a run whose clients hold rows of the run config's data set."""
-    evaluator = _pooled_evaluator(config, data)
-    evaluator.columns = data.columns
-    return evaluator
-
-
-def _pooled_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
     if resources.is_problem(config):
         return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
     model = resources.new_model(config, data.input_shape)

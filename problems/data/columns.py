@@ -52,14 +52,11 @@ class Encoded:
         variances = np.where(constant, 0.0, chosen.var(axis=0))
         return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
 
-    def columns(self, rows: Rows) -> Columns:
-        """What the columns are scaled by where some rows are the training rows."""
-        means, variances = self.statistics(rows)
-        return Columns(self.names, means, np.sqrt(variances))
-
-    def features(self, columns: Columns) -> NDArray[np.float32]:
-        """(n, c) the values as they are trained with."""
-        return standardised(self.values, columns.means, columns.deviations).astype(np.float32)
+    def features(self, train_rows: Rows) -> tuple[NDArray[np.float32], Columns]:
+        """(n, c) the values as they are trained with, and what they are scaled by."""
+        means, variances = self.statistics(train_rows)
+        columns = Columns(self.names, means, np.sqrt(variances))
+        return standardised(self.values, means, columns.deviations).astype(np.float32), columns
 
 
 Encode = Callable[[Rows], Encoded]

@@ -43,9 +43,7 @@ class Source:
         """What `encode` returns, and of a table what its columns are and were scaled by."""
         if self.columns is None:
             return self.encode(train_rows), None
-        encoded = self.columns(train_rows)
-        columns = encoded.columns(train_rows)
-        return encoded.features(columns), columns
+        return self.columns(train_rows).features(train_rows)
 
 
 def make_source(

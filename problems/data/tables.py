@@ -119,11 +119,9 @@ def table(
             scaled += [scale and numeric[column.name]] * block.shape[1]
         return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
 
-    def encode(train_rows: Rows) -> NDArray[np.float32]:
-        encoded = columns(train_rows)
-        return encoded.features(encoded.columns(train_rows))
-
-    return make_source(labels.to_numpy(), encode, train_count, columns=columns)
+    return make_source(
+        labels.to_numpy(), lambda train_rows: columns(train_rows).features(train_rows)[0], train_count, columns=columns
+    )
 
 
 def is_numeric(column: pd.Series[Any]) -> bool:
