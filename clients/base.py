@@ -13,7 +13,8 @@ between rounds is `state`. None of it needs Flower's runtime, so a client can be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -51,6 +52,9 @@ class Site:
     positives: Indices
     negatives: Indices
     held_out: Site | None = None
+    _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @classmethod
     def from_arrays(
@@ -81,6 +85,23 @@ class Site:
     def class_counts(self) -> tuple[int, int]:
         """The numbers of negatives and of positives."""
         return len(self.negatives), len(self.positives)
+
+    @cached_property
+    def everyone(self) -> Indices:
+        """(n,) the indices of all rows."""
+        return np.arange(len(self))
+
+    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
+        """Mini-batches of some of the rows, addressed by their number.
+
+        While the site and the indices are in memory it is one sampler, which draws an epoch once and not in every
+        message.
+        """
+        kept = self._samplers.get(purpose)
+        if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
+            fresh = EpochSampler(indices, batch_size, seed, purpose, self.partition_id)
+            kept = self._samplers[purpose] = (indices, batch_size, seed, fresh)
+        return kept[3]
 
     def rows(self, indices: Indices | None) -> Tensor:
         """(len(indices), *shape) the features of some samples, or of all."""
@@ -187,9 +208,7 @@ class PayloadClient(NumPyClient, Generic[M]):
 
     def sampler(self) -> EpochSampler:
         """Mini-batches of ``batch-size`` of all local samples, addressed by the number of the local iteration."""
-        training, site = self.training, self.site
-        everything = np.arange(len(site))
-        return EpochSampler(everything, training.batch_size, training.seed, Purpose.SAMPLES, site.partition_id)
+        return self.site.sampler(self.site.everyone, self.training.batch_size, self.training.seed, Purpose.SAMPLES)
 
 
 class ScoringClient(PayloadClient[FlatModel]):

@@ -74,18 +74,17 @@ class PairwiseClient(ScoringClient):
         super().__init__(site, model, training)
         self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
         self.objective = make_objective(self.loss, **self.settings.objective_options)
-        everyone = np.arange(len(site))
-        self.partners: Indices = everyone if self.objective.partners == "all" else site.negatives
+        self.partners: Indices = site.everyone if self.objective.partners == "all" else site.negatives
         # u is kept by a positive's place among the positives
         self.place = np.full(len(site), -1)
         self.place[site.positives] = np.arange(len(site.positives))
 
     def samplers(self, positives: Purpose, partners: Purpose) -> tuple[EpochSampler, EpochSampler]:
         """Two samplers, one a class, each reshuffled on its own."""
-        seed, partition = self.training.seed, self.site.partition_id
+        site, settings, seed = self.site, self.settings, self.training.seed
         return (
-            EpochSampler(self.site.positives, self.settings.positive_batch_size, seed, positives, partition),
-            EpochSampler(self.partners, self.settings.negative_batch_size, seed, partners, partition),
+            site.sampler(site.positives, settings.positive_batch_size, seed, positives),
+            site.sampler(self.partners, settings.negative_batch_size, seed, partners),
         )
 
     def forward(self, positives: Indices, partners: Indices) -> tuple[Tensor, Tensor, Tensor]:
@@ -154,7 +153,7 @@ class LocalPairClient(PairwiseClient):
         if estimates is not None:
             self.remember(estimates)
         self.outbox = Momentum(momentum=None if momentum is None else momentum.cpu().numpy())
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     def pair_gradient(self, first: Indices, second: Indices, estimates: Estimates | None) -> Tensor:
         """(d,) the gradient over all pairs of two batches, with u of the positives updated on the way."""

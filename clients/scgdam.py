@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from flwr.common import Scalar
 from torch import Tensor
 
@@ -41,9 +40,8 @@ class LocalSCGDAMClient(MinimaxClient):
 
     def outer_sampler(self) -> EpochSampler:
         """Batches for f alone, drawn independently of those for g."""
-        training, everything = self.training, np.arange(len(self.site))
-        purpose, client = Purpose.INDEPENDENT_SAMPLES, self.site.partition_id
-        return EpochSampler(everything, training.batch_size, training.seed, purpose, client)
+        site, training = self.site, self.training
+        return site.sampler(site.everyone, training.batch_size, training.seed, Purpose.INDEPENDENT_SAMPLES)
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]

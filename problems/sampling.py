@@ -39,19 +39,19 @@ class EpochSampler:
         self.indices = indices
         self.batch_size = min(batch_size or len(indices), len(indices))
         self._address = (seed, purpose, keys)
-        self._epoch = -1
-        self._order = indices
+        self._drawn = (-1, indices)  # an epoch and its order, changed at once: threads may share a sampler
 
     def batch(self, position: int) -> Indices:
         """(batch_size,) the indices of batch number ``position``, counted from 0 over the whole run."""
         if self.batch_size == 0:
             return self.indices
         epoch, place = divmod(position, len(self.indices) // self.batch_size)
-        if epoch != self._epoch:
+        drawn, order = self._drawn
+        if epoch != drawn:
             seed, purpose, keys = self._address
-            self._order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
-            self._epoch = epoch
-        return self._order[place * self.batch_size : (place + 1) * self.batch_size]
+            order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
+            self._drawn = (epoch, order)
+        return order[place * self.batch_size : (place + 1) * self.batch_size]
 
 
 class PoolQueue:
