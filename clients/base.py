@@ -26,8 +26,9 @@ from torch import Tensor
 
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
-from payloads.wire import ROUND
+from payloads.wire import ROUND, ready_to_send
 from problems.models import NUMPY_DTYPES, FlatModel
+from problems.models.flat import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
 from problems.sampling import EpochSampler, Indices, on_device
@@ -144,6 +145,9 @@ class Trained(Protocol):
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Set it to what the server sent."""
 
+    def arrays(self, copy: Copy) -> list[FloatArray]:
+        """What is sent back, as copies that ``copy`` makes."""
+
 
 M = TypeVar("M", bound=Trained)
 
@@ -177,6 +181,10 @@ class PayloadClient(NumPyClient, Generic[M]):
         if self.model.stochastic:
             self.seed_torch(server_round)
         return server_round
+
+    def fitted(self) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        """What ``fit`` returns: a read-only copy of the model as it stands, the number of samples, no metrics."""
+        return self.model.arrays(ready_to_send), len(self.site), {}
 
     def seed_torch(self, server_round: int) -> None:
         """Seed torch's own generators (dropout) for this client and round."""

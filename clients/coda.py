@@ -55,7 +55,7 @@ class StagewiseClient(MinimaxClient):
         inbox = self.inbox or CodascaDown()
         self.inform(inbox.class_counts)
         self.update(server_round, inbox)
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     @abstractmethod
     def update(self, server_round: int, inbox: CodaDown) -> None:

@@ -58,7 +58,7 @@ class ProximalClient(SampleLossClient):
         arrived = self.update(server_round)
         if arrived is not self.model.parameters:
             self.model.parameters.copy_(arrived)
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     @abstractmethod
     def update(self, server_round: int) -> Tensor:

@@ -35,4 +35,4 @@ class FedProxClient(SampleLossClient):
             if pull := step * mu:
                 point.lerp_(reference, pull)
             point.add_(gradient, alpha=-step)
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()

@@ -46,7 +46,7 @@ class FedSGDAClient(MinimaxClient):
         if inbox.estimate is None:
             raise ValueError("FedSGDA's update phase needs the server's estimate")
         self.update(server_round, self.vector(inbox.estimate))
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     def collect(self, inbox: FedSGDADown) -> Tensor:
         """(d,) Framework 2: the gradient of f_i at z, minus weight times that at the reference point."""

@@ -209,7 +209,7 @@ class FedX1Client(PairwiseClient):
             return [], len(self.site), {}
         if self.momentum is not None:
             self.outbox = replace(self.outbox, momentum=self.momentum.cpu().numpy())
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     @torch.no_grad()
     def score(self) -> History:

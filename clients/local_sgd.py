@@ -45,4 +45,4 @@ class LocalSGDClient(SampleLossClient):
         server_round = self.begin(parameters, config)
         for step, batch in self.steps(server_round):
             self.model.parameters.add_(self.gradient(batch), alpha=-step)
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()

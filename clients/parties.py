@@ -19,6 +19,7 @@ from clients.vertical.addresses import Address, socket_base
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding
 from payloads.record import FloatArray
+from problems.models.flat import Copy
 
 Rows = NDArray[np.int64]
 
@@ -91,6 +92,10 @@ class NoModel:
         """Take a model without entries."""
         if len(arrays) != 1 or arrays[0].size:
             raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
+
+    def arrays(self, copy: Copy) -> list[FloatArray]:
+        """The model without entries."""
+        return [copy(self.parameters.numpy())]
 
 
 # Sockets of parties that share a host.

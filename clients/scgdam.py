@@ -53,7 +53,7 @@ class LocalSCGDAMClient(MinimaxClient):
         momentum = self.update(server_round, inbox.momentum)
         inner, buffers = self.problem.inner_arrays()
         self.outbox = CompositionalUp(inner=inner, momentum=momentum.cpu().numpy(), inner_buffers=buffers)
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     def update(self, server_round: int, received: FloatArray | None) -> Tensor:
         """Lines 2 to 4, p times; returns (u, v) as one vector (d,)."""

@@ -39,7 +39,7 @@ class LocalSGDAMClient(MinimaxClient):
         self.inform(inbox.class_counts)
         momentum = self.update(server_round, inbox.momentum)
         self.outbox = SaddleMomentum(momentum=momentum.cpu().numpy())
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     def update(self, server_round: int, received: FloatArray | None) -> Tensor:
         """Lines 2 and 4, K times; returns the momentum (d,)."""

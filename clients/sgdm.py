@@ -43,7 +43,7 @@ class LocalSGDMClient(SampleLossClient):
             momentum = momentum_step(self.model, momentum, self.gradient(batch), self.sgdm.momentum, step)
         assert momentum is not None
         self.outbox = LocalMomentum(momentum=momentum.cpu().numpy())
-        return self.model.arrays(), len(self.site), {}
+        return self.fitted()
 
     def inform(self, class_counts: IntArray | None) -> None:
         """Take the ratio loss's weights from the classes of all sites together; without a server, from its own."""

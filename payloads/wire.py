@@ -62,12 +62,39 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
     return arrays
 
 
+def ready_to_send(value: FloatArray) -> FloatArray:
+    """A read-only copy that lies in the bytes that it travels as: `model_record` copies it no more."""
+    header = _npy_header_for(value.dtype.str, value.shape)
+    return _within(b"".join((header, np.ascontiguousarray(value).data)), value, len(header))
+
+
+def _within(data: bytes, like: FloatArray, start: int) -> FloatArray:
+    return np.frombuffer(data, like.dtype, offset=start).reshape(like.shape)
+
+
 def _encode(value: FloatArray) -> Array:
-    # What Array(value) makes, in one copy and with the header cached.
-    data = b"".join((_npy_header_for(value.dtype.str, value.shape), np.ascontiguousarray(value).data))
+    # What Array(value) makes, in one copy at most and with the header cached.
+    header = _npy_header_for(value.dtype.str, value.shape)
+    data = _bytes_around(value, header) or b"".join((header, np.ascontiguousarray(value).data))
     array = Array.__new__(Array)  # its constructor finds out which of three sets of arguments it was given
     array.__dict__.update(dtype=_name_of(value.dtype), shape=value.shape, stype="numpy.ndarray", data=data)
     return array
+
+
+def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
+    """The bytes that are the header and then the whole of an array, which lies in them; else None."""
+    below: object = value
+    while isinstance(below, np.ndarray):
+        below = below.base
+    if type(below) is not bytes or len(below) != len(header) + value.nbytes or not below.startswith(header):
+        return None
+    whole = _within(below, value, len(header))
+    return below if _place(value) == _place(whole) else None
+
+
+def _place(value: FloatArray) -> tuple[int, tuple[int, ...]]:
+    # of the address, .ctypes.data makes an object in Python
+    return value.__array_interface__["data"][0], value.strides
 
 
 _name_of = lru_cache(maxsize=16)(str)

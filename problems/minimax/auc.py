@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from problems.models.flat import FlatModel, FloatArray
+from problems.models.flat import Copy, FlatModel, FloatArray
 from problems.models.saddle import SCALARS
 from problems.sampling import Indices, on_device
 
@@ -60,8 +60,8 @@ class AUCOracle:
     def load(self, arrays: Sequence[FloatArray]) -> None:
         self.model.load(arrays)
 
-    def arrays(self) -> list[FloatArray]:
-        return self.model.arrays()
+    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
+        return self.model.arrays(copy)
 
     def inform(self, class_counts: NDArray[np.int64]) -> None:
         self.prior = float(class_counts[1] / class_counts.sum())

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from problems.minimax.problem import PAGE, MinimaxProblem, ProblemError
-from problems.models.flat import NUMPY_DTYPES, FloatArray
+from problems.models.flat import NUMPY_DTYPES, Copy, FloatArray
 from problems.sampling import Indices, on_device
 
 
@@ -36,8 +36,8 @@ class Oracle(Protocol):
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Set the current point (and the buffers)."""
 
-    def arrays(self) -> list[FloatArray]:
-        """The current point (and the buffers), as copies."""
+    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
+        """The current point (and the buffers), as copies that ``copy`` makes."""
 
     def inform(self, class_counts: NDArray[np.int64]) -> None:
         """Tell how many negatives and positives all sites hold together."""
@@ -91,8 +91,8 @@ class FunctionOracle:
             raise ValueError(f"expected one array of shape {tuple(self.parameters.shape)}, got {shapes}")
         self.parameters.copy_(torch.from_numpy(arrays[0].astype(NUMPY_DTYPES[self.parameters.dtype])))
 
-    def arrays(self) -> list[FloatArray]:
-        return [self.parameters.detach().to("cpu", copy=True).numpy()]
+    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
+        return [copy(self.parameters.detach().cpu().numpy())]
 
     def inform(self, class_counts: NDArray[np.int64]) -> None:
         """A problem of one's own has no classes."""

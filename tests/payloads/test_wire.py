@@ -29,6 +29,7 @@ from payloads.wire import (
     model_arrays,
     model_record,
     payload_record,
+    ready_to_send,
 )
 from simulations.engine import task_identity
 
@@ -41,6 +42,29 @@ def test_a_model_comes_back(arrays: list[np.ndarray]) -> None:
     assert list(record) == ["parameters", "buffers"][: len(arrays)]
     back = model_arrays(record)
     assert [(a.dtype, a.tobytes()) for a in back] == [(a.dtype, a.tobytes()) for a in arrays]
+
+
+@given(vectors)
+def test_an_array_that_is_ready_to_send_is_not_copied_again(value: np.ndarray) -> None:
+    copy = ready_to_send(value)
+    assert (copy.dtype, copy.shape, copy.tobytes()) == (value.dtype, value.shape, value.tobytes())
+    assert not np.shares_memory(copy, value)
+    assert not copy.flags.writeable
+    sent, usual = (model_record([array])["parameters"] for array in (copy, value))
+    assert sent.data == usual.data
+    assert (sent.dtype, sent.shape, sent.stype) == (usual.dtype, usual.shape, usual.stype)
+    assert model_record([copy])["parameters"].data is sent.data
+
+
+def test_a_part_of_an_array_that_is_ready_to_send_is_sent_as_what_it_is() -> None:
+    """All of these lie in bytes, but those bytes are not theirs."""
+    whole = ready_to_send(np.arange(100.0))
+    (data,) = (array.data for array in model_record([whole]).values())
+    header = len(data) - whole.nbytes
+    assert header % whole.itemsize == 0
+    for part in (whole[:50], whole[::-1], np.frombuffer(data)[:100], np.frombuffer(bytes(800)), np.frombuffer(data)):
+        (sent,) = model_arrays(model_record([part]))
+        assert sent.tobytes() == part.tobytes()
 
 
 @pytest.mark.parametrize("names", [[], ["buffers"], ["0", "1"], ["buffers", "parameters"], ["parameters", "x"]])
