@@ -128,7 +128,7 @@ def expand(
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
     _check_tuned(here, tuned, experiment, profile, lines)
-    _check_distinct(here, lines, experiment.x == "clients")
+    _check_distinct(here, lines, experiment.x == ["clients"])
     paper = _paper(experiment, lines, [cell.origin for cell in cells], every, here)
     claims = _claims(experiment, lines, every, here)
     used = seeds or chosen.seeds or experiment.seeds

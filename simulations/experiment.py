@@ -25,7 +25,13 @@ SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
 ProfileName = Literal["smoke", "quick", "full"]
 Count = Annotated[int, Field(ge=1)]
+Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"]
 Sentences = list[Annotated[str, Field(min_length=1)]]
+
+
+def _listed(value: Any) -> Any:
+    """A text alone is short for a list of it."""
+    return [value] if isinstance(value, str) else value
 
 
 class _Overrides(Settings):
@@ -213,8 +219,9 @@ class Experiment(Settings):
     # how it is shown
     metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    x: Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"] = "round"
-    x_label: str = ""  # empty: that of x
+    # texts alone are short for lists of one
+    x: Annotated[list[Abscissa], BeforeValidator(_listed)] = Field(default=["round"], min_length=1)
+    x_label: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)  # empty: those of x
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"
@@ -231,6 +238,14 @@ class Experiment(Settings):
     def _base(cls, config: dict[str, Any]) -> dict[str, Any]:
         _check_config(flattened(config))
         return config
+
+    @model_validator(mode="after")
+    def _x_axes(self) -> Self:
+        if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
+            raise ValueError(f"x: got {', '.join(self.x)}, allowed: each once, and clients only alone")
+        if self.x_label and len(self.x_label) != len(self.x):
+            raise ValueError(f"x-label: got {len(self.x_label)}, allowed: as many as x has, {len(self.x)}, or none")
+        return self
 
     def profile(self, name: str) -> Profile:
         """Raises ConfigError: there is no such profile."""

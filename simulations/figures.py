@@ -64,8 +64,8 @@ class Curve:
     seeds: int
 
 
-def panels(expansion: Expansion, records: Mapping[str, RunRecord]) -> dict[str, list[Curve]]:
-    """The curves of each panel, from the finished runs."""
+def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> dict[str, list[Curve]]:
+    """The curves of each panel over one of the x axes, from the finished runs."""
     experiment = expansion.experiment
     log = experiment.scale == "log"
     found: dict[str, list[Curve]] = {}
@@ -75,10 +75,10 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord]) -> dict[str, 
         if not ended:
             continue
         drawn = found.setdefault(line.panel, [])
-        if experiment.x == "clients":
+        if x == "clients":
             _join(drawn, _point(line, ended, experiment.metrics[0], log))
         else:
-            drawn.append(_curve(line, ended, experiment.metrics[0], experiment.x, log))
+            drawn.append(_curve(line, ended, experiment.metrics[0], x, log))
     return found
 
 
@@ -130,8 +130,8 @@ def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -
     """Write curves.png and curves.svg, where there is a curve. Without pyplot, whose state is the main thread's."""
     from matplotlib import rc_context
 
-    found = panels(expansion, records)
-    if not found:
+    found = [panels(expansion, records, x) for x in expansion.experiment.x]
+    if not found[0]:
         return
     figure = _figure(expansion, found)
     with rc_context({"svg.hashsalt": expansion.experiment.name}):  # the same curves are the same file
@@ -139,42 +139,50 @@ def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -
     figure.savefig(folder / "curves.png", dpi=150)
 
 
-def _figure(expansion: Expansion, found: Mapping[str, Sequence[Curve]]) -> Figure:
+def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]) -> Figure:
+    """``found`` has the panels of each x axis, the same ones; those of an x axis are below those of the last."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     experiment = expansion.experiment
     metric = experiment.metrics[0]
-    columns = len(found) if len(found) <= 4 else min(4, math.ceil(math.sqrt(len(found))))
-    rows = math.ceil(len(found) / columns)
-    labels = list(dict.fromkeys(curve.label for curves in found.values() for curve in curves))
-    width, height = _PANEL_SIZE if len(found) > 1 else _SINGLE_SIZE
-    figure = Figure(figsize=(columns * width, rows * height + 0.5))
+    titles = list(found[0])
+    number = len(titles)
+    columns = number if number <= 4 else min(4, math.ceil(math.sqrt(number)))
+    rows = math.ceil(number / columns)
+    every = [curves for drawn in found for curves in drawn.values()]
+    labels = list(dict.fromkeys(curve.label for curves in every for curve in curves))
+    width, height = _PANEL_SIZE if len(every) > 1 else _SINGLE_SIZE
+    figure = Figure(figsize=(columns * width, len(found) * rows * height + 0.5))
     figure.set_layout_engine("constrained", w_pad=_SIDES)
     FigureCanvasAgg(figure)
-    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in grid[len(found) :]:
+    table = figure.subplots(len(found) * rows, columns, squeeze=False)
+    blocks = [list(table[first : first + rows].flat) for first in range(0, len(table), rows)]
+    for axes in (axes for block in blocks for axes in block[number:]):
         axes.remove()
-    together = comparable(list(found.values()), experiment.scale == "log")
-    for number, (axes, (title, curves)) in enumerate(zip(grid, found.items(), strict=False)):
-        if number and number in together:
+    grid = [axes for block in blocks for axes in block[:number]]
+    together = comparable(every, experiment.scale == "log")
+    for place, (axes, curves) in enumerate(zip(grid, every, strict=True)):
+        kind, panel = divmod(place, number)
+        x, title = experiment.x[kind], titles[panel]
+        if place and place in together:
             axes.sharey(grid[0])
         _panel(axes, title, curves, labels, experiment.scale)
-        axes.set_xlabel(experiment.x_label or ABSCISSAE[experiment.x])
-        if experiment.x == "clients":
+        axes.set_xlabel(experiment.x_label[kind] if experiment.x_label else ABSCISSAE[x])
+        if x == "clients":
             _number(axes, curves, experiment.scale)
-        if number % columns == 0:
+        if panel % columns == 0:
             axes.set_ylabel(experiment.y_label or LABELS.get(metric, metric))
-        elif number in together:
+        elif place in together:
             axes.tick_params(labelleft=False)
     if experiment.scale == "linear":
-        _show(grid, list(found.values()), together)
-    complete = next((number for number, curves in enumerate(found.values()) if len(curves) == len(labels)), None)
-    if len(found) > 1 and complete is not None:
+        _show(grid, every, together)
+    complete = next((place for place, curves in enumerate(every) if len(curves) == len(labels)), None)
+    if len(every) > 1 and complete is not None:
         handles, names = grid[complete].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 2 * columns), frameon=False)
     else:
-        for axes in grid[: len(found)]:
+        for axes in grid:
             axes.legend(frameon=False, fontsize="small")
     seeds = f"{expansion.seeds} seed{'s' if expansion.seeds > 1 else ''}"
     title = textwrap.fill(f"{experiment.title} ({expansion.profile}, {seeds})", round(columns * width * _CHARACTERS))

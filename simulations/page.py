@@ -97,7 +97,7 @@ def as_html(
         legend=LEGEND,
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
         curves=inlined(curves) if curves else None,
-        drawn=f"{experiment.y_label or experiment.metrics[0]} by {experiment.x}",
+        drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
         tuned=None if tuned is None else (tuned_sentence(tuned), _tuned_table(tuned)),
         differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
         shared=shared,

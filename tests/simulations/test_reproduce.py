@@ -435,7 +435,11 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
         ("clients = 2", "clients = 0", ["clients: got 0"]),
         ("clients = 2", 'scale = "cubic"', ["scale: got 'cubic'", "linear"]),
-        ("clients = 2", 'x = "epoch"', ["x: got 'epoch'", "round"]),
+        ("clients = 2", 'x = "epoch"', ["x[0]: got 'epoch'", "round"]),
+        ("clients = 2", "x = []", ["x: got []"]),
+        ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each once"]),
+        ("clients = 2", 'x = ["round", "clients"]', ["x: got round, clients", "clients only alone"]),
+        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got 2", "as many as x has, 1, or none"]),
         ("[profiles.quick]", "[profiles.fast]", ["profiles.fast", "smoke"]),
         ("minutes = 0.1", "minutes = -1", ["profiles.smoke.minutes: got -1"]),
         ("minutes = 0.1\n", "", ["profiles.smoke.minutes: is missing"]),
@@ -870,7 +874,7 @@ def test_a_metric_that_is_not_finite_in_one_seed_has_no_mean(tmp_path: Path, div
 )
 def test_the_x_axis(tmp_path: Path, x: str, expected: list[float]) -> None:
     expansion = expanded(tmp_path, ("clients = 2", f'clients = 2\nx = "{x}"'))
-    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7 + 0.2 * seed)))["digits"]
+    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7 + 0.2 * seed)), x)["digits"]
     assert [curve.label for curve in curves] == ["FedX 1", "FedX 2", "Local SGD 1", "Local SGD 2"]
     np.testing.assert_allclose(curves[1].x, expected)
     np.testing.assert_allclose(curves[1].mean, [0.5, 0.6, 0.8])
@@ -878,10 +882,31 @@ def test_the_x_axis(tmp_path: Path, x: str, expected: list[float]) -> None:
     assert curves[1].seeds == 2
 
 
+def test_all_panels_are_drawn_over_each_x_axis(tmp_path: Path) -> None:
+    axes = 'clients = 2\npanel = "{method}"\nx = ["seconds", "round"]'
+    expansion = expanded(tmp_path, ("clients = 2", axes))
+    records = finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7))
+    found = [panels(expansion, records, x) for x in ("seconds", "round")]
+    figure = _figure(expansion, found)
+    titles = [(shown.get_title(), shown.get_xlabel()) for shown in figure.axes]
+    assert titles == [
+        ("FedX", "seconds"),
+        ("Local SGD", "seconds"),
+        ("FedX", "communication round"),
+        ("Local SGD", "communication round"),
+    ]
+    for shown, drawn in zip(figure.axes, [*found[0].values(), *found[1].values()], strict=True):
+        assert [line.get_xdata().tolist() for line in shown.lines] == [curve.x.tolist() for curve in drawn]
+    assert len({round(shown.get_position().y0, 2) for shown in figure.axes}) == 2  # one x axis below the other
+    named = expanded(tmp_path, ("clients = 2", f'{axes}\nx-label = ["time", "epochs"]'))
+    labels = [shown.get_xlabel() for shown in _figure(named, found).axes]
+    assert labels == ["time", "time", "epochs", "epochs"]
+
+
 def test_a_round_may_communicate_more_than_once(tmp_path: Path) -> None:
     changes = ("clients = 2", 'clients = 2\nx = "communication"'), ('"local-sgd"', '"local-sgd"\ncommunications = 2')
     expansion = expanded(tmp_path, *changes)
-    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7)))["digits"]
+    curves = panels(expansion, finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7)), "communication")["digits"]
     assert [curve.x.tolist() for curve in curves] == [[0, 1, 2]] * 2 + [[0, 2, 4]] * 2
 
 
@@ -892,7 +917,7 @@ def test_seconds_are_those_of_training_where_they_are_known(tmp_path: Path) -> N
         for number, line in enumerate(record.lines):
             line["training_seconds"] = 0.25 * number
     assert records[expansion.runs[0].name].metrics.keys() == {"auc", *RANKING}
-    np.testing.assert_allclose(panels(expansion, records)["digits"][0].x, [0, 0.25, 0.75])
+    np.testing.assert_allclose(panels(expansion, records, "seconds")["digits"][0].x, [0, 0.25, 0.75])
 
 
 def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
@@ -905,7 +930,7 @@ def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
     expansion = expanded(tmp_path, *changes)
     records = finished(expansion, tmp_path, lambda seed: (0.5, 0.6, 0.7 + 0.2 * seed))
     del records["fedx_digits_k-1_seed-1"]
-    fedx, local = panels(expansion, records)["digits"]
+    fedx, local = panels(expansion, records, "clients")["digits"]
     assert (fedx.label, fedx.seeds, local.label, local.seeds) == ("FedX", 1, "Local SGD", 2)
     np.testing.assert_allclose([fedx.x, local.x], [[2, 8], [2, 8]])
     np.testing.assert_allclose([fedx.mean, local.mean], [[0.8, 0.7], [0.8, 0.8]])
@@ -913,9 +938,9 @@ def test_numbers_of_clients_are_points_of_one_curve(tmp_path: Path) -> None:
     np.testing.assert_allclose(fedx.high - fedx.low, [2 * 0.2 / 2**0.5, 0], atol=1e-12)
     draw(expansion, records, tmp_path)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert _figure(expansion, panels(expansion, records)).axes[0].get_xlabel() == "number of clients"
+    assert _figure(expansion, [panels(expansion, records, "clients")]).axes[0].get_xlabel() == "number of clients"
     named = expanded(tmp_path, *changes, ('x = "clients"', 'x = "clients"\nx-label = "parties"'))
-    assert _figure(named, panels(named, records)).axes[0].get_xlabel() == "parties"
+    assert _figure(named, [panels(named, records, "clients")]).axes[0].get_xlabel() == "parties"
     with pytest.raises(ConfigError, match="would both be curve 'FedX'"):
         expanded(tmp_path, *changes[:2])
 
@@ -954,7 +979,7 @@ def test_an_untrained_model_does_not_flatten_the_rest(
     tmp_path: Path, values: list[float], shown: tuple[float, float]
 ) -> None:
     expansion = expanded(tmp_path, ("[config]", 'x = "round"\npanel = "{dataset}"\n[config]'))
-    figure = _figure(expansion, panels(expansion, finished(expansion, tmp_path, lambda seed: values)))
+    figure = _figure(expansion, [panels(expansion, finished(expansion, tmp_path, lambda seed: values), "round")])
     low, high = figure.axes[0].get_ylim()
     margin = 0.05 * (shown[1] - shown[0])
     assert (low, high) == pytest.approx((shown[0] - margin, shown[1] + margin))
@@ -984,7 +1009,9 @@ def test_figures_of_one_panel_and_of_several(tmp_path: Path, panel: str, scale: 
     assert (tmp_path / "out" / "curves.svg").read_bytes() == first
     assert b"<svg" in first
     assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert len(panels(expansion, reproduction.records)) == {"{dataset}": 1, "{method} {K} $": 3, "{K}": 2}[panel]
+    assert (
+        len(panels(expansion, reproduction.records, "round")) == {"{dataset}": 1, "{method} {K} $": 3, "{K}": 2}[panel]
+    )
 
 
 # Vertical learning, without processes.
