@@ -244,7 +244,8 @@ class Experiment(Settings):
         if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
             raise ValueError(f"x: got {', '.join(self.x)}, allowed: each once, and clients only alone")
         if self.x_label and len(self.x_label) != len(self.x):
-            raise ValueError(f"x-label: got {len(self.x_label)}, allowed: as many as x has, {len(self.x)}, or none")
+            got = ", ".join(self.x_label)
+            raise ValueError(f"x-label: got {got}, allowed: as many as x has, {len(self.x)}, or none")
         return self
 
     def profile(self, name: str) -> Profile:

@@ -439,7 +439,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("clients = 2", "x = []", ["x: got []"]),
         ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each once"]),
         ("clients = 2", 'x = ["round", "clients"]', ["x: got round, clients", "clients only alone"]),
-        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got 2", "as many as x has, 1, or none"]),
+        ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "as many as x has, 1, or none"]),
         ("[profiles.quick]", "[profiles.fast]", ["profiles.fast", "smoke"]),
         ("minutes = 0.1", "minutes = -1", ["profiles.smoke.minutes: got -1"]),
         ("minutes = 0.1\n", "", ["profiles.smoke.minutes: is missing"]),

@@ -175,6 +175,16 @@ ROWS = [
         ("", '\n[[claims]]\ntext = "More"\nbetter = "FedX"\nthan = "Local SGD"\nat = { method = "FedX" }\n'),
         says=("at", "got method", "better and than say already", PAGE),
     ),
+    reproduce(
+        "x axis twice",
+        ("clients = 2", 'clients = 2\nx = ["round", "round"]'),
+        says=("x", "got round, round", "each once, and clients only alone", PAGE),
+    ),
+    reproduce(
+        "labels of more x axes than there are",
+        ("clients = 2", 'clients = 2\nx-label = ["epochs", "seconds"]'),
+        says=("x-label", "got epochs, seconds", "as many as x has, 1, or none", PAGE),
+    ),
     # what does not fit together
     reproduce(
         "run config of an experiment",
