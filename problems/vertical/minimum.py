@@ -23,7 +23,8 @@ def minimum(
     """Return the (d,) minimiser of f and f there, by Newton's method from 0.
 
     For the convex `logistic` and `ridge` it is the minimum. The other two are not convex: there it is a point where
-    the gradient vanishes that going down from 0 leads to, and another point may be lower.
+    the gradient vanishes that going down from 0 leads to, and another point may be lower. `nonconvex-logistic` with
+    separable rows and a small weight has many, all far out: which of them is found, if any, hangs on rounding.
 
     Up to 1,000 columns the Hessian is made and factored (with a multiple of the identity added where it is not
     positive definite); beyond, Newton directions come from conjugate gradients, cut at directions of negative
@@ -59,7 +60,10 @@ def minimum(
             break
         w, f = found
         slope = gradient(features, labels, objective, w)
-    raise RuntimeError(f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}: no minimum found")
+    raise RuntimeError(
+        f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
+        "no minimum found"
+    )
 
 
 def _factored(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:

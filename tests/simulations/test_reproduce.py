@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps.config import ConfigError, known_keys
+from apps.config import ConfigError, known_keys, parse_run_config
+from apps.vertical import settings_of, vertical_data
+from problems.vertical.minimum import minimum
+from problems.vertical.objectives import make_objective
 from simulations.arguments import placed
 from simulations.expansion import Expansion, data_sets, expand
 from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
@@ -1085,6 +1088,18 @@ def smoke(command: Line, monkeypatch: pytest.MonkeyPatch, name: str, out: Path) 
     code, _, err = command("reproduce", name, "--out", out, "--profile", "smoke")
     assert code == 0, err
     return table(out)
+
+
+@pytest.mark.parametrize("name", ["vfb2-fig2", "vfb2-fig34"])
+def test_the_minimum_a_smoke_is_measured_from_does_not_hang_on_rounding(name: str) -> None:
+    line = expand(find_experiment(name), "smoke").lines[0]
+    config = parse_run_config(line.config)
+    vfb2, data = settings_of(config), vertical_data(config, line.clients)
+    objective = make_objective(vfb2.problem, vfb2.factor)
+    noise = np.random.default_rng(0).standard_normal((8, *data.train_features.shape))
+    rows = [data.train_features, *data.train_features * (1.0 + 1e-12 * noise)]
+    found = [minimum(features, data.train_labels, objective)[1] for features in rows]
+    np.testing.assert_allclose(found, found[0], rtol=1e-9)
 
 
 @slow
