@@ -211,8 +211,9 @@ def settings(values: Mapping[str, Scalar]) -> list[str]:
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:
-    """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``."""
+    """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``; a number below 0 is ``minus-5``, as a dash only parts words."""
     parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
+    parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts if part)
 
 

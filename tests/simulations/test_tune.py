@@ -192,6 +192,19 @@ methods."Local SGD" = {}
     assert len(smoke.runs) == 1
 
 
+def test_values_that_differ_in_sign_have_directories_of_their_own(tmp_path: Path) -> None:
+    grid = '\n[tune]\nseeds = 1\ngrid.positive-label = ["1", "-1"]\n'
+    signed = (
+        ("at = { K = 2 }, local-steps", "at = { K = -1 }, local-steps"),
+        ("at = { K = 2 }\nmean", "at = { K = -1 }\nmean"),
+    )
+    expansion = expand(read_experiment(write(tmp_path, tuning(grid), *signed)), "quick")
+    names = {run.name for run in expansion.runs} | set(Choosing(expansion, tmp_path / "out").runs)
+    assert {"fedx_digits_k-1_seed-0", "fedx_digits_k-minus-1_seed-0"} < names
+    assert "local-sgd_digits_k-minus-1_positive-label-minus-1_seed-0" in names
+    assert len(names) == 2 * 2 * 2 + 2 * 2 * 2
+
+
 def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: Path) -> None:  # noqa: F811
     """Nor one of which a seed fails or diverges, however good the others are."""
 
