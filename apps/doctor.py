@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, requires, version
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -25,6 +26,7 @@ from apps.state_store import STATE_DIR
 PROJECT = "florilegium"
 SECONDS = 5.0
 WARNING_DAYS = 30
+LOOPBACK = IPv4Address("127.0.0.1")
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -112,10 +114,10 @@ def writable(folder: Path) -> str:
 
 
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
-    """A certificate comes from an authority, belongs to a key, and is valid for a while."""
+    """A SuperLink's certificate: its authority and key, the address child processes use, how long it is valid."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509 import load_pem_x509_certificate
+    from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
     shown, root = (load_pem_x509_certificate(file.read_bytes()) for file in (path, authority))
     try:
@@ -128,6 +130,15 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         raise WrongError(
             f"{key} is not the key of {path}, expected the key of its certificate: make both with "
             "deploy/certificates.sh"
+        )
+    try:
+        names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
+    except ExtensionNotFound:
+        names = []
+    if LOOPBACK not in names:
+        raise WrongError(
+            f"{path} does not name {LOOPBACK}, where the SuperLink's own child processes reach it, expected it among "
+            "subjectAltName's addresses: make one with deploy/certificates.sh"
         )
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import ipaddress
 import socket
 from collections.abc import Iterator
 from functools import cache
@@ -26,7 +27,7 @@ def key(name: str) -> Key:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def certificate(name: str, issuer: str, days: int) -> bytes:
+def certificate(name: str, issuer: str, days: int, address: str = "127.0.0.1") -> bytes:
     now = datetime.datetime.now(datetime.UTC)
     subject, by = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, issuer))
     made = (
@@ -37,6 +38,7 @@ def certificate(name: str, issuer: str, days: int) -> bytes:
         .serial_number(1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
         .sign(key(issuer), hashes.SHA256())
     )
     return made.public_bytes(serialization.Encoding.PEM)
@@ -63,6 +65,7 @@ FILES = {
     "other.crt": certificate("other", "other", 400),
     "other.key": private(key("other")),
     "short.pem": certificate("server", "ca", 5),
+    "away.pem": certificate("server", "ca", 400, "10.0.0.1"),
     "site.key": readable(private(key("site"), ssh=True), 0o644),
     "edwards.key": readable(private(ed25519.Ed25519PrivateKey.generate(), ssh=True), 0o600),
 }
@@ -182,6 +185,12 @@ ROWS = [
         "server.pem",
         "other.key",
         says=("certificate", "{tmp}/other.key is not the key", "the key of its certificate", CERTIFICATES),
+    ),
+    links(
+        "certificate that child processes cannot use",
+        "away.pem",
+        "server.key",
+        says=("certificate", "{tmp}/away.pem does not name 127.0.0.1", "subjectAltName", CERTIFICATES),
     ),
     links(
         "certificate that ends soon",
