@@ -27,7 +27,7 @@ def key(name: str) -> Key:
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def certificate(name: str, issuer: str, days: int, address: str = "127.0.0.1") -> bytes:
+def certificate(name: str, issuer: str, days: int, address: str | None = "127.0.0.1") -> bytes:
     now = datetime.datetime.now(datetime.UTC)
     subject, by = (x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (name, issuer))
     made = (
@@ -38,10 +38,11 @@ def certificate(name: str, issuer: str, days: int, address: str = "127.0.0.1") -
         .serial_number(1)
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), critical=False)
-        .sign(key(issuer), hashes.SHA256())
     )
-    return made.public_bytes(serialization.Encoding.PEM)
+    if address is not None:
+        named = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
+        made = made.add_extension(named, critical=False)
+    return made.sign(key(issuer), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def private(held: Any, *, ssh: bool = False) -> bytes:
@@ -66,6 +67,7 @@ FILES = {
     "other.key": private(key("other")),
     "short.pem": certificate("server", "ca", 5),
     "away.pem": certificate("server", "ca", 400, "10.0.0.1"),
+    "nameless.pem": certificate("server", "ca", 400, None),
     "site.key": readable(private(key("site"), ssh=True), 0o644),
     "edwards.key": readable(private(ed25519.Ed25519PrivateKey.generate(), ssh=True), 0o600),
 }
@@ -191,6 +193,12 @@ ROWS = [
         "away.pem",
         "server.key",
         says=("certificate", "{tmp}/away.pem does not name 127.0.0.1", "subjectAltName", CERTIFICATES),
+    ),
+    links(
+        "certificate without names",
+        "nameless.pem",
+        "server.key",
+        says=("certificate", "{tmp}/nameless.pem does not name 127.0.0.1", "subjectAltName", CERTIFICATES),
     ),
     links(
         "certificate that ends soon",
