@@ -54,21 +54,20 @@ def run_with_flower(
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted["run-id"])
-    follower = None
-    if not quiet:
-        follower = subprocess.Popen(_flwr("log", run_id, "--stream"), env=_environment())
+    # The log ends when the run does. Asking for the status instead costs a start of Python each time, which the run's
+    # own processes would have to wait for.
+    output = subprocess.DEVNULL if quiet else None
+    follower = subprocess.Popen(_flwr("log", run_id, "--stream"), env=_environment(), stdout=output, stderr=output)
     try:
+        follower.wait()
         status, details = _wait(run_id)
     except KeyboardInterrupt:
         subprocess.run(_flwr("stop", run_id), env=_environment(), check=False, capture_output=True)
         raise
     finally:
-        if follower is not None:
-            try:
-                follower.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                follower.kill()
-                follower.wait()
+        if follower.poll() is None:
+            follower.kill()
+            follower.wait()
     if status != "finished:completed":
         raise FlowerError(f"run {run_id} ended as {status}{': ' + details if details else ''}")
 

@@ -20,6 +20,17 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 
+# On Flower's own engine the gate runs one strategy of each family; .ci/full runs them all.
+ONE_OF_EACH_FAMILY = ("fedx2", "local-scgdam", "fedsgda-storm", "composite", "vfb2-svrg")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if item.get_closest_marker("flower") and parameters.get("strategy") in ONE_OF_EACH_FAMILY:
+            item.add_marker("gate")
+
+
 @pytest.fixture(scope="session")
 def flower_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     """Flower's simulation behind one SuperLink for the whole session."""

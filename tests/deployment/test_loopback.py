@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.registry import ALGORITHMS
 from tests.battery.federation import federate
 from tests.deployment.federation import OWN, Deployment, deployed
 
@@ -19,9 +20,11 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         yield running
 
 
-@pytest.mark.parametrize("strategy", ["fedx2", "fedsgda-storm", "composite"])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(name, marks=[pytest.mark.gate] * (name == "fedx2")) for name in ALGORITHMS]
+)
 def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment: Deployment, tmp_path: Path) -> None:
-    config = {"strategy": strategy, "num-server-rounds": 3}
+    config = {"strategy": strategy, "num-server-rounds": 2, "vfb2.join-timeout": 60.0}
     expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
     run = deployment.run(tmp_path / "deployed" / "run", config)
     assert run.untimed == expected.untimed

@@ -29,7 +29,7 @@ SECONDS_OF_FLOWER = 300
 ENGINES = [
     "in-process",
     "in-process-4-threads",
-    pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow]),
+    pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow, pytest.mark.gate]),
 ]
 UNKNOWN_ERROR, APP_RAISED, NODE_UNAVAILABLE = 0, 2, 5
 
