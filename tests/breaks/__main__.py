@@ -8,11 +8,8 @@ Whether the tests pass without a break is not looked at here. The command ends w
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import queue
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,11 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.breaks.listing import ROOT, Break, read_breaks
-
-CAUGHT, ESCAPED, HUNG = "caught", "escaped", "hung"
-# pytest's exit codes
-ALL_PASSED, SOME_FAILED = 0, 1
-SECONDS = 300.0
+from tests.breaks.trial import CAUGHT, ESCAPED, Verdict, run_tests
 
 
 def copy_tree(source: Path, target: Path) -> None:
@@ -41,52 +34,29 @@ def copy_tree(source: Path, target: Path) -> None:
         link.symlink_to(shared)
 
 
-def run_tests(tree: Path, tests: str) -> str:
-    """What the tests say of the break in the tree. That they cannot be collected is an error of the list."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", tests]
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    with tempfile.TemporaryFile("w+") as told:
-        running = subprocess.Popen(
-            command, cwd=tree, env=environment, stdout=told, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            code = running.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            return HUNG
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)  # and what it has started
-            running.wait()
-        told.seek(0)
-        words = told.read()
-    if code in (ALL_PASSED, SOME_FAILED) and "ERROR collecting" not in words:
-        return CAUGHT if code == SOME_FAILED else ESCAPED
-    return f"pytest ended with {code}: {words[-2000:]}"
-
-
-def attempt(one: Break, tree: Path) -> str:
+def attempt(one: Break, tree: Path) -> Verdict:
     """What became of a break in a copy of the tree, which is afterwards as before."""
     path = tree / one.file
     if not path.is_file():
-        return f"no file {one.file}"
+        return Verdict(f"no file {one.file}")
     if missing := [name for name in one.tests.split() if not (tree / name).exists()]:
-        return f"no tests {missing[0]}"
+        return Verdict(f"no tests {missing[0]}")
     source = path.read_text(encoding="utf-8")
     try:
         broken = one.broken(source)
         if path.suffix == ".py":
             compile(broken, one.file, "exec")
     except (ValueError, SyntaxError) as error:
-        return str(error)
+        return Verdict(str(error))
     path.write_text(broken, encoding="utf-8")
     try:
         for tests in one.tests.split():
-            result = run_tests(tree, tests)
-            if result != ESCAPED:
+            verdict = run_tests(tree, tests)
+            if verdict.result != ESCAPED:
                 break
     finally:
         path.write_text(source, encoding="utf-8")
-    return result
+    return verdict
 
 
 def read_arguments() -> argparse.Namespace:
@@ -103,7 +73,7 @@ def main() -> int:
     if unknown := set(arguments.only) - {one.name for one in breaks}:
         print(f"no break named {', '.join(sorted(unknown))}")
         return 2
-    begun, results = time.monotonic(), dict[str, str]()
+    begun, results = time.monotonic(), dict[str, Verdict]()
     with tempfile.TemporaryDirectory(prefix="breaks-") as folder:
         trees: queue.Queue[Path] = queue.Queue()
         for number in range(arguments.jobs):
@@ -116,14 +86,14 @@ def main() -> int:
                 results[one.name] = attempt(one, tree)
             finally:
                 trees.put(tree)
-            print(f"{time.monotonic() - start:6.1f} s  {one.name}: {results[one.name]}", flush=True)
+            print(f"{time.monotonic() - start:6.1f} s  {one.name}: {'  '.join(results[one.name])}", flush=True)
 
         with ThreadPoolExecutor(arguments.jobs) as pool:
             list(pool.map(try_out, breaks))
-    missed = {name: result for name, result in results.items() if result != CAUGHT}
+    missed = {name: verdict.result for name, verdict in results.items() if verdict.result != CAUGHT}
     print(f"{len(results) - len(missed)} of {len(breaks)} caught in {time.monotonic() - begun:.0f} s")
     for name, result in sorted(missed.items()):
-        print(f"{name}: {result.splitlines()[0]}")
+        print(f"{name}: {result}")
     return 1 if missed else 0
 
 
