@@ -58,7 +58,7 @@ def run_tests(tree: Path, tests: str) -> Verdict:
         return Verdict(HUNG)
     if child.exitcode not in (_ALL_PASSED, _SOME_FAILED) or "ERROR collecting" in words:
         return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
-    failed = re.search(r"^(?:FAILED|ERROR) \S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) tests/\S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
     return Verdict(CAUGHT, failed[1] if failed else "") if child.exitcode == _SOME_FAILED else Verdict(ESCAPED)
 
 
