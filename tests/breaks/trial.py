@@ -1,0 +1,88 @@
+"""Runs tests in a copy of the tree, in a child of a server that has the large libraries imported already."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import NamedTuple
+
+CAUGHT, ESCAPED, HUNG = "caught", "escaped", "hung"
+SECONDS = 300.0
+# pytest's exit codes
+_ALL_PASSED, _SOME_FAILED = 0, 1
+# what most tests import, which takes longer than most tests
+_LIBRARIES = [
+    "torch",
+    "flwr.clientapp.mod",
+    "flwr.serverapp.strategy",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "numba",
+    "pandas",
+    "safetensors.numpy",
+    "scipy.optimize",
+    "sklearn.datasets",
+    "sklearn.linear_model",
+    "sklearn.metrics",
+    "tensorboard.summary.writer.event_file_writer",
+]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(_LIBRARIES)
+
+
+class Verdict(NamedTuple):
+    """What became of a break; ``by`` is the test that failed, or what pytest said where it could not even begin."""
+
+    result: str
+    by: str = ""
+
+
+def run_tests(tree: Path, tests: str) -> Verdict:
+    """What the tests say of the break in the tree. That they cannot be collected is an error of the list."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8", errors="replace") as told:
+        child = _context.Process(target=_run, args=(str(tree), tests, told.name))
+        child.start()
+        child.join(SECONDS)
+        hung = child.is_alive()
+        _end(child)
+        words = told.read()
+    if hung:
+        return Verdict(HUNG)
+    if child.exitcode not in (_ALL_PASSED, _SOME_FAILED) or "ERROR collecting" in words:
+        return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
+    failed = re.search(r"^(?:FAILED|ERROR) tests/\S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
+    return Verdict(CAUGHT, failed[1] if failed else "") if child.exitcode == _SOME_FAILED else Verdict(ESCAPED)
+
+
+def _end(child: ForkServerProcess) -> None:
+    """End the tests, and what they have started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid or 0, signal.SIGKILL)
+    child.join()
+
+
+def _run(tree: str, tests: str, told: str) -> None:
+    os.setsid()
+    output = os.open(told, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    os.chdir(tree)
+    # nothing of the tree that the list is read from
+    here = str(Path(__file__).parents[2])
+    sys.path[:] = [tree, *(path for path in sys.path if path not in ("", here))]
+    packages = {path.name for path in Path(tree).iterdir() if (path / "__init__.py").exists()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
+    os.environ.update(PYTHONPATH=tree, PYTHONDONTWRITEBYTECODE="1")
+    sys.dont_write_bytecode = True
+    import pytest
+
+    sys.exit(int(pytest.main(["-x", "-q", "-n", "0", "-p", "no:cacheprovider", tests])))
