@@ -14,8 +14,7 @@ import pytest
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
-from flwr.clientapp.typing import Mod
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid, SamplingMethod, ServerApp
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -25,13 +24,12 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
-from flwr.supercore.privacy_accounting import SamplingMethod
 from scipy import stats
 
 from apps import client_app
 from apps.config import Scalar, parse_run_config
 from apps.evaluators import evaluator_for
-from apps.mods import make_client_app, objection, uncovered
+from apps.mods import Mod, make_client_app, objection, uncovered
 from apps.registry import ALGORITHMS
 from payloads.wire import METRICS, PAYLOAD, model_arrays, model_record
 from strategies.local_sgd import LocalSGD
