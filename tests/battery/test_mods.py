@@ -222,7 +222,7 @@ def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -
 def test_the_adaptive_norm_travels_and_moves() -> None:
     outcome = run("fedx2", make_client_app(adaptiveclipping_mod), client_adaptive(0.0), rounds=3)
     norms = [np.linalg.norm(outcome.updates(server_round)[0]) for server_round in (1, 2, 3)]
-    # every update is clipped where half should be, and Flower 1.41 then makes the norm smaller, by exp(0.2 * 0.5)
+    # every update is clipped where half should be, and Flower then makes the norm smaller, by exp(0.2 * 0.5)
     np.testing.assert_allclose(norms, CLIP * np.exp(-0.1 * np.arange(3)), rtol=1e-6)
     assert all(each.reply.content.metric_records[METRICS]["norm_bit"] == 1 for each in outcome.exchanges(1))
 
