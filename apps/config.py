@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from apps.registry import ALGORITHMS, Algorithm
 from payloads.composite import CompositeSettings
+from payloads.flower_internals import parse_config_args
 from payloads.settings import Settings, TrainingSettings, kebab
 from payloads.vfb2 import VERTICAL, VFB2Settings
 from problems.data import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
@@ -173,10 +174,9 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
         ConfigError: the text is neither; names the option.
     """
     import click
-    from flwr.common.config import parse_config_args
 
     try:
-        values: dict[str, Scalar] = parse_config_args([text])
+        values: dict[str, Scalar] = parse_config_args(text)
     except click.ClickException:
         found = [key for key, _ in re.findall(_PAIR, text)]
         twice = [key for place, key in enumerate(found) if key in found[:place]]

@@ -22,12 +22,12 @@ from flwr.app import Context, RecordDict
 
 from apps.config import ConfigError, parse_pairs
 from apps.state_store import STATE_DIR
+from payloads.flower_internals import NO_INSTALLATION
 
 PROJECT = "florilegium"
 SECONDS = 5.0
 WARNING_DAYS = 30
 LOOPBACK = IPv4Address("127.0.0.1")
-NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -209,10 +209,10 @@ def port_free(host: str, port: int) -> str:
 
 def no_installation(environment: Mapping[str, str]) -> str:
     """Flower will not install the project's dependencies anew for every run."""
-    if environment.get(NO_INSTALLATION, "") not in ("1", "true", "True"):
+    if environment.get(NO_INSTALLATION) != "1":  # as Flower reads it: "true" is not enough
         raise WrongError(
-            f"{NO_INSTALLATION} is not set: give flower-superlink --disable-runtime-dependency-installation, or every "
-            "run installs all packages anew"
+            f"{NO_INSTALLATION} is not set to 1: give flower-superlink --disable-runtime-dependency-installation, or "
+            "every run installs all packages anew"
         )
     return f"{NO_INSTALLATION} is set"
 

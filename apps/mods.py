@@ -11,19 +11,22 @@ docs/privacy.md says which of them make sense for which algorithm.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import WARNING
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
-from flwr.clientapp.typing import ClientAppCallable, Mod
-from flwr.common.logger import log
+from flwr.common import log
 
 from apps import client_app
 from apps.config import RunConfig
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
 from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find
+
+ClientAppCallable = Callable[[Message, Context], Message]
+Mod = Callable[[Message, Context, ClientAppCallable], Message]
 
 
 def make_client_app(*mods: Mod) -> ClientApp:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.common.logger import log
+from flwr.common import log
 from torch import Tensor
 
 from apps.config import ConfigError, RunConfig

@@ -11,7 +11,7 @@ from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from apps import resources
@@ -21,6 +21,7 @@ from apps.evaluation import Evaluator, better, shown, suffixed
 from apps.evaluators import evaluator_for, own_evaluator
 from apps.own_data import reads_own
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
+from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
@@ -29,7 +30,7 @@ from strategies.replies import SiteStates
 from strategies.roster import StrategyError
 
 DEPLOYMENT = "deployment"
-ENGINES = {"InMemoryGrid": "flower-simulation", "HttpGrid": DEPLOYMENT}
+ENGINES = {SIMULATION_GRID: "flower-simulation", DEPLOYMENT_GRID: DEPLOYMENT}
 # called with each line of metrics.jsonl once it is written; what it raises ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
@@ -59,8 +60,8 @@ class Training:
         """Train to the last round; returns what result.json holds."""
         config, training = self.config, self.config.training
         resources.hold_threads(training)
-        if hasattr(self.grid, "pull_interval"):
-            self.grid.pull_interval = 0.005  # the default of 0.1 s is most of a short round
+        if hasattr(self.grid, PULL_INTERVAL):
+            setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
         log(
             INFO,

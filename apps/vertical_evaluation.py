@@ -8,7 +8,7 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.common.logger import log
+from flwr.common import log
 
 from apps.config import RunConfig
 from apps.evaluation import Evaluator

@@ -11,17 +11,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from copy import copy
+from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.client_app import ClientAppException
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
-T = TypeVar("T")
+from payloads.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
 
 RUN_ID = 1
 SERVER_NODE_ID = 1
@@ -31,12 +28,8 @@ FIRST_NODE_ID = 1000
 @contextmanager
 def task_identity() -> Iterator[None]:
     """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
-    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
-    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = RUN_ID, RUN_ID, SERVER_NODE_ID
-    try:
+    with identity(RUN_ID, RUN_ID, SERVER_NODE_ID):
         yield
-    finally:
-        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
 
 
 class InProcessGrid(Grid):
@@ -110,7 +103,7 @@ class InProcessGrid(Grid):
             if message.metadata.delivered_at or message.metadata.reply_to_message_id:
                 raise ValueError(f"Invalid message: {message.metadata.message_id or 'a reply'} was sent before")
             message.metadata.delivered_at = "in-process"
-            message.metadata.__dict__["_message_id"] = f"message-{next(self._message_ids)}"
+            set_message_id(message, f"message-{next(self._message_ids)}")
         for message, reply in zip(pushed, self._answers(pushed), strict=True):
             self._replies[message.metadata.message_id] = reply
         return [message.metadata.message_id for message in pushed]
@@ -119,10 +112,13 @@ class InProcessGrid(Grid):
         """The replies to some messages, each handed out once."""
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None, **more: Any
+    ) -> Iterable[Message]:
         """Push messages and pull their replies, in the order of the messages.
 
-        No reply is lost to ``timeout``: a message is answered before the call that pushes it returns.
+        No reply is lost to ``timeout``, nor to what else a later Flower may end a wait by: a message is answered before
+        the call that pushes it returns.
         """
         return self.pull_messages(self.push_messages(messages))
 
@@ -159,20 +155,19 @@ class InProcessGrid(Grid):
             return self._stamped(Message(error, reply_to=message))
         own = _own_context(context)
         try:
-            reply = self._app(_own_message(message), own)
+            reply = self._app(own_message(message), own)
             _check_reply(reply, message)
         except Exception as exception:
-            wrapped = ClientAppException(str(exception))
-            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(wrapped)}:<'{wrapped}'>")
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(exception)}:<'{exception}'>")
             return self._stamped(Message(error, reply_to=message))
         if own.run_config != context.run_config:
             reason = "The `run_config` field of the `Context` object cannot be modified."
             return self._stamped(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
-        context.state = _own_records(own.state)
-        return self._stamped(_own_message(reply))
+        context.state = own_records(own.state)
+        return self._stamped(own_message(reply))
 
     def _stamped(self, reply: Message) -> Message:
-        reply.metadata.__dict__["_message_id"] = f"reply-{reply.metadata.reply_to_message_id}"
+        set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
         return reply
 
 
@@ -183,55 +178,11 @@ def _check_reply(reply: object, message: Message) -> None:
         raise ValueError("the ClientApp's reply does not answer the message it was given")
 
 
-# Containers of one's own, made without constructors, which would check every value and stamp messages anew.
-
-
 def _own_context(context: Context) -> Context:
-    own = Context.__new__(Context)
-    own.__dict__.update(context.__dict__)
+    own = copy(context)
     own.node_config, own.run_config = dict(context.node_config), dict(context.run_config)
-    own.state = _own_records(context.state)
+    own.state = own_records(context.state)
     return own
-
-
-def _own_message(message: Message) -> Message:
-    own = Message.__new__(Message)
-    own.__dict__.update(message.__dict__)
-    metadata = Metadata.__new__(Metadata)
-    metadata.__dict__.update(message.metadata.__dict__)
-    own.__dict__["_metadata"] = metadata
-    if message.has_content():
-        own.__dict__["_content"] = _own_records(message.content)
-    return own
-
-
-def _own_records(records: RecordDict) -> RecordDict:
-    return _like(records, {name: _own_record(record) for name, record in _data(records).items()})
-
-
-def _own_record(record: Any) -> Any:
-    values = _data(record)
-    if isinstance(record, ArrayRecord):
-        return _like(record, {name: _own_array(array) for name, array in values.items()})
-    return _like(record, {name: list(value) if isinstance(value, list) else value for name, value in values.items()})
-
-
-def _own_array(array: Array) -> Array:
-    own = Array.__new__(Array)
-    own.__dict__.update(array.__dict__)
-    return own
-
-
-def _data(record: Any) -> dict[str, Any]:
-    data: dict[str, Any] = record.__dict__["_data"]
-    return data
-
-
-def _like(record: T, data: dict[str, Any]) -> T:
-    like = record.__class__.__new__(record.__class__)
-    old, new = record.__dict__, like.__dict__
-    new["_check_key_fn"], new["_check_value_fn"], new["_data"] = old["_check_key_fn"], old["_check_value_fn"], data
-    return like
 
 
 def run_in_process(

@@ -20,9 +20,20 @@ from typing import Any
 import tomli_w
 import torch
 
+from payloads.flower_internals import (
+    COMPLETED,
+    DETAILS,
+    ERROR_MESSAGE,
+    NO_INSTALLATION,
+    RUN_ID,
+    RUNS,
+    STATUS,
+    SUCCESS,
+    UNFINISHED,
+)
+
 PROJECT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 1.0
-UNFINISHED = ("pending", "starting", "running")
 
 
 class FlowerError(RuntimeError):
@@ -53,7 +64,7 @@ def run_with_flower(
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
-    run_id = str(submitted["run-id"])
+    run_id = str(submitted[RUN_ID])
     # The log ends when the run does. Asking for the status instead costs a start of Python each time, which the run's
     # own processes would have to wait for.
     output = subprocess.DEVNULL if quiet else None
@@ -68,7 +79,7 @@ def run_with_flower(
         if follower.poll() is None:
             follower.kill()
             follower.wait()
-    if status != "finished:completed":
+    if status != COMPLETED:
         raise FlowerError(f"run {run_id} ended as {status}{': ' + details if details else ''}")
 
 
@@ -106,9 +117,9 @@ def nested(flat: Mapping[str, bool | int | float | str]) -> dict[str, Any]:
 
 def _wait(run_id: str) -> tuple[str, str]:
     while True:
-        run = _flwr_json("list", "--run-id", run_id)["runs"][0]
-        if run["status"] not in UNFINISHED:
-            return str(run["status"]), str(run.get("status-details") or "")
+        run = _flwr_json("list", "--run-id", run_id)[RUNS][0]
+        if run[STATUS] not in UNFINISHED:
+            return str(run[STATUS]), str(run.get(DETAILS) or "")
         time.sleep(POLL_SECONDS)
 
 
@@ -121,7 +132,7 @@ def _environment() -> dict[str, str]:
     # Without the variable Flower re-installs every dependency in a new environment for each run; without the path it
     # does not find flower-superlink where no environment is activated.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "PATH": path}
+    return {**os.environ, NO_INSTALLATION: "1", "PATH": path}
 
 
 def _flwr_json(*arguments: str) -> Any:
@@ -132,8 +143,8 @@ def _flwr_json(*arguments: str) -> Any:
         answer = json.loads(done.stdout)
     except json.JSONDecodeError:
         answer = None
-    if done.returncode != 0 or not isinstance(answer, dict) or answer.get("success") is False:
-        said = answer.get("error-message") if isinstance(answer, dict) else None
+    if done.returncode != 0 or not isinstance(answer, dict) or answer.get(SUCCESS) is False:
+        said = answer.get(ERROR_MESSAGE) if isinstance(answer, dict) else None
         reason = said or done.stderr.strip() or done.stdout.strip()
         raise FlowerError(f"flwr {arguments[0]} failed: {' '.join(reason.split())}")
     return answer

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
@@ -238,8 +238,10 @@ class PayloadStrategy(Strategy):
                 ", ".join(named[:8]) + (", ..." if len(named) > 8 else ""),
             )
 
+    # ``more``: what a later Flower may tell them besides; nothing here needs it.
+
     def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
         """Sample the round's clients and make their messages."""
         roster = self.prepare(arrays, grid)
@@ -321,7 +323,7 @@ class PayloadStrategy(Strategy):
         return replies
 
     def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
+        self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate the replies, drop and name the bad ones, and combine the rest."""
         valid = self.receive(server_round, replies)
@@ -507,12 +509,12 @@ class PayloadStrategy(Strategy):
         return Reply(place, model, payload, int(examples), state_round)
 
     def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
         """Evaluation is the server's, on its test set: no site is asked."""
         return []
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message], **more: Any) -> MetricRecord | None:
         """Nothing was asked, so there is nothing to aggregate."""
         return None
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.coda import (

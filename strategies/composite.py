@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.composite import SMOOTHNESS, CompositeSettings, Smoothness, StepSizes

@@ -11,21 +11,19 @@ from logging import WARNING
 from typing import Literal
 
 from flwr.app import Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
+from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import IntArray
 from payloads.vfb2 import ByteArray, Credentials, VFB2Settings
 from problems.vertical.solvers import largest_step
 from strategies.roster import StrategyError, reason_of
 
-# the server's threads of Flower's simulation, and the name of its grid
+# the server's threads of Flower's simulation
 MOST_THREADS, MORE_THREADS = 32, 4
-SIMULATION = "InMemoryGrid"
 # seconds between two looks for replies, where a grid does not say
 SLOW_PULL = 0.5
-# the name of what runs a client in it
-ACTOR = "ClientAppActor"
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
@@ -39,7 +37,7 @@ def check_capacity(grid: Grid, parties: int) -> None:
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
         run_together(parties)
-    elif type(grid).__name__ == SIMULATION:
+    elif type(grid).__name__ == SIMULATION_GRID:
         check_simulation(parties, os.cpu_count() or 1, ray_actors())
 
 
@@ -71,7 +69,7 @@ def ray_actors() -> int | None:
 
         job = ray.get_runtime_context().get_job_id()
         found = [one for one in actors().values() if one["JobID"] == job and one["State"] == "ALIVE"]
-        count = sum(one["ActorClassName"] == ACTOR for one in found)
+        count = sum(one["ActorClassName"] == CLIENT_ACTOR for one in found)
     except (ImportError, KeyError, TypeError):
         count = 0
     return count or int(ray.cluster_resources().get("CPU", 0))  # type: ignore[no-untyped-call]
@@ -105,7 +103,7 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
             )
         if not waiting or time.monotonic() > deadline:
             return replies
-        time.sleep(getattr(grid, "pull_interval", SLOW_PULL))
+        time.sleep(getattr(grid, PULL_INTERVAL, SLOW_PULL))
 
 
 def addresses_of(

@@ -15,9 +15,10 @@ from logging import WARNING
 
 import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MessageType
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
+from payloads.flower_internals import CLIENT_EXCEPTION
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
@@ -34,9 +35,7 @@ class StrategyError(RuntimeError):
 
 def reason_of(error: Error) -> str:
     """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
-    # a deployed site says its exception's class, simulation one of Flower's own classes with the words at its end
-    wrapping = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
-    wrapped = re.fullmatch(wrapping, error.reason or "", re.DOTALL)
+    wrapped = re.fullmatch(CLIENT_EXCEPTION, error.reason or "", re.DOTALL)
     return wrapped[1] if wrapped else error.reason or f"error code {error.code}"
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
-from flwr.common.logger import log
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, IntArray, Payload, PayloadError

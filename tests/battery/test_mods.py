@@ -14,8 +14,7 @@ import pytest
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
-from flwr.clientapp.typing import Mod
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import Grid, SamplingMethod, ServerApp
 from flwr.serverapp.exception import AggregationError
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -25,13 +24,12 @@ from flwr.serverapp.strategy import (
     Result,
     Strategy,
 )
-from flwr.supercore.privacy_accounting import SamplingMethod
 from scipy import stats
 
 from apps import client_app
 from apps.config import Scalar, parse_run_config
 from apps.evaluators import evaluator_for
-from apps.mods import make_client_app, objection, uncovered
+from apps.mods import Mod, make_client_app, objection, uncovered
 from apps.registry import ALGORITHMS
 from payloads.wire import METRICS, PAYLOAD, model_arrays, model_record
 from strategies.local_sgd import LocalSGD
@@ -224,7 +222,7 @@ def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -
 def test_the_adaptive_norm_travels_and_moves() -> None:
     outcome = run("fedx2", make_client_app(adaptiveclipping_mod), client_adaptive(0.0), rounds=3)
     norms = [np.linalg.norm(outcome.updates(server_round)[0]) for server_round in (1, 2, 3)]
-    # every update is clipped where half should be, and Flower 1.41 then makes the norm smaller, by exp(0.2 * 0.5)
+    # every update is clipped where half should be, and Flower then makes the norm smaller, by exp(0.2 * 0.5)
     np.testing.assert_allclose(norms, CLIP * np.exp(-0.1 * np.arange(3)), rtol=1e-6)
     assert all(each.reply.content.metric_records[METRICS]["norm_bit"] == 1 for each in outcome.exchanges(1))
 

@@ -15,6 +15,7 @@ from apps.config import Scalar, parse_run_config
 from apps.resources import federated_data, new_model
 from apps.server_app import RunFailedError
 from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
+from payloads.flower_internals import set_message_id
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
@@ -284,7 +285,7 @@ def test_a_strategy_without_a_grid_drops() -> None:
     strategy._model = [np.zeros(2)]
     messages = strategy.messages(1, [0, 1], model_record([np.zeros(2)]), None)
     for number, message in enumerate(messages):
-        message.metadata.__dict__["_message_id"] = f"message-{number}"
+        set_message_id(message, f"message-{number}")
     with pytest.raises(StrategyError, match="round 1: 0 good replies of 2"):
         strategy.receive(1, [])
 

@@ -162,11 +162,11 @@ ROWS = [
         "installation at every run",
         says=(
             "installation",
-            f"{NO_INSTALLATION} is not set",
+            f"{NO_INSTALLATION} is not set to 1",
             "flower-superlink",
             "--disable-runtime-dependency-installation",
         ),
-        environment={NO_INSTALLATION: ""},
+        environment={NO_INSTALLATION: "true"},
     ),
     superlink("no certificate", says=("certificate", "no --ssl-certfile", "--ssl-ca-certfile", CERTIFICATES)),
     superlink(

@@ -1,0 +1,111 @@
+"""What we use of Flower that it does not promise: every such name of our code, here and nowhere else.
+
+Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientapp``, ``flwr.common``,
+``flwr.serverapp`` and ``flwr.simulation`` list in ``__all__``, and the options of its commands. What stands here may
+move with any release: ``tests/payloads/test_flower_internals.py`` says which name did, before anything else breaks. The
+module is on the lowest floor because strategies need some of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = ["ErrorCode", "Run", "identity", "own_message", "own_records", "parse_config_args", "set_message_id"]
+
+T = TypeVar("T")
+
+# Classes that are told apart by their names, which saves importing them: the grids, and Ray's actor.
+SIMULATION_GRID = "InMemoryGrid"
+DEPLOYMENT_GRID = "HttpGrid"
+CLIENT_ACTOR = "ClientAppActor"
+# the simulation grid's attribute: seconds between two looks for replies
+PULL_INTERVAL = "pull_interval"
+# A ClientApp's exception as the error of a reply tells it. A deployed site names the exception's own class, a
+# simulation a class of Flower's with the words at its end.
+CLIENT_EXCEPTION = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
+
+# Of ``flwr ... --format json``: fields, and the states of a run that has not ended or that has ended well.
+RUN_ID, RUNS, STATUS, DETAILS = "run-id", "runs", "status", "status-details"
+SUCCESS, ERROR_MESSAGE = "success", "error-message"
+UNFINISHED = ("pending", "starting", "running")
+COMPLETED = "finished:completed"
+# An environment variable: Flower then does not install the dependencies anew for every run.
+NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
+
+
+@contextmanager
+def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
+    """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
+    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
+    try:
+        yield
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Name a message, as a SuperLink does when it takes one."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+# Containers of one's own around the same immutable bytes, made without constructors, which would check every value and
+# stamp messages anew.
+
+
+def own_message(message: Message) -> Message:
+    """A message whose metadata and records can be changed without changing another's."""
+    own = _twin(message)
+    own.__dict__["_metadata"] = _twin(message.metadata)
+    if message.has_content():
+        own.__dict__["_content"] = own_records(message.content)
+    return own
+
+
+def own_records(records: RecordDict) -> RecordDict:
+    """Records that can be changed without changing another's."""
+    return _like(records, {name: _own_record(record) for name, record in _data(records).items()})
+
+
+def _own_record(record: Any) -> Any:
+    values = _data(record)
+    if isinstance(record, ArrayRecord):
+        return _like(record, {name: _twin(array) for name, array in values.items()})
+    return _like(record, {name: list(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+def _data(record: Any) -> dict[str, Any]:
+    data: dict[str, Any] = record.__dict__["_data"]
+    return data
+
+
+def _like(record: T, data: dict[str, Any]) -> T:
+    like = record.__class__.__new__(record.__class__)
+    old, new = record.__dict__, like.__dict__
+    new["_check_key_fn"], new["_check_value_fn"], new["_data"] = old["_check_key_fn"], old["_check_value_fn"], data
+    return like
+
+
+def _twin(one: T) -> T:
+    twin = one.__class__.__new__(one.__class__)
+    twin.__dict__.update(one.__dict__)
+    return twin
+
+
+def parse_config_args(text: str) -> dict[str, Any]:
+    """The flat values of ``key=value`` pairs or of a TOML file, as ``flwr run`` and ``flower-supernode`` read them.
+
+    Raises:
+        click.ClickException, OSError, ValueError: the text is neither, or the file cannot be read.
+    """
+    from flwr.common.config import parse_config_args as parse  # half a second that only the command line needs
+
+    values: dict[str, Any] = parse([text])
+    return values

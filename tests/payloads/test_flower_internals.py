@@ -1,0 +1,215 @@
+"""The names of Flower that we use and that it does not promise: each is still there, in the release that is installed.
+
+It imports nothing of ours, so that it can look at a release that breaks everything, alone and without the tests'
+conftest: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+INTERNALS = PROJECT / "payloads" / "flower_internals.py"
+ROOMS = ("apps", "benchmarks", "clients", "examples", "payloads", "problems", "simulations", "strategies", "tests")
+# what lists its names in __all__, and lists them for users
+PROMISED = {
+    *("flwr.app", "flwr.client", "flwr.clientapp", "flwr.clientapp.mod", "flwr.common", "flwr.serverapp"),
+    *("flwr.serverapp.strategy", "flwr.simulation"),
+}
+# what our tests alone use beyond that
+OF_TESTS = {"flwr.clientapp.mod.comms_mods", "flwr.serverapp.exception.AggregationError"}
+
+
+def installed(name: str) -> Any:
+    """A module of the installed Flower, or a name of one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Flower imports Typer, which reads names Click deprecated
+        above, _, last = name.rpartition(".")
+        module = importlib.import_module(above or name)
+        return getattr(module, last) if hasattr(module, last) else importlib.import_module(name)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The dotted names that a file imports from Flower."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "flwr":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "flwr")
+
+
+def is_promised(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    return module in PROMISED and last in importlib.import_module(module).__all__
+
+
+def constant(name: str) -> str:
+    """The text that the table of internals calls by a name."""
+    for node in ast.parse(INTERNALS.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == name:
+            return str(ast.literal_eval(node.value))
+    raise KeyError(name)
+
+
+OWN = {path: list(imports(path)) for room in ROOMS for path in sorted((PROJECT / room).rglob("*.py"))}
+
+
+@pytest.mark.parametrize("name", sorted({name for names in OWN.values() for name in names}))
+def test_the_name_is_there(name: str) -> None:
+    used = [str(path.relative_to(PROJECT)) for path, names in OWN.items() if name in names]
+    try:
+        installed(name)
+    except ImportError as error:
+        pytest.fail(f"flwr {version('flwr')} has no {name}, used in {', '.join(used)}: {error}")
+
+
+def test_what_is_not_promised_is_imported_in_one_place() -> None:
+    beside = {
+        str(path.relative_to(PROJECT)): name
+        for path, names in OWN.items()
+        for name in names
+        if not is_promised(name) and path != INTERNALS and (name not in OF_TESTS or "tests" not in path.parts)
+    }
+    assert not beside
+
+
+# Attributes and behaviour, by the name that moved where a case fails.
+
+
+def error_code(name: str) -> Callable[[], bool]:
+    return lambda: isinstance(getattr(installed("flwr.common.constant.ErrorCode"), name), int)
+
+
+def holds_identity(name: str) -> Callable[[], bool]:
+    """A class attribute behind the property of that name, None until somebody is."""
+
+    def holds() -> bool:
+        identity = installed("flwr.supercore.task_identity.TaskIdentity")
+        before = getattr(identity, f"_{name}")
+        setattr(identity, f"_{name}", 7)
+        try:
+            return bool(getattr(identity, name) == 7)
+        finally:
+            setattr(identity, f"_{name}", before)
+
+    return holds
+
+
+def message() -> Any:
+    metadata = installed("flwr.app").Metadata(1, "first", 1, 2, "", "", 0.0, 1.0, "train")
+    return installed("flwr.app").Message(installed("flwr.app").RecordDict(), metadata=metadata)
+
+
+def message_id_is_settable() -> bool:
+    metadata = message().metadata
+    held = "_message_id" in metadata.__dict__
+    metadata.__dict__["_message_id"] = "second"
+    return held and metadata.message_id == "second"
+
+
+def replaceable(name: str) -> Callable[[], bool]:
+    """An attribute behind a message's property of that name."""
+
+    def holds() -> bool:
+        one, other = message(), getattr(message(), name)
+        held = one.__dict__[f"_{name}"] is getattr(one, name)
+        one.__dict__[f"_{name}"] = other
+        return held and getattr(one, name) is other
+
+    return holds
+
+
+def records_are_their_data_and_checks() -> bool:
+    app = installed("flwr.app")
+    array = app.Array("float32", (1,), "numpy.ndarray", b"0000")
+    records = [app.MetricRecord({"a": 1}), app.ConfigRecord({"a": 1}), app.ArrayRecord({"a": array})]
+    for record in [*records, app.RecordDict({"a": records[0]})]:
+        like = type(record).__new__(type(record))
+        like.__dict__.update({name: record.__dict__[name] for name in ("_check_key_fn", "_check_value_fn")})
+        like.__dict__["_data"] = {"a": record["a"]}
+        like["b"] = record["a"]
+        if record.__dict__["_data"] != {"a": record["a"]} or list(like) != ["a", "b"] or list(record) != ["a"]:
+            return False
+    return True
+
+
+def pairs_are_flattened() -> bool:
+    parse = installed("flwr.common.config.parse_config_args")
+    return bool(parse(['fedx.gamma=0.5 name="b c"']) == {"fedx.gamma": 0.5, "name": "b c"})
+
+
+def errors_keep_their_words() -> bool:
+    pattern = constant("CLIENT_EXCEPTION")
+    for kind in (installed("flwr.clientapp.client_app.ClientAppException"), ValueError):
+        error = kind("its disk\nis full")
+        told = re.fullmatch(pattern, f"{type(error)}:<'{error}'>", re.DOTALL)
+        if told is None or told[1] != "its disk\nis full":
+            return False
+    return True
+
+
+CODES = ("CLIENT_APP_RAISED_EXCEPTION", "NODE_UNAVAILABLE", "UNKNOWN")
+BEHAVIOUR: dict[str, Callable[[], bool]] = {
+    **{f"ErrorCode.{name}": error_code(name) for name in CODES},
+    **{f"TaskIdentity._{name}": holds_identity(name) for name in ("task_id", "run_id", "node_id")},
+    "Metadata._message_id": message_id_is_settable,
+    **{f"Message._{name}": replaceable(name) for name in ("metadata", "content")},
+    "TypedDict._data, _check_key_fn, _check_value_fn": records_are_their_data_and_checks,
+    "Run.create_empty": lambda: installed("flwr.supercore.run.Run").create_empty(7).run_id == 7,
+    "parse_config_args": pairs_are_flattened,
+    "ClientAppException": errors_keep_their_words,
+    "InMemoryGrid.pull_interval": lambda: (
+        "pull_interval" in inspect.signature(installed("flwr.superlink.grid").InMemoryGrid).parameters
+    ),
+    "HttpGrid": lambda: inspect.isclass(installed("flwr.superlink.grid").HttpGrid),
+}
+
+
+@pytest.mark.parametrize("name", BEHAVIOUR)
+def test_it_behaves_as_we_use_it(name: str) -> None:
+    assert BEHAVIOUR[name](), f"{name} of flwr {version('flwr')} is not what payloads/flower_internals.py takes it for"
+
+
+# What Flower writes, reads and is called by, from outside Python: the file of Flower's it comes from, and who uses it.
+NO_INSTALLATION = constant("NO_INSTALLATION")
+COMMANDS, HOMES = "simulations/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
+TEXTS = [
+    ("class ClientAppActor", "simulation/ray_transport/ray_actor.py", "strategies/meeting.py"),
+    ("""str(type(ex)) + ":<'" + str(ex) + "'>\"""", "server/superlink/fleet/vce/vce_api.py", "strategies/roster.py"),
+    ("""str(type(ex)) + ":<'" + str(ex) + "'>\"""", "supernode/runtime/run_clientapp.py", "strategies/roster.py"),
+    *((f'"{field}"', "cli/run/run.py", COMMANDS) for field in ("run-id", "success")),
+    *((f'"{field}"', "cli/ls.py", COMMANDS) for field in ("runs", "status", "status-details")),
+    ('"error-message"', "supercore/logger.py", COMMANDS),
+    *((f'= "{status}"', "common/constant.py", COMMANDS) for status in ("pending", "starting", "running", "completed")),
+    (f'os.getenv({NO_INSTALLATION}) != "1"', "superlink/cli/flower_superlink.py", "apps/doctor.py"),
+    (f'"{NO_INSTALLATION}"', "common/constant.py", "apps/doctor.py, simulations/flower.py"),
+    ('"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"', "cli/constant.py", "tests/battery/engines.py"),
+    ('"FLWR_LOCAL_CONTROL_API_PORT"', "cli/constant.py", "tests/battery/engines.py"),
+    ('"FLWR_HOME"', "common/constant.py", HOMES),
+    ('"FLWR_TELEMETRY_ENABLED"', "supercore/telemetry.py", HOMES),
+    ('"FLWR_DISABLE_UPDATE_CHECK"', "supercore/constant.py", HOMES),
+    ('"FLWR_SUPEREXEC_TASK_POLL_INTERVAL"', "supercore/superexec/run_superexec.py", "docs/deployment.md"),
+    ('"SuperNode ID: ', "supernode/start_client_internal.py", "tests/deployment/federation.py"),
+]
+
+
+@pytest.mark.parametrize(("text", "file", "used"), TEXTS, ids=[f"{file}-{text}" for text, file, _ in TEXTS])
+def test_flower_s_own_files_say_it(text: str, file: str, used: str) -> None:
+    said = " ".join((Path(installed("flwr").__file__).parent / file).read_text("utf-8").split())
+    assert text in said, f"flwr {version('flwr')}: {file} has no {text}, which {used} counts on"
+
+
+@pytest.mark.parametrize("name", ["flwr", "flower-superlink", "flower-supernode", "flwr-clientapp", "flwr-serverapp"])
+def test_the_command_is_there(name: str) -> None:
+    commands = entry_points(group="console_scripts")
+    assert name in commands.names, f"flwr {version('flwr')} has no command {name}"
