@@ -214,25 +214,25 @@ FEW = {"fedx.history-size": 3}
 
 
 @pytest.mark.parametrize(
-    ("strategy", "keys", "changes", "reason"),
+    ("number", "keys", "changes", "reason"),
     [
-        ("fedx1", BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: got shape (9,), allowed: at most (8)"),
-        ("fedx2", BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: got shape (11,), allowed: at most (10)"),
-        ("fedx1", FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: got shape (4,), allowed: at most (3)"),
-        ("fedx2", FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: got shape (4,), allowed: at most (3)"),
-        ("fedx1", BATCH, {"positive_scores": np.full(8, np.nan, "f4")}, "positive_scores: 8 of 8 values are not finite"),
-        ("fedx2", BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc and for no other loss"),
-        ("fedx2", {"loss": "auprc"}, {"partner_labels": None}, "partner_labels: needed for auprc and for no other loss"),
-        ("fedx2", BATCH, {"momentum": np.zeros(30, "f4")}, "momentum: got shape (30,), expected (31)"),
-        ("fedx2", BATCH, {"positive_u": None}, "positive_u: missing beside a momentum"),
-        ("fedx2", BATCH, {"positive_u": np.ones((8, 2), "f4")}, "positive_u: got shape (8, 2), allowed: at most (8, 1)"),
-        ("fedx2", BATCH, {"positive_u": np.full((8, 1), np.inf, "f4")}, "positive_u: 8 of 8 values are not finite"),
+        (1, BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: got shape (9,), allowed: at most (8)"),
+        (2, BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: got shape (11,), allowed: at most (10)"),
+        (1, FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: got shape (4,), allowed: at most (3)"),
+        (2, FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: got shape (4,), allowed: at most (3)"),
+        (1, BATCH, {"positive_scores": np.full(8, np.nan, "f4")}, "positive_scores: 8 of 8 values are not finite"),
+        (2, BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc"),
+        (2, {"loss": "auprc"}, {"partner_labels": None}, "partner_labels: needed for auprc"),
+        (2, BATCH, {"momentum": np.zeros(30, "f4")}, "momentum: got shape (30,), expected (31)"),
+        (2, BATCH, {"positive_u": None}, "positive_u: missing beside a momentum"),
+        (2, BATCH, {"positive_u": np.ones((8, 2), "f4")}, "positive_u: got shape (8, 2), allowed: at most (8, 1)"),
+        (2, BATCH, {"positive_u": np.full((8, 1), np.inf, "f4")}, "positive_u: 8 of 8 values are not finite"),
     ],
 )  # fmt: skip
 def test_an_impossible_prediction_set_is_dropped(
-    strategy: str, keys: dict[str, Any], changes: dict[str, Any], reason: str
+    number: int, keys: dict[str, Any], changes: dict[str, Any], reason: str
 ) -> None:
-    one = Round(strategy, **keys)
+    one = Round(f"fedx{number}", **keys)
     send(one, **changes)
     assert one.receive() == [0, 2]
     assert reason in one.dropped[1]
