@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from apps import resources
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation import ModelEvaluator, ProblemEvaluator, better, shown
+from apps.evaluation import ModelEvaluator, ProblemEvaluator
 from apps.evaluators import make_evaluator
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.bundled import synthetic_pl
@@ -370,12 +370,6 @@ def test_metrics_that_are_not_finite_end_the_run() -> None:
     evaluator = make_evaluator(config, load(config.data, 1))
     with pytest.raises(ValueError, match="the metrics are not finite .*: the run has diverged; lower the step sizes"):
         evaluator([np.full(200, 1e200)])
-
-
-def test_less_of_the_gradient_of_phi_is_better() -> None:
-    assert better("grad_phi_sq") is better("loss") is min
-    assert better("auc") is max
-    assert shown({"loss": 0.25, "grad_phi_sq": 1234.5}) == "grad_phi_sq 1.234e+03  loss 0.2500"
 
 
 @pytest.mark.parametrize(

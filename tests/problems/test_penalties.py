@@ -120,16 +120,6 @@ def test_prox_is_where_the_distance_vanishes(
 
 
 @each_penalty
-@settings(max_examples=40)
-@given(seed=seeds, scale=scales, step=steps, near=st.booleans())
-def test_prox_is_firmly_nonexpansive(name: str, seed: int, scale: float, step: float, near: bool) -> None:
-    penalty, x, y = PENALTIES_BY_NAME[name], vector(seed, scale), vector(seed + 1, scale)
-    y = x + 0.01 * y if near else y
-    moved = penalty.prox(x, step) - penalty.prox(y, step)
-    assert float(moved @ moved) <= float(moved @ (x - y)) + 1e-13 * (1 + float(x @ x + y @ y))
-
-
-@each_penalty
 @each_dtype
 def test_prox_returns_a_new_tensor(name: str, dtype: torch.dtype) -> None:
     penalty = PENALTIES_BY_NAME[name]
@@ -163,12 +153,6 @@ def test_worked_examples() -> None:
 def test_the_simplex_far_away() -> None:
     x = torch.tensor([16000001.0, 16000000.0, 16000000.0])  # next to each other in float32
     torch.testing.assert_close(Simplex(2).prox(x, 1.0), torch.tensor([4.0, 1.0, 1.0]) / 3)
-
-
-def test_what_is_thresholded_is_zero() -> None:
-    x = torch.tensor([0.3, -0.3, 0.299, 0.301], dtype=torch.float32)
-    for penalty in (L1(0.6), ElasticNet(1.2, 0.5), GroupLasso(0.6, [0, 1, 2, 3])):
-        assert (penalty.prox(x, 0.5) != 0).tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["none", "l1", "l2", "elastic-net", *SETS])

@@ -16,7 +16,6 @@ from sklearn.datasets import dump_svmlight_file
 from problems.data import DataError, DataSpec, load
 from problems.vertical.blocks import Features
 from problems.vertical.data import VerticalData, load_vertical
-from problems.vertical.synthetic import sparse_like_news20
 
 Array = NDArray[np.float64]
 
@@ -222,40 +221,3 @@ def test_a_test_file_with_one_class(tmp_path: Path) -> None:
     assert load_vertical(spec, 1, regression=True).test_labels.tolist() == [1.0, 1.0]
     with pytest.raises(DataError, match="the test set has one class only: 2 positives and 0 negatives"):
         load_vertical(spec, 1)
-
-
-def test_synthetic_rows_look_like_news20() -> None:
-    x, y = sparse_like_news20(rows=1_500, columns=20_000, nonzeros=100, seed=1)
-    assert x.shape == (1_500, 20_000)
-    assert x.has_canonical_format
-    assert 60 < np.diff(x.indptr).mean() < 100
-    np.testing.assert_allclose(np.sqrt(x.multiply(x).sum(axis=1)), 1.0, rtol=1e-12)
-    uses = np.sort(np.bincount(x.indices, minlength=20_000))[::-1]
-    assert uses[0] > 1_450
-    assert uses[:200].sum() > 0.4 * x.nnz
-    assert (uses[10_000:] < 12).all()
-    assert set(y.tolist()) == {-1.0, 1.0}
-    assert 0.4 < (y > 0).mean() < 0.6
-
-
-def test_synthetic_rows_are_addressed_by_the_seed() -> None:
-    first, again, other = (sparse_like_news20(50, 1_000, 10, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first[0].toarray(), again[0].toarray())
-    np.testing.assert_array_equal(first[1], again[1])
-    assert (first[0] != other[0]).nnz
-    clean, noisy = (sparse_like_news20(2_000, 1_000, 10, 0, noise=noise) for noise in (0.0, 0.3))
-    assert np.mean(clean[1] != noisy[1]) == pytest.approx(0.3, abs=0.04)
-    np.testing.assert_array_equal(clean[0].toarray(), noisy[0].toarray())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rows": 0}, "need rows and columns, and 1 to"),
-        ({"columns": 5, "nonzeros": 6}, "1 to 5 nonzeros"),
-        ({"noise": 0.5}, "noise must be at least 0 and below 0.5, got 0.5"),
-    ],
-)
-def test_bad_shapes_of_synthetic_rows(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sparse_like_news20(**arguments)

@@ -129,16 +129,6 @@ def test_a_trace_sees_the_values_of_shorter_runs() -> None:
     np.testing.assert_allclose(seen.weights, train(x, y, objective, "saga", epochs=5, **settings), rtol=1e-13)
 
 
-@pytest.mark.parametrize(("algorithm", "reaches"), [("sgd", False), ("svrg", True), ("saga", True)])
-def test_variance_reduction_reaches_the_minimum(algorithm: str, reaches: bool) -> None:
-    x, y = data("logistic", rows=200)
-    objective = make_objective("logistic", 0.01)
-    best = minimum(x, y, objective)[1]
-    step = 1.0 / smoothness(x, objective) / 3
-    w = train(x, y, objective, algorithm, step=step, epochs=150, batch_size=5, seed=0)
-    assert (value(x, y, objective, w) - best < 1e-12) == reaches
-
-
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_gradient_is_the_derivative_of_the_value(problem: str) -> None:
     x, y = data(problem)

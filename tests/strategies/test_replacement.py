@@ -315,22 +315,6 @@ def test_a_site_that_fails_in_both_phases_has_both_reasons() -> None:
 # Whole runs.
 
 
-def thirty_percent(seed: int) -> Tamper:
-    rng = np.random.default_rng(seed)
-    return lambda exchange: broken(exchange) if rng.random() < 0.3 else exchange.reply
-
-
-@pytest.mark.parametrize("strategy", ["fedx2", "fedsgda-storm"])
-def test_two_runs_with_the_same_losses_are_equal(strategy: str, tmp_path: Path) -> None:
-    keys = {**KEYS, "strategy": strategy, "num-server-rounds": 10, "fedsgda.period": 3, "evaluate-every": 5}
-    runs = [federate(tmp_path / str(i), keys, CLIENTS, thirty_percent(5))[0] for i in range(2)]
-    assert runs[0].untimed == runs[1].untimed
-    assert runs[0].model_bytes == runs[1].model_bytes
-    assert np.isfinite(runs[0].numbers()).all()
-    assert [line["clients_answered"] for line in runs[0].lines[1:]] == [WANTED] * 10
-    assert sum(line["clients_asked"] for line in runs[0].lines[1:]) > 10 * WANTED
-
-
 def test_a_run_with_nobody_left_fails_by_name(tmp_path: Path) -> None:
     keys = {**KEYS, "strategy": "fedsgda-mb"}
     with pytest.raises(RunFailedError, match="round 1: 0 good replies of 8, .* partition 0: gradients phase: broke"):
