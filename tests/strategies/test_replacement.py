@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from apps.resources import federated_data, new_model
 from apps.server_app import RunFailedError
 from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
-from simulations.engine import task_identity
 from strategies.base import PayloadStrategy
 from strategies.roster import StrategyError
 from tests.battery.federation import Exchange, Wiretap, federate, model_of
@@ -34,12 +33,6 @@ KEYS: dict[str, Scalar] = {
     "replace-dropped": True,
 }
 Tamper = Callable[[Exchange], Message]
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with task_identity():
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from apps.config import parse_run_config
 from apps.resources import federated_data, new_model
 from payloads.fedx import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
-from simulations.engine import InProcessGrid, task_identity
+from simulations.engine import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
@@ -45,12 +44,6 @@ class Round:
     @property
     def dropped(self) -> dict[int, str]:
         return self.strategy.report.dropped
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with task_identity():
-        yield
 
 
 def test_good_replies_are_read_in_the_order_of_partitions_whatever_the_order_of_arrival() -> None:

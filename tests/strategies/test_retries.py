@@ -21,7 +21,7 @@ from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from payloads.composite import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
-from simulations.engine import FIRST_NODE_ID, task_identity
+from simulations.engine import FIRST_NODE_ID
 from strategies.roster import StrategyError
 from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
 from tests.battery.federation import Exchange, Run, flat_config, model_of, serve
@@ -327,15 +327,14 @@ def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], 
     """A strategy that someone else drives, before it could ask again."""
     flat = flat_config(tmp_path / "run", {**KEYS, **data})
     config = parse_run_config(flat)
-    with task_identity():
-        grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
-        strategy = config.algorithm.strategy(config.training, config.family)
-        model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
-        messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
-        replies = list(grid.send_and_receive(messages))
-        strategy._grid = None
-        with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
-            strategy.receive(1, replies[:3])
+    grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
+    strategy = config.algorithm.strategy(config.training, config.family)
+    model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
+    messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(messages))
+    strategy._grid = None
+    with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
+        strategy.receive(1, replies[:3])
 
 
 def test_a_retry_waits_for_the_site(data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

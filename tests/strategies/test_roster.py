@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import content, count_bytes
-from simulations.engine import InProcessGrid, task_identity
+from simulations.engine import InProcessGrid
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with task_identity():
-        yield
 
 
 def report(partition: int, partitions: int) -> SiteReport:

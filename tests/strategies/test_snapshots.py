@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from apps.files import read_tensors, write_tensors
 from apps.resources import federated_data, new_model
 from payloads.record import Payload
 from payloads.wire import model_record
-from simulations.engine import InProcessGrid, task_identity
+from simulations.engine import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1
 from tests.battery.federation import sites_of
@@ -30,12 +29,6 @@ KEYS: dict[str, Scalar] = {
     "fedx.positive-batch-size": 3,
     "fedx.negative-batch-size": 4,
 }
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with task_identity():
-        yield
 
 
 class Federation:
