@@ -90,39 +90,6 @@ def test_every_page_is_in_the_nav_once() -> None:
     assert own | {"readme.md", "contributing.md", "api/index.md", "api/payloads/fedx.md"} <= {*pages}
 
 
-def test_links_to_files_become_links_to_pages(
-    hooks: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for file in (
-        *("README.md", "examples/README.md", "CONTRIBUTING.md", "CHANGELOG.md", "deploy/Dockerfile", "pyproject.toml"),
-        *("payloads/fedx.py", "clients/vertical/__init__.py", "docs/figure.svg"),
-        *("docs/fedx.md", "docs/tutorials/one.md", "docs/tutorials/index.md", "docs/methods/a.md"),
-    ):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).touch()
-    (tmp_path / "docs/fedx.md").write_text("[a](../deploy/Dockerfile), ![b](figure.svg), `[c](../pyproject.toml)`")
-    (tmp_path / "docs/methods/a.md").write_text("# A method\n")
-    monkeypatch.setattr(hooks, "PROJECT", tmp_path)
-    site = hooks.Site(["fedx.md", "tutorials/one.md", "tutorials/index.md", "methods/a.md"])
-    site.titles = {"fedx.md": "FedX"}
-    made = ("api/payloads/fedx.md", "api/clients/vertical/index.md", "files/deploy/Dockerfile.md", "methods/index.md")
-    assert {*site.made} == {*made}
-    assert site.content("methods/index.md") == "# Methods\n\n- [A method](a.md)\n"
-    for page, markdown, rewritten in [
-        ("fedx.md", "[payloads/fedx.py](../payloads/fedx.py)", "[payloads/fedx.py](api/payloads/fedx.md)"),
-        ("fedx.md", "[a](../clients/vertical/#x)", "[a](api/clients/vertical/index.md#x)"),
-        ("fedx.md", "[a](tutorials/), [b](data.md)", "[a](tutorials/index.md), [b](data.md)"),
-        ("tutorials/one.md", "[fedx.md](../fedx.md#limits)", "[FedX](../fedx.md#limits)"),
-        ("tutorials/one.md", "[a](../fedx.md)", "[a](../fedx.md)"),
-        ("fedx.md", "[a](../deploy/Dockerfile), ![b](figure.svg)", "[a](files/deploy/Dockerfile.md), ![b](figure.svg)"),
-        ("tutorials/one.md", "[a](../../CONTRIBUTING.md#rules)", "[a](../contributing.md#rules)"),
-        ("readme.md", "[a](docs/fedx.md#limits)", "[a](fedx.md#limits)"),
-        ("fedx.md", "[a](https://flower.ai), [b](#limits)", "[a](https://flower.ai), [b](#limits)"),
-        ("fedx.md", "```\n[a](../payloads/fedx.py)\n```", "```\n[a](../payloads/fedx.py)\n```"),
-    ]:
-        assert site.rewritten(page, markdown) == rewritten
-
-
 @pytest.mark.slow
 def test_every_page_and_module_is_built(hooks: ModuleType, built: Path, pages: dict[Path, Page]) -> None:
     for page in [page for page in PAGES if DOCS in page.parents]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from problems.optimum import Optimum, minimise, smoothness
+from problems.optimum import minimise, smoothness
 from problems.penalties import (
     L1,
     Box,
@@ -169,12 +169,6 @@ def test_backtracking_finds_a_step_where_the_curvature_grows() -> None:
     found = minimise(smooth, NoPenalty(), torch.tensor([3.0, -2.0, 1.0], dtype=torch.float64))
     assert found.converged
     np.testing.assert_allclose(found.point, 0.0, rtol=0, atol=1e-14)
-
-
-def test_a_start_at_the_optimum() -> None:
-    found = minimise(lambda x: (float(x @ x) / 2, x), L1(0.3), torch.zeros(4))
-    assert found == Optimum(found.point, 0.0, 1, 0.0, True)
-    assert torch.equal(found.point, torch.zeros(4))
 
 
 def test_the_point_is_what_a_proximal_map_returned() -> None:

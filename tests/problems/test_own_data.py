@@ -72,16 +72,6 @@ def test_columns_that_cannot_be(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-# column names without what separates them
-NAMES = st.text(st.characters(exclude_characters=",[]|", exclude_categories=("C", "Z")), min_size=1)
-
-
-@given(st.lists(st.tuples(NAMES, st.lists(NAMES, unique=True).filter(lambda v: len(v) != 1)), unique_by=lambda c: c[0]))
-def test_every_column_comes_back(columns: list[tuple[str, list[str]]]) -> None:
-    text = ",".join(name + (f"[{'|'.join(values)}]" if values else "") for name, values in columns)
-    assert parse_columns(text) == tuple(Column(name, tuple(values)) for name, values in columns)
-
-
 @pytest.mark.parametrize(("dataset", "name"), [("csv", "t.csv"), ("csv", "t.csv.gz"), ("parquet", "t.parquet")])
 def test_a_sites_table(dataset: str, name: str, tmp_path: Path) -> None:
     frame = table()
