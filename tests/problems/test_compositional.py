@@ -228,18 +228,15 @@ def test_frozen_and_unused_parameters_only_average(exact: bool) -> None:
     models = [FlatModel(SaddleNetwork(Partial()), dtype=torch.float64) for _ in range(2)]
     oracle = CompositionalOracle(*models, *data(3))
     oracle.inform(COUNTS)
-    w, h = (model.module.network for model in models)  # type: ignore[union-attr]
-    before = {name: value.clone() for name, value in h.named_parameters()}  # type: ignore[union-attr]
-    named = dict(w.named_parameters())  # type: ignore[union-attr]
+    w, h = (dict(model.module.named_parameters()) for model in models)
+    before = {name: value.clone() for name, value in h.items()}
     gradient = oracle.compose(XI, 0.25, RHO, exact=exact)
-    for name, value in h.named_parameters():  # type: ignore[union-attr]
-        averaged = 0.75 * before[name] + 0.25 * named[name]
-        still = torch.allclose(value, averaged, rtol=0, atol=1e-14)
-        assert still is (name == "first.bias" or name.startswith("unused"))
+    still = {"network.first.bias", "network.unused.weight", "network.unused.bias"}
+    for name in models[1].parameter_names:
+        averaged = torch.allclose(h[name], 0.75 * before[name] + 0.25 * w[name], rtol=0, atol=1e-14)
+        assert averaged is (name in still) or name.startswith("saddle."), name
     by_name = dict(zip(models[1].parameter_names, gradient.split([12, 4, 4, 2, 4, 1, 1, 1, 1]), strict=True))
-    assert {n for n, g in by_name.items() if not g.any()} == {
-        *("network.first.bias", "network.unused.weight", "network.unused.bias")
-    }
+    assert {name for name, part in by_name.items() if not part.any()} == still
 
 
 # Odds and ends.
