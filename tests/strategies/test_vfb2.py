@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -202,10 +203,12 @@ def test_all_replies_are_waited_for(broken: bool) -> None:
 
 
 def test_but_not_for_long_once_a_party_has_failed(caplog: pytest.LogCaptureFixture) -> None:
-    grid: Any = Post({"a": (1, False), "b": (2, True)})
+    grid: Any = Post({"a": (1, False), "b": (2, True), "c": (10**6, False)})
+    begun = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        found = meet_on(grid, [], timeout=60, patience=0.05)
+        found = meet_on(grid, [], timeout=20, patience=0.05)
     assert len(found) == 2
+    assert time.monotonic() - begun < 20
     assert "a party failed: party 2: gone; waiting 0.05 s at most for 1 more" in caplog.text
     grid = Post({"a": (1, False)})
     assert len(meet_on(grid, [], timeout=0.05, patience=60)) == 1
