@@ -92,6 +92,15 @@ def test_logistic_regression_to_the_last_digits(given: bool, convexity: float) -
     assert 50 < found.iterations < 400
 
 
+def test_tolerance_0_stops_at_rounding() -> None:
+    features, labels = samples()
+    expected = newton(features, labels, 0.01)
+    found = minimise(logistic(features, labels, 0.01), NoPenalty(), torch.zeros_like(expected), tolerance=0)
+    assert found.converged
+    assert found.iterations < 1000
+    assert float((found.point - expected).norm()) <= 3e-14 * float(expected.norm())
+
+
 def test_in_float32() -> None:
     features, labels = samples()
     expected = newton(features, labels, 0.1)
