@@ -46,11 +46,6 @@ def test_the_page_names_exactly_the_known_keys() -> None:
     assert sorted(codes(row[0])[0] for row in DOCUMENTED) == sorted(known_keys())
 
 
-def test_a_table_s_keys_are_in_its_section() -> None:
-    for title in TABLES:
-        assert {codes(row[0])[0].split(".")[0] for row in rows(section(PAGE, title))} == {title.removeprefix("Table ")}
-
-
 def test_the_defaults_are_those_of_pyproject(pyproject: dict[str, Any]) -> None:
     assert typed(defaults()) == typed(pyproject)
 

@@ -18,7 +18,6 @@ from tests.battery.federation import federate, model_of, payloads_of
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
 PAGE = PROJECT / "docs" / "fedx.md"
-LOSSES = [("fedx1", "psm", 0), ("fedx2", "kl-opauc", 1), ("fedx2", "auprc", 2)]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +40,10 @@ def test_the_fields_are_all_there(kind: type[Payload], part: int) -> None:
         assert dtype.startswith(spec.kind), name
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("strategy", "loss", "k"), LOSSES)
+@pytest.mark.parametrize(
+    ("strategy", "loss", "k", "dtype"),
+    [("fedx1", "psm", 0, "float32"), ("fedx2", "kl-opauc", 1, "float64"), ("fedx2", "auprc", 2, "float32")],
+)
 def test_the_bytes(
     formulas: dict[str, Callable[..., int]], strategy: str, loss: str, k: int, dtype: str, tmp_path: Path
 ) -> None:
@@ -50,8 +51,6 @@ def test_the_bytes(
     _, tap = federate(tmp_path / "run", config, clients=2)
     exchange = tap.exchanges[-1]
     down, up = payloads_of(strategy, exchange)
-    assert isinstance(down, FedXPool)
-    assert isinstance(up, FedXPredictions)
     (parameters,) = model_of(exchange.message)
     size, labels = parameters.itemsize, loss == "auprc"
     p, q = len(up.positive_scores), len(up.partner_scores)

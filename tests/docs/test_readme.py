@@ -13,7 +13,6 @@ from apps.registry import ALGORITHMS
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
 README = PROJECT / "README.md"
-PICTURE = re.compile(r"!\[([^\]]+)\]\((\S+)\)")
 
 
 def given(line: str) -> list[str]:
@@ -40,19 +39,12 @@ def test_the_table_names_every_strategy_once() -> None:
     assert sorted(named) == sorted(ALGORITHMS)
 
 
-def test_there_are_examples_of_a_strategy_a_data_set_and_a_model() -> None:
-    keys = {key for _, config in EXAMPLES for key in parse_pairs("-c", config)}
-    assert keys >= {"strategy", "dataset", "model"}
-
-
 @pytest.mark.parametrize(("command", "config"), EXAMPLES, ids=lambda text: text[:50])
 def test_an_examples_run_config_is_accepted(command: str, config: str) -> None:
     parse_run_config(parse_pairs("--run-config", config))
 
 
-def test_the_pictures_are_there_and_said_in_words() -> None:
-    pictures = PICTURE.findall(README.read_text("utf-8"))
+def test_the_pictures_are_there() -> None:
+    pictures = re.findall(r"!\[[^\]]+\]\((\S+)\)", README.read_text("utf-8"))
     assert pictures
-    for words, path in pictures:
-        assert len(words) > 20
-        assert (PROJECT / path).read_bytes()[:4] == b"\x89PNG"
+    assert all((PROJECT / path).read_bytes()[:4] == b"\x89PNG" for path in pictures)

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from clients.vertical.ring import FRACTION_BITS, LIMIT, limit_for
 from simulations.leaks import DEMONSTRATIONS
 from tests.docs.markdown import PROJECT, blocks
 
@@ -42,12 +41,3 @@ def test_the_numbers_are_those_measured(name: str) -> None:
             assert abs(written[what]) < ROUNDING, what
         else:
             assert written[what] == pytest.approx(value, rel=1e-2), what
-
-
-def test_the_precision_of_the_ring() -> None:
-    text = " ".join(PAGE.read_text("utf-8").split())
-    assert f"round(v 2^{FRACTION_BITS}) modulo 2^64" in text
-    assert f"2^-{FRACTION_BITS + 1} = {2.0 ** -(FRACTION_BITS + 1):.1e}" in text
-    assert "below 2^23 / q (at most 2^22)" in text
-    assert (limit_for(1), limit_for(2), limit_for(8)) == (2.0**22, 2.0**22, 2.0**20)
-    assert limit_for(1) == LIMIT

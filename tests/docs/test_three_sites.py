@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,12 +57,6 @@ def test_every_key_of_the_run_is_known(tmp_path: Path) -> None:
     added = re.findall(r"^echo .([a-z-]+) =", SCRIPT, re.MULTILINE)
     assert added == ["output-dir", "run-name"]
     parse_run_config({**keys, **dict.fromkeys(added, "x")})
-
-
-def test_the_node_config_is_the_doctor_s(tmp_path: Path) -> None:
-    given = re.findall(r'--node-config "((?:[^"\\]|\\.)*)"', SCRIPT)
-    keys = [set(re.findall(r"([a-z-]+)=", shlex.split(f'"{text}"')[0])) for text in given]
-    assert keys == [{"partition-id", "num-partitions", "state-dir"}] * 2
 
 
 @pytest.mark.deployment

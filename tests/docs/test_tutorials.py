@@ -98,19 +98,3 @@ def test_every_block_is_run_or_shown(page: Path) -> None:
         assert block.language in (*RUN, *SHOWN)
         assert not is_output(block) or (block.language == "text" and before in RUN), f"{block}: output of nothing"
         before = block.language if block.language in RUN or not is_output(block) else before
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "lost"),
-    [
-        ("a 0.12", "first\na 0.123\nlast", ""),
-        ("a 0.12", "a 0.14", "a 0.12"),
-        ("a 3", "a 4", "a 3"),
-        ("a\nb", "b\na", "b"),
-        ("in 3.2 s", "", ""),
-        ("gap 2.0e-4", "gap 2.1e-4", ""),
-        ("gap 2.0e-4", "gap 3.1e-4", "gap 2.0e-4"),
-    ],
-)
-def test_what_counts_as_printed(shown: str, printed: str, lost: str) -> None:
-    assert missing(shown, printed) == lost

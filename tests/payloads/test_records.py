@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pickle
 import pkgutil
 import struct
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 import payloads
-from payloads.record import ArraySpec, IntArray, Payload, PayloadError, array, specs_of
+from payloads.record import ArraySpec, Payload, PayloadError, array, specs_of
 
 for module in pkgutil.iter_modules(payloads.__path__):
     importlib.import_module(f"payloads.{module.name}")
@@ -59,12 +59,8 @@ def instances(draw: st.DrawFn, kind: type[Payload]) -> Payload:
     return kind(**fields)
 
 
-def test_there_are_payloads_to_test() -> None:
-    assert {"FedXPool", "FedXPredictions", "Momentum", "SiteReport", "InnerEstimates"} <= {k.__name__ for k in KINDS}
-
-
 @each_kind
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_round_trip(kind: type[Payload], data: st.DataObject) -> None:
     payload = data.draw(instances(kind))
@@ -117,7 +113,7 @@ def mutated(draw: st.DrawFn, kind: type[Payload]) -> dict[str, Any]:
 
 
 @each_kind
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_damaged_record_is_a_payload_or_a_payload_error(kind: type[Payload], data: st.DataObject) -> None:
     record = ConfigRecord(data.draw(mutated(kind)))
@@ -131,36 +127,25 @@ def test_a_damaged_record_is_a_payload_or_a_payload_error(kind: type[Payload], d
     assert refusal.startswith(kind.__name__)
 
 
-@each_kind
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_random_bytes_are_no_payload(kind: type[Payload], data: st.DataObject) -> None:
-    names = sorted(specs_of(kind))
-    record = ConfigRecord({name: data.draw(st.binary(max_size=40)) for name in names})
-    with pytest.raises(PayloadError, match=r": not safetensors bytes|: got tensors"):
-        kind.from_record(record)
-
-
 # Each refusal, with its words.
 
 
-class Sample:
-    """A record of every kind of field, and the changes that tests make to it."""
+@dataclass(frozen=True, eq=False)
+class Record(Payload):
+    """Every kind of field."""
 
-    from dataclasses import dataclass
-
-    @dataclass(frozen=True, eq=False)
-    class Record(Payload):
-        totals: NDArray[Any] = array(2, kind="int")
-        scores: NDArray[Any] = array("p")
-        table: NDArray[Any] = array("p", "k")
-        marks: NDArray[Any] | None = array("p", kind="bool", optional=True)
-        free: NDArray[Any] | None = array("f", optional=True, finite=False)
+    totals: NDArray[Any] = array(2, kind="int")
+    scores: NDArray[Any] = array("p")
+    table: NDArray[Any] = array("p", "k")
+    marks: NDArray[Any] | None = array("p", kind="bool", optional=True)
+    free: NDArray[Any] | None = array("f", optional=True, finite=False)
+    words: NDArray[Any] | None = array("n", kind="bytes", optional=True)
+    key: NDArray[Any] | None = array(1, kind="int", optional=True, secret=True)
 
 
-def sample(**changes: Any) -> Payload:
+def sample(**changes: Any) -> Record:
     fields: dict[str, Any] = {"totals": np.arange(2), "scores": np.ones(3), "table": np.ones((3, 2))}
-    return Sample.Record(**(fields | changes))
+    return Record(**(fields | changes))
 
 
 @pytest.mark.parametrize(
@@ -169,15 +154,13 @@ def sample(**changes: Any) -> Payload:
         ({"scores": None}, "Record.scores: missing"),
         ({"scores": [1.0]}, "Record.scores: got list, allowed: float32 or float64"),
         ({"scores": np.ones(3, "float16")}, "Record.scores: got float16, allowed: float32 or float64"),
-        ({"scores": np.ones(3, "int64")}, "Record.scores: got int64, allowed: float32 or float64"),
-        ({"totals": np.ones(2)}, "Record.totals: got float64, allowed: int32 or int64"),
         ({"totals": np.ones(2, "uint64")}, "Record.totals: got uint64, allowed: int32 or int64"),
         ({"totals": np.arange(3)}, "Record.totals: got shape (3,), expected (2)"),
         ({"marks": np.ones(3)}, "Record.marks: got float64, allowed: bool"),
         ({"marks": np.ones(2, bool)}, "Record.marks: got shape (2,), expected (3)"),
+        ({"words": np.arange(3)}, "Record.words: got int64, allowed: uint8"),
         ({"table": np.ones(3)}, "Record.table: got shape (3,), expected (3, k)"),
         ({"table": np.ones((2, 2))}, "Record.table: got shape (2, 2), expected (3, k)"),
-        ({"table": np.ones((3, 2, 1))}, "Record.table: got shape (3, 2, 1), expected (3, k)"),
         ({"scores": np.array([1, np.nan, np.inf])}, "Record.scores: 2 of 3 values are not finite"),
     ],
 )
@@ -187,13 +170,16 @@ def test_check_names_the_field_expected_and_got(changes: dict[str, Any], message
     assert str(refused.value) == message
 
 
-def test_what_check_lets_pass() -> None:
+def test_what_passes() -> None:
     payload = sample(marks=np.zeros(3, bool), free=np.array([np.nan, np.inf]))
     assert payload.check() is payload
     assert sample(scores=np.full(3, np.nan)).check(finite=False)
+    assert sample(scores=np.full(3, np.nan)).to_record()
     assert sample().check({"p": 3, "k": 2})
     with pytest.raises(PayloadError, match=r"scores: got shape \(3,\), expected \(4\)"):
         sample().check({"p": 4})
+    with pytest.raises(PayloadError, match="table"):
+        sample(table=np.ones((2, 2))).to_record()
 
 
 @pytest.mark.parametrize(
@@ -202,73 +188,50 @@ def test_what_check_lets_pass() -> None:
         ({"scores": None}, "Record.scores: missing"),
         ({"extra": save({"value": np.zeros(1)})}, "Record: unknown field 'extra', allowed: totals, scores, table"),
         ({"scores": 1.0}, "Record.scores: got float, expected safetensors bytes"),
-        ({"scores": "text"}, "Record.scores: got str, expected safetensors bytes"),
         ({"scores": b""}, "Record.scores: not safetensors bytes"),
         ({"scores": pickle.dumps(np.ones(3))}, "Record.scores: not safetensors bytes"),
-        ({"scores": save({"value": np.ones(3)})[:-1]}, "Record.scores: not safetensors bytes"),
         ({"scores": save({"value": np.ones(3)}) + b"\0"}, "Record.scores: not safetensors bytes"),
         ({"scores": struct.pack("<Q", 2**62) + b"{}"}, "Record.scores: not safetensors bytes"),
         ({"scores": save({"v": np.ones(3)})}, "Record.scores: got tensors ['v'], expected one named 'value'"),
         ({"scores": save({"value": np.ones(3), "b": np.ones(3)})}, "Record.scores: got tensors ['b', 'value']"),
         ({"scores": save({"value": np.full(3, np.nan)})}, "Record.scores: 3 of 3 values are not finite"),
-        ({"scores": save({"value": np.ones(4)})}, "Record.table: got shape (3, 2), expected (4, k)"),
     ],
 )
 def test_from_record_names_the_field_expected_and_got(changes: dict[str, Any], message: str) -> None:
     entries = dict(sample().to_record()) | changes
     record = ConfigRecord({name: value for name, value in entries.items() if value is not None})
     with pytest.raises(PayloadError) as refused:
-        Sample.Record.from_record(record)
+        Record.from_record(record)
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F8_E4M3", "F8_E5M2", "U64", "I8", "F64"])
-def test_every_safetensors_type_is_a_payload_error_or_a_float(dtype: str) -> None:
-    size = {"BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "U64": 8, "I8": 1, "F64": 8}[dtype]
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("BF16", 2), ("F16", 2), ("F8_E4M3", 1), ("U64", 8), ("I8", 1), ("F64", 8)]
+)
+def test_every_safetensors_type_is_a_payload_error_or_a_float(dtype: str, size: int) -> None:
     header = f'{{"value":{{"dtype":"{dtype}","shape":[3],"data_offsets":[0,{3 * size}]}}}}'.encode()
     blob = struct.pack("<Q", len(header)) + header + bytes(3 * size)
     record = ConfigRecord(dict(sample().to_record()) | {"scores": blob})
     if dtype == "F64":
-        np.testing.assert_array_equal(Sample.Record.from_record(record).arrays()["scores"], np.zeros(3))
+        np.testing.assert_array_equal(Record.from_record(record).scores, np.zeros(3))
     else:
         with pytest.raises(PayloadError, match=r"Record\.scores: "):
-            Sample.Record.from_record(record)
+            Record.from_record(record)
 
 
-def test_to_record_refuses_what_is_misshapen_but_not_what_is_not_finite() -> None:
-    with pytest.raises(PayloadError, match="table"):
-        sample(table=np.ones((2, 2))).to_record()
-    assert sample(scores=np.full(3, np.nan)).to_record()
-
-
-def test_fortran_and_strided_arrays_travel_as_they_read() -> None:
-    table = np.asfortranarray(np.arange(6.0).reshape(3, 2))
-    scores = np.arange(6.0)[::2]
-    decoded = Sample.Record.from_record(sample(table=table, scores=scores).to_record()).arrays()
-    np.testing.assert_array_equal(decoded["table"], table)
-    np.testing.assert_array_equal(decoded["scores"], scores)
-
-
-def test_bytes_are_bytes() -> None:
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Letter(Payload):
-        words: NDArray[np.uint8] = array("n", kind="bytes")
-
-    sent = Letter(words=np.frombuffer(b"abc", np.uint8))
-    assert Letter.from_record(sent.to_record()).words.tobytes() == b"abc"
-    with pytest.raises(PayloadError, match=r"Letter.words: got int64, allowed: uint8"):
-        Letter(words=np.arange(3)).check()
+def test_fortran_and_strided_arrays_and_bytes_travel_as_they_read() -> None:
+    table, scores = np.asfortranarray(np.arange(6.0).reshape(3, 2)), np.arange(6.0)[::2]
+    sent = sample(table=table, scores=scores, words=np.frombuffer(b"abc", np.uint8))
+    decoded = Record.from_record(sent.to_record())
+    np.testing.assert_array_equal(decoded.table, table)
+    np.testing.assert_array_equal(decoded.scores, scores)
+    assert decoded.words is not None
+    assert decoded.words.tobytes() == b"abc"
 
 
 def test_a_secret_is_not_durable() -> None:
-    @dataclasses.dataclass(frozen=True, eq=False)
-    class Diary(Payload):
-        page: IntArray = array(1, kind="int")
-        key: IntArray | None = array(1, kind="int", optional=True, secret=True)
-
-    written = Diary(page=np.array([1]), key=np.array([2]))
-    assert list(written.arrays()) == ["page", "key"]
-    assert list(written.durable()) == ["page"]
-    assert Diary(**written.durable()).check().key is None
+    written = sample(key=np.array([2]))
+    assert list(written.arrays()) == ["totals", "scores", "table", "key"]
+    assert list(written.durable()) == ["totals", "scores", "table"]
     with pytest.raises(ValueError, match="a secret field must be optional"):
         array(1, secret=True)

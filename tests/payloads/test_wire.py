@@ -51,23 +51,20 @@ def test_an_array_that_is_ready_to_send_is_not_copied_again(value: np.ndarray) -
     assert not np.shares_memory(copy, value)
     assert not copy.flags.writeable
     sent, usual = (model_record([array])["parameters"] for array in (copy, value))
-    assert sent.data == usual.data
-    assert (sent.dtype, sent.shape, sent.stype) == (usual.dtype, usual.shape, usual.stype)
+    assert (sent.data, sent.dtype, sent.shape, sent.stype) == (usual.data, usual.dtype, usual.shape, usual.stype)
     assert model_record([copy])["parameters"].data is sent.data
 
 
 def test_a_part_of_an_array_that_is_ready_to_send_is_sent_as_what_it_is() -> None:
     """All of these lie in bytes, but those bytes are not theirs."""
     whole = ready_to_send(np.arange(100.0))
-    (data,) = (array.data for array in model_record([whole]).values())
-    header = len(data) - whole.nbytes
-    assert header % whole.itemsize == 0
+    data = model_record([whole])["parameters"].data
     for part in (whole[:50], whole[::-1], np.frombuffer(data)[:100], np.frombuffer(bytes(800)), np.frombuffer(data)):
         (sent,) = model_arrays(model_record([part]))
         assert sent.tobytes() == part.tobytes()
 
 
-@pytest.mark.parametrize("names", [[], ["buffers"], ["0", "1"], ["buffers", "parameters"], ["parameters", "x"]])
+@pytest.mark.parametrize("names", [[], ["buffers"], ["buffers", "parameters"], ["parameters", "x"]])
 def test_a_record_of_other_names_is_no_model(names: list[str]) -> None:
     with pytest.raises(PayloadError, match="model: got arrays"):
         model_arrays(ArrayRecord({name: Array(np.ones(2)) for name in names}))
@@ -96,11 +93,9 @@ SOUND = Array(np.ones(4, "float32")).data
 DAMAGED = {
     "empty": b"",
     "cut": SOUND[:-1],
-    "header only": SOUND[:64],
     "noise": bytes(range(64)),
     "pickle": pickle.dumps(np.ones(2)),
     "object array": npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}") + pickle.dumps([1]),
-    "zip magic": b"PK\x03\x04" + bytes(60),
     "npz": zipped("x.npy", SOUND),
     "header that computes": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (10**3,)}"),
     "huge shape": npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}"),
@@ -113,14 +108,9 @@ DAMAGED = {
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
 def test_a_damaged_array_is_a_payload_error(data: bytes) -> None:
-    array = Array("float32", (4,), "numpy.ndarray", data)
-    with pytest.raises(PayloadError, match="model: "):
-        model_arrays(ArrayRecord({"parameters": array}))
-
-
-def test_an_array_of_another_serialisation_is_a_payload_error() -> None:
-    with pytest.raises(PayloadError, match="cannot be read"):
-        model_arrays(ArrayRecord({"parameters": Array("float32", (4,), "torch.tensor", SOUND)}))
+    for kind, blob, told in (("numpy.ndarray", data, "model: "), ("torch.tensor", SOUND, "cannot be read")):
+        with pytest.raises(PayloadError, match=told):
+            model_arrays(ArrayRecord({"parameters": Array("float32", (4,), kind, blob)}))
 
 
 @settings(max_examples=200, deadline=None)
@@ -158,21 +148,19 @@ def test_check_model_names_expected_and_got(arrays: list[np.ndarray], message: s
 
 def test_an_absent_part_does_not_travel() -> None:
     assert list(content()) == []
-    payload = Momentum(momentum=np.ones(2)).to_record()
-    records = content(
-        arrays=model_record([np.ones(2)]), config=ConfigRecord({"a": 1}), payload=payload, metrics={"m": 0.5}
+    payload = payload_record(Momentum(momentum=np.ones(2)))
+    assert payload == Momentum(momentum=np.ones(2)).to_record()
+    assert payload_record(None) is None
+    model, config, local = (
+        model_record([np.ones(2)]),
+        ConfigRecord({"a": 1}),
+        ConfigRecord({"state-dir": "/some/where"}),
     )
-    assert list(records) == [ARRAYS, CONFIG, PAYLOAD, METRICS]
+    records = content(arrays=model, config=config, payload=payload, metrics={"m": 0.5}, local=local)
+    assert set(records) == {ARRAYS, CONFIG, PAYLOAD, METRICS, LOCAL}
     assert records[METRICS] == MetricRecord({"m": 0.5})
     assert records[PAYLOAD] is payload
-
-
-def test_payload_record() -> None:
-    assert payload_record(None) is None
-    assert payload_record(Momentum()) == ConfigRecord()
-    record = payload_record(Momentum(momentum=np.ones(2)))
-    assert record is not None
-    assert list(record) == ["momentum"]
+    assert count_bytes(records) == 16 + 16  # paths on a shared disk are not counted
 
 
 @pytest.mark.parametrize("extras", [False, True])
@@ -199,9 +187,3 @@ def test_bytes_that_are_no_array_are_counted_without_failing(blob: bytes) -> Non
     array = Array(dtype="float32", shape=(1,), stype="numpy.ndarray", data=blob)
     records = content(arrays=ArrayRecord({"parameters": array}), payload=ConfigRecord({"a": blob, "b": 1}))
     assert 0 <= count_bytes(records) <= 2 * len(blob)
-
-
-def test_paths_on_a_shared_disk_are_not_counted() -> None:
-    here = content(config=ConfigRecord({"a": 1}), local=ConfigRecord({"state-dir": "/some/where"}))
-    assert list(here) == [CONFIG, LOCAL]
-    assert count_bytes(here) == count_bytes(content(config=ConfigRecord({"a": 1})))

@@ -65,12 +65,10 @@ def test_npz(tmp_path: Path) -> None:
     ],
 )
 def test_npz_errors(tmp_path: Path, arrays: dict[str, np.ndarray], message: str) -> None:
+    spec = DataSpec(dataset="npz", data_dir=str(tmp_path))
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
-        load(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
-
-
-def test_a_file_that_is_no_npz(tmp_path: Path) -> None:
+        load(spec, 2)
     (tmp_path / "a.npz").write_text("no archive")
     with pytest.raises(DataError, match=r"a.npz cannot be read as npz"):
-        load(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
+        load(spec, 2)

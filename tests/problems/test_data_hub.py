@@ -13,10 +13,6 @@ from PIL import Image
 from problems.data import DataError, DataSpec, hub, load
 
 
-def pixels(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
-
-
 @pytest.mark.parametrize(
     ("name", "file", "page"),
     [
@@ -29,37 +25,29 @@ def pixels(*shape: int) -> np.ndarray:
     ],
 )
 def test_one_error_for_a_set_that_is_not_there(tmp_path: Path, name: str, file: str, page: str) -> None:
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=f"^data set '{name}' is not available: looked in '{tmp_path}'") as caught:
         load(DataSpec(dataset=name, data_dir=str(tmp_path)), 2)
-    message = str(caught.value)
-    assert message.startswith(f"data set '{name}' is not available: looked in '{tmp_path}'")
-    assert file in message
-    assert page in message
-    assert "set data-dir to that folder" in message
+    assert file in str(caught.value)
+    assert page in str(caught.value)
 
 
 def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_copy(path: str) -> None:
         raise ConnectionError(f"Couldn't reach {path}\nand more lines")
 
+    assert not hub._reachable("http://127.0.0.1:9")
     monkeypatch.setattr(hub, "_reachable", lambda address: False)
     monkeypatch.setattr(hub, "_splits", no_copy)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="no data-dir was given") as caught:
         load(DataSpec(dataset="stl10"), 2)
     message = str(caught.value)
-    assert "no data-dir was given" in message
     assert "found no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
     assert "stl10_binary.tar.gz" in message
-    assert caught.value.__suppress_context__
-
-
-def test_an_unreachable_hub_is_noticed_at_once() -> None:
-    assert not hub._reachable("http://127.0.0.1:9")
 
 
 def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    images = pixels(10, 32, 32, 3)
+    images = np.random.default_rng(0).integers(0, 256, size=(10, 32, 32, 3), dtype=np.uint8)
     split = datasets.Dataset.from_dict(
         {"img": [Image.fromarray(image) for image in images], "label": list(range(10))},
         features=datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")}),

@@ -26,16 +26,14 @@ def pixels(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, size=shape, dtype=np.uint8)
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-@pytest.mark.parametrize("below", ["", "raw"])
+@pytest.mark.parametrize(("ending", "below"), [("", ""), (".gz", "raw")])
 def test_fashion_mnist_idx(tmp_path: Path, ending: str, below: str) -> None:
     home = tmp_path / below
     home.mkdir(exist_ok=True)
     images, labels = pixels(20, 28, 28), np.arange(20, dtype=np.uint8) % 10
-    write_idx(home / f"train-images-idx3-ubyte{ending}", images)
-    write_idx(home / f"train-labels-idx1-ubyte{ending}", labels)
-    write_idx(home / f"t10k-images-idx3-ubyte{ending}", images[:10])
-    write_idx(home / f"t10k-labels-idx1-ubyte{ending}", labels[:10])
+    for split, count in (("train", 20), ("t10k", 10)):
+        write_idx(home / f"{split}-images-idx3-ubyte{ending}", images[:count])
+        write_idx(home / f"{split}-labels-idx1-ubyte{ending}", labels[:count])
     data = load(DataSpec(dataset="fashion-mnist", data_dir=str(tmp_path), partition="consecutive"), 2)
     assert data.input_shape == (1, 28, 28)
     np.testing.assert_allclose(data.train.features[:, 0], images / np.float32(255))
@@ -133,8 +131,7 @@ def write_folders(root: Path, classes: list[str], mode: str = "RGB", count: int 
             image.save(root / name / f"{index}.png")
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1)])
-@pytest.mark.parametrize("own_test", [True, False])
+@pytest.mark.parametrize(("mode", "channels", "own_test"), [("RGB", 3, True), ("L", 1, False)])
 def test_image_folders(tmp_path: Path, mode: str, channels: int, own_test: bool) -> None:
     write_folders(tmp_path / "train", ["cat", "dog"], mode)
     if own_test:
@@ -151,11 +148,16 @@ def test_image_folders(tmp_path: Path, mode: str, channels: int, own_test: bool)
 
 
 def test_named_sets_as_class_folders(tmp_path: Path) -> None:
-    write_folders(tmp_path / "png" / "train", ["airplane", "bird", "ship", "truck"], size=32)
-    write_folders(tmp_path / "png" / "test", ["airplane", "bird", "ship", "truck"], size=32)
+    for split in ("train", "test"):
+        write_folders(tmp_path / "png" / split, ["airplane", "bird", "ship", "truck"], size=32)
     data = load(DataSpec(dataset="cifar10", data_dir=str(tmp_path)), 2)
     assert data.input_shape == (3, 32, 32)
     assert len(data.train.positives) == 8
+    stray = tmp_path / "stray"
+    write_folders(stray, ["a", "b"], size=28)
+    with pytest.raises(DataError, match="data set 'fashion-mnist' is not available"):
+        load(DataSpec(dataset="fashion-mnist", data_dir=str(stray)), 2)
+    assert len(load(DataSpec(dataset="image-folder", data_dir=str(stray)), 2).train) > 0
 
 
 def test_image_folder_errors(tmp_path: Path) -> None:
@@ -173,10 +175,3 @@ def test_image_folder_errors(tmp_path: Path) -> None:
     (tmp_path / "train" / "a" / "big.png").write_text("no image")
     with pytest.raises(DataError, match=r"big.png cannot be read as an image"):
         load(spec, 2)
-
-
-def test_stray_pictures_are_not_a_named_set(tmp_path: Path) -> None:
-    write_folders(tmp_path, ["a", "b"], size=28)
-    with pytest.raises(DataError, match="data set 'fashion-mnist' is not available"):
-        load(DataSpec(dataset="fashion-mnist", data_dir=str(tmp_path)), 2)
-    assert len(load(DataSpec(dataset="image-folder", data_dir=str(tmp_path)), 2).train) > 0

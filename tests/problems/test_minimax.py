@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ from torch import Tensor, nn
 
 from apps import resources
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation import ModelEvaluator, ProblemEvaluator, better, shown
+from apps.evaluation import ModelEvaluator, ProblemEvaluator
 from apps.evaluators import make_evaluator
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.bundled import synthetic_pl
@@ -79,8 +76,11 @@ def oracles(problem: SyntheticPL) -> dict[str, FunctionOracle]:
 @pytest.mark.parametrize(("nu", "mu"), [(1.0, 1.0), (0.7, 1.3)])
 def test_four_gradients_of_the_synthetic_problem_agree(nu: float, mu: float, rows: Array | None) -> None:
     problem, reference = make_pl(nu, mu)
+    chosen = None if rows is None else torch.from_numpy(rows)
     for seed in range(3):
         here, there = np.random.default_rng(seed).normal(size=(2, 8))
+        value = problem.value(*torch.from_numpy(here).split(4), chosen)
+        assert float(value) == pytest.approx(reference.value(0, here, rows), rel=1e-12)
         for oracle in oracles(problem).values():
             oracle.load([here])
             np.testing.assert_allclose(oracle.gradient(rows), reference.gradient(0, here, rows), **EXACT)
@@ -89,31 +89,16 @@ def test_four_gradients_of_the_synthetic_problem_agree(nu: float, mu: float, row
             np.testing.assert_array_equal(oracle.parameters, here)
 
 
-@each_rows
-def test_the_value_is_the_reference_s(rows: Array | None) -> None:
-    problem, reference = make_pl()
-    z = np.random.default_rng(1).normal(size=8)
-    x, y = torch.from_numpy(z).split(4)
-    selected = None if rows is None else torch.from_numpy(rows)
-    assert float(problem.value(x, y, selected)) == pytest.approx(reference.value(0, z, rows), rel=1e-12)
-
-
 def test_gradients_of_many_batches_are_those_one_by_one() -> None:
-    problem, _ = make_pl()
+    problem, reference = make_pl()
     rng = np.random.default_rng(3)
-    batches, point = list(rng.integers(7, size=(5, 3))), torch.from_numpy(rng.normal(size=8))
-    found = {}
-    for name, oracle in oracles(problem).items():
-        together = list(oracle.gradients_at(point, batches))
-        one_by_one = [oracle.gradient_at(point, rows) for rows in batches]
-        assert len(together) == 5
-        np.testing.assert_allclose(torch.stack(together), torch.stack(one_by_one), **EXACT)
+    batches, z = list(rng.integers(7, size=(5, 3))), rng.normal(size=8)
+    point, expected = torch.from_numpy(z), [reference.gradient(0, z, rows) for rows in batches]
+    for oracle in oracles(problem).values():
+        np.testing.assert_allclose(torch.stack(list(oracle.gradients_at(point, batches))), expected, **EXACT)
         assert list(oracle.gradients_at(point, [])) == []
-        found[name] = torch.stack(together)
-    np.testing.assert_allclose(found["torch"], found["numpy"], **EXACT)
-    np.testing.assert_allclose(found["torch"], found["autograd"], **EXACT)
-    primal, dual = problem.batch_gradients(*point.split(4), torch.from_numpy(np.stack(batches)))
-    np.testing.assert_allclose(torch.cat([primal, dual], dim=1), found["torch"], **EXACT)
+    together = problem.batch_gradients(*point.split(4), torch.from_numpy(np.stack(batches)))
+    np.testing.assert_allclose(torch.cat(together, dim=1), expected, **EXACT)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 100])
@@ -125,16 +110,6 @@ def test_phi_in_chunks_is_phi(chunk: int, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_allclose(problem.maximiser(torch.from_numpy(x)), reference.maximiser(x), **EXACT)
 
 
-def test_the_maximiser_maximises() -> None:
-    """f(x, y*) - f(x, y* + h) = mu / 2 ||h||^2."""
-    problem, _ = make_pl(mu=1.3)
-    rng = np.random.default_rng(5)
-    x, h = torch.from_numpy(rng.normal(size=(2, 4)))
-    best = problem.maximiser(x)
-    gap = problem.value(x, best, None) - problem.value(x, best + h, None)
-    assert float(gap) == pytest.approx(1.3 / 2 * float(h @ h), rel=1e-10)
-
-
 # Problems of the user's own.
 
 
@@ -144,23 +119,18 @@ def user_data() -> tuple[Tensor, Tensor]:
 
 
 def test_a_problem_needs_no_more_than_a_value() -> None:
-    problem = build_problem(USER + "LeastSquares", *user_data())
-    oracle = FunctionOracle(problem, dtype=torch.float64, device=CPU)
+    oracle = FunctionOracle(build_problem(USER + "LeastSquares", *user_data()), dtype=torch.float64, device=CPU)
     assert (oracle.primal_dim, oracle.num_samples, len(oracle.parameters)) == (4, 9, 4)
-    assert not oracle.has_buffers
-    assert not oracle.stochastic
+    assert (oracle.has_buffers, oracle.stochastic, oracle.metrics()) == (False, False, {})
     np.testing.assert_array_equal(oracle.parameters, np.zeros(4))
     features, labels = (tensor.numpy() for tensor in user_data())
     rows, x = np.array([1, 8, 3]), np.arange(4.0)
     oracle.load([x])
     expected = features[rows].T @ (features[rows] @ x - labels[rows]) / 3
-    np.testing.assert_allclose(oracle.gradient(rows), expected, **EXACT)
-    assert oracle.value() == pytest.approx(np.mean((features @ x - labels) ** 2) / 2, rel=1e-12)
-    assert oracle.metrics() == {}
-    assert problem.maximiser(torch.zeros(4)) is None
-    assert problem.batch_gradients(torch.zeros(4), torch.zeros(0), torch.zeros((2, 3))) is None
     with torch.no_grad():  # wherever it is called from
         np.testing.assert_allclose(oracle.gradient(rows), expected, **EXACT)
+    assert oracle.value() == pytest.approx(np.mean((features @ x - labels) ** 2) / 2, rel=1e-12)
+    assert oracle.problem.maximiser(torch.zeros(4)) is None
 
 
 def test_a_problem_starts_where_it_says() -> None:
@@ -199,26 +169,20 @@ def test_a_point_of_another_shape_is_refused(arrays: list[Array]) -> None:
         ("PlainValue", r"PlainValue.value: got float, expected a scalar tensor"),
     ],
 )
-def test_a_gradient_that_cannot_be_is_named(broken: str, reason: str) -> None:
+def test_a_gradient_or_value_that_cannot_be_is_named(broken: str, reason: str) -> None:
     oracle = FunctionOracle(build_problem(USER + broken, *user_data()), dtype=torch.float64, device=CPU)
     with pytest.raises(ProblemError, match=reason):
         oracle.gradient(None)
     with pytest.raises(ProblemError, match=reason):
         list(oracle.gradients_at(oracle.parameters, [np.array([0, 1])]))
-
-
-def test_a_value_that_cannot_be_is_named() -> None:
-    oracle = FunctionOracle(build_problem(USER + "VectorValue", *user_data()), dtype=torch.float64, device=CPU)
-    with pytest.raises(ProblemError, match=r"VectorValue.value: got shape \(9,\), expected a scalar tensor"):
-        oracle.value()
+    if "Value" in broken:
+        with pytest.raises(ProblemError, match=reason):
+            oracle.value()
 
 
 def test_a_direction_descends_in_x_and_ascends_in_y() -> None:
-    problem, _ = make_pl()
-    for oracle in oracles(problem).values():
+    for oracle in oracles(make_pl()[0]).values():
         np.testing.assert_array_equal(direction(oracle, 0.5, 0.25), [-0.5] * 4 + [0.25] * 4)
-    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
-    np.testing.assert_array_equal(direction(oracle, 0.5, 0.25), [-0.5] * 4)
 
 
 # AUC.
@@ -299,22 +263,14 @@ def test_another_point_leaves_no_trace(rows: Array | None) -> None:
     there = torch.from_numpy(point) + 0.1
     found = oracle.gradient_at(there, rows)
     kept = found.clone()
-    after = oracle.arrays()
-    np.testing.assert_array_equal(after[0], point)
-    np.testing.assert_array_equal(after[1], moved)
-    here = oracle.gradient(rows)
+    np.testing.assert_array_equal(oracle.arrays()[0], point)
+    np.testing.assert_array_equal(oracle.arrays()[1], moved)
+    (again,) = oracle.gradients_at(there, [rows])
+    np.testing.assert_array_equal(again, kept)
+    assert float((oracle.gradient(rows) - found).abs().max()) > 1e-3
     np.testing.assert_array_equal(found, kept)  # a tensor of its own
-    assert float((here - found).abs().max()) > 1e-3
     oracle.load([there.numpy(), buffers])
     np.testing.assert_array_equal(oracle.gradient(rows), found)
-
-
-def test_gradients_at_another_point_come_one_by_one() -> None:
-    oracle = make_auc(tanh_network())
-    there, batches = oracle.parameters + 0.2, [np.array([0, 1]), np.array([5, 7])]
-    expected = [oracle.gradient_at(there, rows) for rows in batches]
-    torch.testing.assert_close(list(oracle.gradients_at(there, batches)), expected, rtol=0, atol=0)
-    assert list(oracle.gradients_at(there, [])) == []
 
 
 @pytest.mark.parametrize(
@@ -324,8 +280,6 @@ def test_gradients_at_another_point_come_one_by_one() -> None:
 def test_an_oracle_says_what_its_network_does(network: str, buffers: bool, stochastic: bool) -> None:
     oracle = make_auc(build_model(USER + network, (3,), 0))
     assert (oracle.has_buffers, oracle.stochastic) == (buffers, stochastic)
-    plain = make_auc(tanh_network())
-    assert (plain.has_buffers, plain.stochastic) == (False, False)
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
@@ -339,22 +293,13 @@ def test_the_class_sums_and_counts(sigmoid: bool) -> None:
 
 
 def test_the_best_saddle_is_one() -> None:
-    """No gradient in a, b and lambda, a minimum in a and b, a maximum in lambda."""
     rng = np.random.default_rng(9)
     scores, labels = torch.from_numpy(rng.normal(size=30)), torch.from_numpy((np.arange(30) < 11) * 1.0)
-    prior = 11 / 30
     best = best_saddle(scores, labels)
     np.testing.assert_allclose(best, minimax.best_saddle(scores.numpy(), labels.numpy().astype(int)), **EXACT)
     point = best.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(saddle_value(scores, labels, point, prior), point)
+    (slope,) = torch.autograd.grad(saddle_value(scores, labels, point, 11 / 30), point)
     np.testing.assert_allclose(slope, 0, atol=1e-14)
-    value = saddle_value(scores, labels, best, prior)
-    for place, sign in ((0, 1), (1, 1), (2, -1)):
-        for step in (-0.3, 0.3):
-            moved = best.clone()
-            moved[place] += step
-            change = float(saddle_value(scores, labels, moved, prior) - value)
-            assert change == pytest.approx(sign * prior * (1 - prior) * 0.09, rel=1e-9)
 
 
 def test_the_scalars_come_last_and_keep_their_names() -> None:
@@ -396,14 +341,13 @@ def test_the_synthetic_problem_is_measured_on_all_sites_together() -> None:
     data = load(config.data, 3)
     evaluator = make_evaluator(config, data)
     assert isinstance(evaluator, ProblemEvaluator)
-    assert evaluator.summary == "problem synthetic-pl: 100 + 100 variables"
     np.testing.assert_array_equal(evaluator.start(), [np.zeros(200)])
     reference = minimax.SyntheticPL(data.train.features.reshape(3, 100, 3, 100).astype(np.float64))
     z = np.random.default_rng(0).normal(size=200)
-    metrics = evaluator([z])
-    assert list(metrics) == ["grad_phi_sq", "loss"]
-    assert metrics["grad_phi_sq"] == pytest.approx(reference.grad_phi_sq(z[:100]), rel=1e-10)
-    assert metrics["loss"] == pytest.approx(np.mean([reference.value(i, z) for i in range(3)]), rel=1e-10)
+    assert evaluator([z]) == {
+        "grad_phi_sq": pytest.approx(reference.grad_phi_sq(z[:100]), rel=1e-10),
+        "loss": pytest.approx(np.mean([reference.value(i, z) for i in range(3)]), rel=1e-10),
+    }
     named = evaluator.named([z])
     np.testing.assert_array_equal(named["x"], z[:100])
     np.testing.assert_array_equal(named["y"], z[100:])
@@ -428,12 +372,6 @@ def test_metrics_that_are_not_finite_end_the_run() -> None:
         evaluator([np.full(200, 1e200)])
 
 
-def test_less_of_the_gradient_of_phi_is_better() -> None:
-    assert better("grad_phi_sq") is better("loss") is min
-    assert better("auc") is max
-    assert shown({"loss": 0.25, "grad_phi_sq": 1234.5}) == "grad_phi_sq 1.234e+03  loss 0.2500"
-
-
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
@@ -454,45 +392,16 @@ def test_a_site_s_oracle_is_the_loss_s(keys: dict[str, str], kind: type[Oracle])
 # The synthetic data.
 
 
-def test_the_synthetic_data_has_three_vectors_a_sample() -> None:
-    data = synthetic_pl(0, 4)
-    assert data.shape == (400, 3, 100)
-    assert data.dtype == np.float32
-    assert np.isfinite(data).all()
-
-
 def test_a_client_s_synthetic_data_is_the_seed_s_and_its_own() -> None:
     data = synthetic_pl(3, 5)
+    assert (data.shape, data.dtype) == ((500, 3, 100), np.float32)
     np.testing.assert_array_equal(synthetic_pl(3, 2), data[:200])
     assert (synthetic_pl(4, 1) != data[:100]).mean() > 0.99
-    assert (data[:100] != data[100:200]).mean() > 0.99
     # client 2: w ~ N(0, 0.5 I), then its samples ~ N(w, 0.1 I), all from its own stream
     rng = stream(3, "synthetic-pl", 2)
     mean = np.sqrt(0.5) * rng.standard_normal((3, 100))
     expected = mean + np.sqrt(0.1) * rng.standard_normal((100, 3, 100))
     np.testing.assert_allclose(data[200:300], expected, rtol=0, atol=1e-6)
-
-
-def test_the_synthetic_variances_are_a_half_and_a_tenth() -> None:
-    """Tolerances of about five standard errors: sqrt(2 / 18,000) and sqrt(2 / 1,800,000) of the variance."""
-    data = synthetic_pl(1, 60).reshape(60, 100, 3, 100).astype(np.float64)
-    means = data.mean(1)  # (60, 3, 100), of variance 0.5 + 0.1 / 100
-    assert means.var() == pytest.approx(0.5 + 0.001, rel=0.05)
-    assert data.var(1, ddof=1).mean() == pytest.approx(0.1, rel=0.005)
-    assert abs(means.mean()) < 5 * np.sqrt(0.5 / 18_000)
-    # a, b and c of a client have means of their own
-    for s, t in ((0, 1), (1, 2), (0, 2)):
-        assert abs(np.corrcoef(means[:, s].ravel(), means[:, t].ravel())[0, 1]) < 5 / np.sqrt(6000)
-
-
-def test_every_process_makes_the_same_synthetic_data() -> None:
-    code = (
-        "import hashlib; from problems.data.bundled import synthetic_pl; "
-        "print(hashlib.sha256(synthetic_pl(3, 2)).hexdigest())"
-    )
-    folder = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=folder)
-    assert done.stdout.strip() == hashlib.sha256(synthetic_pl(3, 2)).hexdigest()
 
 
 def test_the_synthetic_sites_are_the_data_client_by_client() -> None:

@@ -30,9 +30,6 @@ FACTORIES = '''
 import torch
 from torch import nn
 
-def good(input_shape):
-    return nn.Sequential(nn.Linear(input_shape[0], 3), nn.Tanh(), nn.Linear(3, 1), nn.Flatten(0))
-
 def column(input_shape):
     return nn.Linear(input_shape[0], 1)
 
@@ -71,11 +68,7 @@ def not_a_module(input_shape):
 def fails(input_shape):
     raise RuntimeError("no weights here\\nsecond line")
 
-def wrong_width(input_shape):
-    return nn.Linear(input_shape[0] + 1, 1)
-
 number = 3
-instance = nn.Linear(4, 1)
 '''
 
 
@@ -94,6 +87,10 @@ def data(shape: tuple[int, ...], batch: int, dtype: torch.dtype = torch.float32,
 
 def count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def same(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 # Building
@@ -141,16 +138,13 @@ def test_densenet121_without_monai_names_the_extra(monkeypatch: pytest.MonkeyPat
         build_model("densenet121", (1, 32, 32), seed=0)
 
 
-@pytest.mark.parametrize("side", [8, 9, 15, 32])
-def test_table3_cnn_takes_every_side_from_eight(side: int) -> None:
-    build_model("table3-cnn", (2, side, 8), seed=0)
-    build_model("table3-cnn", (2, 8, side), seed=0)
-
-
-def test_tutorial_cnn_takes_every_side_from_eighteen() -> None:
-    build_model("tutorial-cnn", (1, 18, 33), seed=0)
-    with pytest.raises(ModelError, match="at least 18"):
-        build_model("tutorial-cnn", (1, 17, 33), seed=0)
+@pytest.mark.parametrize(("name", "least"), [("table3-cnn", 8), ("tutorial-cnn", 18)])
+def test_every_side_from_the_least_is_taken(name: str, least: int) -> None:
+    for side in (least, least + 1, least + 7):
+        build_model(name, (2, side, least), seed=0)
+        build_model(name, (2, least, side), seed=0)
+    with pytest.raises(ModelError, match=f"at least {least}"):
+        build_model(name, (2, least, least - 1), seed=0)
 
 
 @pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
@@ -164,37 +158,13 @@ def test_seed_decides_the_weights_and_nothing_else_does(name: str, shape: tuple[
     assert not torch.equal(FlatModel(build_model(name, shape, seed=8)).parameters, first)
 
 
-def test_building_leaves_batch_norm_as_it_starts() -> None:
-    module = build_model("resnet20", (3, 8, 8), seed=0)
-    assert all(child.training for child in module.modules())
-    for name, buffer in module.named_buffers():
-        assert torch.equal(buffer, torch.ones_like(buffer) if name.endswith("var") else torch.zeros_like(buffer))
-
-
-def test_entries_describe_themselves_in_one_line() -> None:
-    images = {"table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"}
-    assert set(MODELS) == {"linear", "linear-no-intercept", "mlp"} | images
-    for entry in MODELS.values():
-        assert entry.description
-        assert "\n" not in entry.description
-
-
-def test_unknown_name_lists_the_names_and_the_dotted_form() -> None:
-    with pytest.raises(ModelError) as caught:
-        build_model("resnet50", (3, 32, 32), seed=0)
-    for word in [*MODELS, "resnet50", "package.module:factory"]:
-        assert word in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "side"), [("table3-cnn", 8), ("tutorial-cnn", 18), ("resnet20", 8), ("resnet18", 8), ("densenet121", 8)]
-)
+@pytest.mark.parametrize("name", ["table3-cnn", "tutorial-cnn", "resnet20", "resnet18", "densenet121"])
 @pytest.mark.parametrize("shape", [(30,), (28, 28), (3, 32, 7)])
-def test_image_models_refuse_other_shapes(name: str, side: int, shape: tuple[int, ...]) -> None:
-    with pytest.raises(ModelError) as caught:
+def test_image_models_refuse_other_shapes(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match=re.escape("(channels, height, width)")) as caught:
         build_model(name, shape, seed=0)
-    for word in (name, str(shape), "(channels, height, width)", f"at least {side}"):
-        assert word in str(caught.value)
+    assert name in str(caught.value)
+    assert str(shape) in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, -1), (2.0,)])
@@ -203,19 +173,13 @@ def test_input_shape_must_be_positive_integers(shape: tuple[int, ...]) -> None:
         build_model("linear", shape, seed=0)
 
 
-def test_dotted_path(factories: str) -> None:
-    module = build_model(f"{factories}:good", (4,), seed=3)
-    assert module(data((4,), 6)).shape == (6,)
-    again = build_model(f"{factories}:good", (4,), seed=3)
-    assert torch.equal(FlatModel(module).parameters, FlatModel(again).parameters)
-
-
-def test_a_column_of_scores_is_flattened_and_names_stay(factories: str) -> None:
-    module = build_model(f"{factories}:column", (4,), seed=0)
+def test_a_user_s_column_of_scores_is_flattened_and_its_names_stay(factories: str) -> None:
+    module, again = (build_model(f"{factories}:column", (4,), seed=3) for _ in range(2))
     assert module(data((4,), 6)).shape == (6,)
     assert module(data((4,), 1)).shape == (1,)
     assert list(module.state_dict()) == ["weight", "bias"]
     assert copy.deepcopy(module)(data((4,), 6)).shape == (6,)
+    assert torch.equal(FlatModel(module).parameters, FlatModel(again).parameters)
 
 
 def test_the_shape_check_leaves_no_trace(factories: str) -> None:
@@ -231,24 +195,23 @@ def test_the_shape_check_leaves_no_trace(factories: str) -> None:
     [
         ("missing", ["no attribute 'missing'"]),
         ("number", ["callable", "int"]),
-        ("instance", ["callable", "Linear"]),
         ("not_a_module", ["torch.nn.Module", "int"]),
         ("fails", ["(4,)", "RuntimeError: no weights here"]),
-        ("wrong_width", ["(2, 4)", "RuntimeError"]),
-        (
-            "two_classes",
-            ["one score per sample", "expected shape (2,)", "input of shape (2, 4)", "got (2, 2)"],
-        ),
+        ("two_classes", ["one score per sample", "expected shape (2,)", "input of shape (2, 4)", "got (2, 2)"]),
         ("Squeezed", ["one score per sample", "expected shape (1,)", "input of shape (1, 4)", "got ()"]),
         ("Pair", ["one floating-point tensor", "tuple"]),
     ],
 )
 def test_a_factory_that_does_not_fit_is_named(factories: str, attribute: str, words: list[str]) -> None:
+    refuses(f"{factories}:{attribute}", words)
+
+
+def refuses(name: str, words: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
-        build_model(f"{factories}:{attribute}", (4,), seed=0)
+        build_model(name, (4,), seed=0)
     message = str(caught.value)
     assert "\n" not in message
-    for word in [f"{factories}:{attribute}", *words]:
+    for word in [name, *words]:
         assert word in message
 
 
@@ -260,15 +223,11 @@ def test_a_factory_that_does_not_fit_is_named(factories: str, attribute: str, wo
         (".relative:net", ["cannot import"]),
         ("package.module:", ["unknown model"]),
         (":factory", ["unknown model"]),
+        ("resnet50", ["unknown model", *MODELS, "package.module:factory"]),
     ],
 )
-def test_a_path_that_does_not_import_is_named(factories: str, name: str, words: list[str]) -> None:
-    with pytest.raises(ModelError) as caught:
-        build_model(name, (4,), seed=0)
-    message = str(caught.value)
-    assert "\n" not in message
-    for word in [name, *words]:
-        assert word in message
+def test_a_name_that_leads_nowhere_is_named(factories: str, name: str, words: list[str]) -> None:
+    refuses(name, words)
 
 
 # Residual blocks
@@ -300,7 +259,6 @@ def test_the_vectors_are_the_module(name: str, shape: tuple[int, ...], dtype: to
     model = FlatModel(build_model(name, shape, seed=0), dtype=dtype)
     expected = torch.cat([parameter.detach().flatten() for parameter in reference.parameters()])
     assert model.parameters.dtype == model.gradient.dtype == model.buffers.dtype == dtype
-    assert model.dim == count(reference)
     assert torch.equal(model.parameters, expected)
     assert model.parameter_names == tuple(key for key, _ in reference.named_parameters())
     assert model.parameter_shapes == tuple(tuple(value.shape) for value in reference.parameters())
@@ -312,41 +270,34 @@ def test_the_vectors_are_the_module(name: str, shape: tuple[int, ...], dtype: to
         for buffer in reference.buffers():
             if buffer.is_floating_point():
                 buffer.add_(1)
-    features = data(shape, 4, dtype)
-    reference.eval()
-    with torch.no_grad():
-        assert torch.equal(model.predict(features), reference(features))
+        features = data(shape, 4, dtype)
+        assert torch.equal(model.predict(features), reference.eval()(features))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
 def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    source = FlatModel(build_model(name, shape, seed=0), dtype=dtype)
-    target = FlatModel(build_model(name, shape, seed=1), dtype=dtype)
+    source, target, other = (FlatModel(build_model(name, shape, seed=seed), dtype=dtype) for seed in range(3))
     source.scores(data(shape, 4))  # moves the running statistics
-    arrays = source.arrays()
-    assert [array.shape for array in arrays] == [(source.dim,), (source.num_buffers,)][: len(arrays)]
-    assert len(arrays) == (2 if source.num_buffers else 1)
-    addresses = [parameter.data_ptr() for parameter in target.module.parameters()]
+    arrays, named = source.arrays(), source.state_dict()
+    assert [array.shape for array in arrays] == [(source.dim,), (source.num_buffers,)][: 1 + (source.num_buffers > 0)]
+    expected = source.predict(data(shape, 3))
     target.load(arrays)
-    assert [parameter.data_ptr() for parameter in target.module.parameters()] == addresses
-    assert torch.equal(target.predict(data(shape, 3)), source.predict(data(shape, 3)))
-
-    named = source.state_dict()
+    assert torch.equal(target.predict(data(shape, 3)), expected)
     plain = build_model(name, shape, seed=2).to(dtype)
     plain.load_state_dict({key: torch.tensor(value) for key, value in named.items()})  # strict: every name is there
-    assert torch.equal(plain.eval()(data(shape, 3, dtype)), source.predict(data(shape, 3)))
-    other = FlatModel(build_model(name, shape, seed=3), dtype=dtype)
+    assert torch.equal(plain.eval()(data(shape, 3, dtype)), expected)
+
     untouched = other.arrays()
     assert all(np.array_equal(value, named[key]) for key, value in other.named(arrays).items())
-    assert all(np.array_equal(a, b) for a, b in zip(other.arrays(), untouched, strict=True))
+    assert same(other.arrays(), untouched)
     other.load_named(named)
-    assert all(np.array_equal(a, b) for a, b in zip(other.arrays(), arrays, strict=True))
+    assert same(other.arrays(), arrays)
 
     before = [array.copy() for array in arrays]
     source.parameters.zero_()
     source.buffers.zero_()
-    assert all(np.array_equal(a, b) for a, b in zip(arrays, before, strict=True))  # copies, not views
+    assert same(arrays, before)  # copies, not views
 
 
 def test_load_takes_read_only_and_wider_arrays() -> None:
@@ -362,8 +313,7 @@ def test_load_takes_read_only_and_wider_arrays() -> None:
     [
         ([], ["expected 1 arrays", "got 0"]),
         ([np.zeros(4), np.zeros(0)], ["expected 1 arrays", "[parameters]", "got 2"]),
-        ([np.zeros(5)], ["parameters", "expected shape (4,)", "got (5,)"]),
-        ([np.zeros((2, 2))], ["expected shape (4,)", "got (2, 2)"]),
+        ([np.zeros((2, 2))], ["parameters", "expected shape (4,)", "got (2, 2)"]),
         ([np.zeros(4, dtype=np.int64)], ["expected a float dtype", "got int64"]),
         ([[0.0] * 4], ["expected a NumPy array", "got list"]),
         ([np.array([0, np.nan, np.inf, 1])], ["finite", "got 2 of 4"]),
@@ -373,13 +323,11 @@ def test_load_takes_read_only_and_wider_arrays() -> None:
 def test_load_refuses_what_does_not_fit(arrays: list[np.ndarray], words: list[str]) -> None:
     model = FlatModel(build_model("linear", (3,), seed=0))
     before = model.arrays()
-    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
-        model.load(arrays)
-    for word in words:
-        assert word in str(caught.value)
-    with pytest.raises(ValueError, match=re.escape(words[0])):
-        model.named(arrays)
-    assert np.array_equal(model.arrays()[0], before[0])
+    for act in (model.load, model.named):
+        with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+            act(arrays)
+        assert [word for word in words if word not in str(caught.value)] == []
+    assert same(model.arrays(), before)
 
 
 def test_the_same_bytes_are_looked_at_once_and_others_always() -> None:
@@ -407,7 +355,7 @@ def test_load_changes_nothing_when_the_buffers_are_refused() -> None:
         model.load([np.zeros(model.dim), np.full(model.num_buffers, np.nan)])
     with pytest.raises(ValueError, match=r"expected 2 arrays, \[parameters, buffers\], got 1"):
         model.load(before[:1])
-    assert all(np.array_equal(a, b) for a, b in zip(model.arrays(), before, strict=True))
+    assert same(model.arrays(), before)
 
 
 def test_load_named_refuses_what_does_not_fit() -> None:
@@ -431,38 +379,16 @@ def test_vjp_is_autograd_and_keeps_its_views(name: str, shape: tuple[int, ...]) 
         assert gradient is model.gradient
         flat = torch.cat([part.flatten() for part in expected])
         torch.testing.assert_close(gradient, flat, rtol=1e-10, atol=1e-12)
-        assert gradient.abs().max() > 0
-        start = gradient.data_ptr()
-        for parameter, view in zip(model.module.parameters(), views, strict=True):
-            assert parameter.grad is view
-            assert parameter.grad.data_ptr() == start
-            start += parameter.numel() * gradient.element_size()
-
-
-def test_vjp_survives_a_foreign_zero_grad() -> None:
-    model = FlatModel(build_model("mlp", (3,), seed=0))
-    weights = torch.ones(4)
-    expected = model.vjp(model.scores(data((3,), 4)), weights).clone()
-    model.module.zero_grad(set_to_none=True)
-    assert torch.equal(model.vjp(model.scores(data((3,), 4)), weights), expected)
-
-
-def test_linear_gradient_is_the_features() -> None:
-    model = FlatModel(build_model("linear", (2,), seed=0), dtype=torch.float64)
-    features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
-    gradient = model.vjp(model.scores(features), torch.tensor([1.0, -2.0], dtype=torch.float64))
-    assert gradient.tolist() == [1 - 2 * 3, 2 - 2 * 5, 1 - 2]
+        assert all(p.grad is view for p, view in zip(model.module.parameters(), views, strict=True))
+        model.module.zero_grad(set_to_none=True)  # as a user's own code may
 
 
 def test_linear_without_an_intercept_starts_at_zero_and_is_w_x() -> None:
     model = FlatModel(build_model("linear-no-intercept", (2, 2), seed=3), dtype=torch.float64)
     assert model.parameters.tolist() == [0.0, 0.0, 0.0, 0.0]
     model.load([np.array([1.0, -2.0, 0.5, 4.0])])
-    features = torch.tensor([[[1.0, 1.0], [2.0, 0.25]], [[0.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
-    scores = model.scores(features)
-    assert scores.tolist() == [1 - 2 + 1 + 1, 0]
-    gradient = model.vjp(scores, torch.tensor([2.0, 5.0], dtype=torch.float64))
-    assert gradient.tolist() == [2, 2, 4, 0.5]
+    features = torch.tensor([[[1.0, 1.0], [2.0, 0.25]]], dtype=torch.float64)
+    assert model.scores(features).tolist() == [1 - 2 + 1 + 1]
 
 
 LINEAR_MODELS = [("linear", (2, 3, 2)), ("linear-no-intercept", (5,)), ("linear-no-intercept", (2, 3))]
@@ -482,9 +408,7 @@ def test_pullback_is_vjp_of_the_slope(name: str, shape: tuple[int, ...]) -> None
         gradient = model.pullback(features, slope)
         scores = other.scores(features)
         torch.testing.assert_close(gradient, other.vjp(scores, torch.cos(scores.detach()) / 6), rtol=1e-10, atol=1e-13)
-        torch.testing.assert_close(seen[0], scores.detach(), rtol=1e-10, atol=1e-12)
         assert gradient is model.gradient
-        assert gradient.abs().max() > 0
         assert (len(seen), seen[0].shape, seen[0].requires_grad, gradient.requires_grad) == (1, (6,), False, False)
         for each in (model, other):
             each.parameters.sub_(each.gradient, alpha=0.1)
@@ -522,31 +446,14 @@ def test_pullback_of_a_linear_model_takes_any_layout_and_number_type(dtype: torc
         torch.testing.assert_close(model.pullback(rows, torch.cos), expected)
 
 
-def test_pullback_of_a_linear_model_in_numbers() -> None:
-    model = FlatModel(build_model("linear", (2,), seed=0), dtype=torch.float64)
-    model.load([np.array([0.5, -1.0, 2.0])])
-    features = torch.tensor([[1.0, 2.0], [3.0, 5.0]], dtype=torch.float64)
-    # scores 0.5 - 2 + 2 and 1.5 - 5 + 2; the slope over the two rows is 1 and -3
-    gradient = model.pullback(features, lambda scores: 4 * scores)
-    assert gradient.tolist() == [1 - 3 * 3, 2 - 3 * 5, 1 - 3]
-
-
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_pullback_leaves_frozen_parameters_alone(frozen: str) -> None:
+def test_pullback_and_its_ridge_term_leave_frozen_parameters_alone(frozen: str) -> None:
     module = build_model("linear", (3,), seed=0)
     getattr(module.output, frozen).requires_grad_(False)
-    gradient = FlatModel(module).pullback(data((3,), 4), torch.ones_like)
-    assert (gradient[:3].any().item(), gradient[3].item()) == ((False, 1.0) if frozen == "weight" else (True, 0.0))
-
-
-@pytest.mark.parametrize("name", ["linear", "mlp"])
-def test_a_ridge_term_leaves_frozen_parameters_alone(name: str) -> None:
-    module = build_model(name, (3,), seed=0)
-    module.output.weight.requires_grad_(False)
-    model, count = FlatModel(module), module.output.weight.numel()
-    gradient = model.pullback(data((3,), 4), torch.ones_like, torch.ones(model.dim))
-    assert gradient[-1 - count : -1].abs().max() == 0
-    assert gradient[-1] != 0
+    for ridge in (None, torch.ones(4)):
+        gradient = FlatModel(module).pullback(data((3,), 4), torch.ones_like, ridge)
+        moved = (bool(gradient[:3].any()), bool(gradient[3]))
+        assert moved == ((False, True) if frozen == "weight" else (True, False))
 
 
 class Squashed(Linear):
@@ -564,67 +471,49 @@ def test_pullback_goes_by_what_a_subclass_of_the_linear_model_does() -> None:
     assert linear_features(model.module, features) is None
 
 
-def test_pullback_moves_running_statistics_as_training_does() -> None:
+def test_training_moves_the_buffers_and_predict_does_not() -> None:
     model, other = (FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0)) for _ in range(2))
-    for each in (model, other):
-        each.predict(data((1, 8, 8), 2))  # leaves it in eval mode
-    model.pullback(data((1, 8, 8), 5), torch.ones_like)
-    other.scores(data((1, 8, 8), 5))
+    images, start = data((1, 8, 8), 5), model.arrays()[1]
+    first = model.predict(images)
+    assert np.array_equal(model.arrays()[1], start)
+    model.scores(images)
+    assert not np.array_equal(model.arrays()[1], start)
+    running = [value.flatten() for key, value in model.module.named_buffers() if not key.endswith("tracked")]
+    assert torch.equal(torch.cat(running), model.buffers)
+    other.pullback(images, torch.ones_like)
     assert torch.equal(model.buffers, other.buffers)
-
-
-def test_train_mode_moves_the_buffers_and_predict_does_not() -> None:
-    model = FlatModel(build_model("table3-cnn", (1, 8, 8), seed=0))
-    start = model.arrays()
-    first = model.predict(data((1, 8, 8), 5))
-    assert np.array_equal(model.arrays()[1], start[1])
-    model.scores(data((1, 8, 8), 5))
-    moved = model.buffers.clone()
-    assert not np.array_equal(moved.numpy(), start[1])
-    running = [value for key, value in model.module.named_buffers() if not key.endswith("tracked")]
-    assert torch.equal(torch.cat([value.flatten() for value in running]), moved)
-    second = model.predict(data((1, 8, 8), 5))
-    assert torch.equal(model.buffers, moved)
-    assert not torch.equal(first, second)  # eval mode reads the statistics
+    assert not torch.equal(first, model.predict(images))  # eval mode reads the statistics
+    assert torch.equal(model.buffers, other.buffers)
 
 
 def test_predict_in_batches_and_in_a_later_graph() -> None:
     model = FlatModel(build_model("mlp", (3,), seed=0), dtype=torch.float64)
     features = data((3,), 10)  # float32: cast to the model's dtype
     scores = model.predict(features)
-    assert scores.shape == (10,)
-    assert not scores.requires_grad
     torch.testing.assert_close(model.predict(features, batch_size=3), scores)
     torch.testing.assert_close(model.scores(features).detach(), scores)
     assert model.predict(features[:0]).shape == (0,)
     variable = torch.ones(10, dtype=torch.float64, requires_grad=True)
     (variable * scores).sum().backward()
-    assert variable.grad is not None
     assert torch.equal(variable.grad, scores)
 
 
 @pytest.mark.parametrize(("name", "shape"), FLAT_MODELS)
 def test_a_used_skeleton_keeps_no_trace(name: str, shape: tuple[int, ...]) -> None:
-    def steps(model: FlatModel, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    def steps(model: FlatModel, arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
         model.load(arrays)
         for step in range(2):
             gradient = model.vjp(model.scores(data(shape, 4, seed=step)), torch.ones(4))
             model.parameters.add_(gradient, alpha=-0.1)
-        return model.arrays(), model.state_dict()
+        return model.state_dict()
 
-    ours, others = (FlatModel(build_model(name, shape, seed=seed)).arrays() for seed in (1, 2))
-    used = FlatModel(build_model(name, shape, seed=0))
-    steps(used, others)
+    used, fresh, ours, others = (FlatModel(build_model(name, shape, seed=seed)) for seed in (0, 5, 1, 2))
+    steps(used, others.arrays())
     used.predict(data(shape, 3))
-    (got, got_named), (expected, expected_named) = (
-        steps(used, ours),
-        steps(FlatModel(build_model(name, shape, seed=5)), ours),
-    )
-    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
-    assert all(np.array_equal(got_named[key], value) for key, value in expected_named.items())
-    used.load(ours)
-    counters = [value.item() for key, value in used.module.named_buffers() if key.endswith("tracked")]
-    assert counters == [0] * len(counters)
+    got, expected = steps(used, ours.arrays()), steps(fresh, ours.arrays())
+    assert all(np.array_equal(got[key], value) for key, value in expected.items())
+    used.load(ours.arrays())
+    assert not any(value.item() for key, value in used.module.named_buffers() if key.endswith("tracked"))
 
 
 class Tied(nn.Module):

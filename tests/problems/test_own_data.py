@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from PIL import Image
 
 from payloads.handshake import SiteReport, decode_names, encode_names
 from payloads.record import PayloadError
-from problems.data import OWN, DataError, DataSpec, SiteRows, load, read_own, validate
+from problems.data import OWN, DataError, DataSpec, load, read_own, validate
 from problems.data.columns import Encoded
 from problems.data.disturb import hold_out
 from problems.data.spec import Column, parse_columns
@@ -58,14 +57,12 @@ def test_columns_are_read_as_they_are_written() -> None:
     ("text", "told"),
     [
         ("a,,b", "'' is no column"),
-        ("a,", "'' is no column"),
         ("[f|m]", "is no column"),
         ("a[f|m", "'a[f|m' is no column"),
         ("a[f|m]x", "is no column"),
         ("a[f]", "needs two or more different values"),
         ("a[f|f]", "needs two or more different values"),
         ("a[f|]", "needs two or more different values"),
-        ("a,b,a", "column 'a' occurs twice"),
         ("a,a[f|m]", "column 'a' occurs twice"),
     ],
 )
@@ -75,18 +72,7 @@ def test_columns_that_cannot_be(text: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-# column names without what separates them
-NAMES = st.text(st.characters(exclude_characters=",[]|", exclude_categories=("C", "Z")), min_size=1)
-
-
-@given(st.lists(st.tuples(NAMES, st.lists(NAMES, unique=True).filter(lambda v: len(v) != 1)), unique_by=lambda c: c[0]))
-def test_every_column_comes_back(columns: list[tuple[str, list[str]]]) -> None:
-    text = ",".join(name + (f"[{'|'.join(values)}]" if values else "") for name, values in columns)
-    assert parse_columns(text) == tuple(Column(name, tuple(values)) for name, values in columns)
-
-
-@pytest.mark.parametrize("dataset", ["csv", "parquet"])
-@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.parquet"])
+@pytest.mark.parametrize(("dataset", "name"), [("csv", "t.csv"), ("csv", "t.csv.gz"), ("parquet", "t.parquet")])
 def test_a_sites_table(dataset: str, name: str, tmp_path: Path) -> None:
     frame = table()
     rows = read_own(written(frame, tmp_path / name), spec(dataset, feature_columns="age,sex[f|m],weight"), 0)
@@ -143,10 +129,11 @@ def test_labels_a_site_may_lack(tmp_path: Path) -> None:
 
 
 def test_other_kinds_of_files(tmp_path: Path) -> None:
-    np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2)
+    np.savez(tmp_path / "s.npz", X=np.eye(20), y=np.arange(20) % 2, X_test=np.ones((3, 20)), y_test=[0, 1, 1])
     rows = read_own(str(tmp_path / "s.npz"), spec("npz"), 0)
     assert (rows.shape, rows.columns, rows.statistics()) == ((20,), (), None)
-    np.testing.assert_array_equal(rows.samples(rows.train_rows, None).features, np.eye(20)[rows.train_rows])
+    assert (rows.train_rows.tolist(), rows.test_rows.tolist()) == ([*range(20)], [20, 21, 22])
+    np.testing.assert_array_equal(rows.samples(rows.train_rows, None).features, np.eye(20))
 
     (tmp_path / "s.svm").write_text("+1 1:1 4:1\n-1 2:1\n")
     assert read_own(str(tmp_path / "s.svm"), spec("svmlight"), 0).shape == (4,)
@@ -159,13 +146,6 @@ def test_other_kinds_of_files(tmp_path: Path) -> None:
     rows = read_own(str(tmp_path / "images"), spec("image-folder", positive_label="ill"), 0)
     assert (rows.shape, rows.class_counts(np.arange(10))) == ((1, 4, 6), (5, 5))
     assert rows.samples(rows.test_rows, None).features.max() <= 1.0
-
-
-def test_a_files_own_test_rows_are_held_out(tmp_path: Path) -> None:
-    extra = {"X_test": np.ones((3, 2)), "y_test": [0, 1, 1]}
-    np.savez(tmp_path / "s.npz", X=np.zeros((5, 2)), y=[0, 1, 0, 1, 1], **extra)  # type: ignore[arg-type]
-    rows = read_own(str(tmp_path / "s.npz"), spec("npz"), 0)
-    assert (rows.train_rows.tolist(), rows.test_rows.tolist()) == ([0, 1, 2, 3, 4], [5, 6, 7])
 
 
 @pytest.mark.parametrize("own_test_rows", [True, False])
@@ -184,10 +164,8 @@ def test_validation_rows_take_the_place_of_test_rows(tmp_path: Path, own_test_ro
         ("s.svm", "+1 1:secret\n", "svmlight", "cannot be read as svmlight (ValueError)"),
         ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight (ValueError)"),
         ("s.npz", "secret", "npz", "cannot be read as npz"),
-        ("s.csv", "", "csv", "cannot be read as a table"),
         ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
         ("s.xls", "", "csv", "is no file of dataset 'csv': expected .csv, .csv.gz, .parquet, .pq"),
-        ("s.csv", "", "npz", "is no file of dataset 'npz': expected .npz"),
         ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': expected a folder of class folders"),
     ],
 )
@@ -211,7 +189,6 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"client_shift": 0.1}, "client-shift: got 0.1"),
         ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz' has columns of its own"),
         ({"dataset": "npz", "standardise": False}, "standardise: got False, allowed with dataset csv or parquet"),
-        ({"dataset": "svmlight", "feature_columns": "a"}, "feature-columns must be a number of features, got 'a'"),
         ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns must be a number of features"),
     ],
 )
@@ -219,9 +196,6 @@ def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> 
     with pytest.raises(DataError) as caught:
         validate(spec(**changes))
     assert told in str(caught.value)
-
-
-def test_nobody_loads_own_files_as_one_data_set() -> None:
     with pytest.raises(DataError, match="the rows are at the sites"):
         load(spec(), 3)
 
@@ -237,9 +211,7 @@ def test_every_row_is_trained_with_or_held_out(labels: list[int], fraction: floa
     for label in (0, 1):
         held, there = int((array[test] == label).sum()), labels.count(label)
         assert held == 0 if there < 2 else 1 <= held < there
-    again, other = hold_out(array, fraction, 0, place)[1], hold_out(array, fraction, 0, place + 1)[1]
-    np.testing.assert_array_equal(test, again)
-    assert len(other) == len(test)
+    np.testing.assert_array_equal(test, hold_out(array, fraction, 0, place)[1])
 
 
 def test_a_server_with_a_test_file_leaves_the_sites_all_rows(tmp_path: Path) -> None:
@@ -254,19 +226,15 @@ def test_a_server_with_a_test_file_leaves_the_sites_all_rows(tmp_path: Path) -> 
 # Scaling by all sites' statistics.
 
 
-def encoded(values: np.ndarray) -> Encoded:
-    count = values.shape[1]
-    return Encoded(values, tuple(f"x{column}" for column in range(count)), np.arange(count) != 0)
-
-
 def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
-    columns = encoded(values)
-    means, variances = columns.statistics(np.arange(len(values)))
+    names, rows = tuple(f"x{column}" for column in range(values.shape[1])), np.arange(len(values))
+    # the first column is one of codes, which are not scaled
+    means, variances = Encoded(values, names, np.arange(values.shape[1]) != 0).statistics(rows)
     fields: dict[str, Any] = {
         "identity": np.array([place, 3]),
         "class_counts": np.array([len(values) - 1, 1]),
         "shape": np.array([values.shape[1]]),
-        "columns": encode_names(columns.names),
+        "columns": encode_names(names),
         "means": means,
         "variances": variances,
     }
@@ -286,15 +254,13 @@ def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.nda
     parts = np.split(values, np.cumsum(sizes)[:-1])
     scaling = pooled([report(place, part) for place, part in enumerate(parts)])
     assert scaling is not None
-    spread = np.ptp(values, axis=0)
-    expected = np.where(spread == 0, 0, values.std(axis=0))
-    expected[0], means = 1.0, values.mean(axis=0)
-    means[0] = 0.0
-    np.testing.assert_allclose(scaling.means, means, atol=1e-9 * (1 + np.abs(values).max()))
-    np.testing.assert_allclose(scaling.deviations, expected, atol=1e-7 * (1 + np.abs(values).max()))
-    constant = (spread == 0)[1:]
-    assert (scaling.deviations[1:][constant] == 0).all()
-    np.testing.assert_array_equal(scaling.means[1:][constant], values[0, 1:][constant])
+    constant, largest = np.ptp(values, axis=0) == 0, 1 + np.abs(values).max()
+    expected, means = np.where(constant, 0, values.std(axis=0)), values.mean(axis=0)
+    expected[0], means[0], constant[0] = 1.0, 0.0, False
+    np.testing.assert_allclose(scaling.means, means, atol=1e-9 * largest)
+    np.testing.assert_allclose(scaling.deviations, expected, atol=1e-7 * largest)
+    assert not scaling.deviations[constant].any()
+    np.testing.assert_array_equal(scaling.means[constant], values[0, constant])
 
 
 def test_sites_scale_as_the_union_would_be(tmp_path: Path) -> None:
@@ -304,18 +270,12 @@ def test_sites_scale_as_the_union_would_be(tmp_path: Path) -> None:
     reports = []
     for place, rows in enumerate(sites):
         means, variances = rows.statistics() or (None, None)
-        counts = np.array(rows.class_counts(rows.train_rows))
-        columns, shape = encode_names(rows.columns), np.array(rows.shape)
-        reports.append(
-            SiteReport(
-                identity=np.array([place, 3]),
-                class_counts=counts,
-                shape=shape,
-                columns=columns,
-                means=means,
-                variances=variances,
-            )
-        )
+        told = {
+            "class_counts": np.array(rows.class_counts(rows.train_rows)),
+            "shape": np.array(rows.shape),
+            "columns": encode_names(rows.columns),
+        }
+        reports.append(SiteReport(identity=np.array([place, 3]), means=means, variances=variances, **told))
     schema = agreed(reports)
     assert schema is not None
     assert schema.columns == ("weight", "age", "one", "sex=f", "sex=m")
@@ -329,31 +289,22 @@ def test_sites_scale_as_the_union_would_be(tmp_path: Path) -> None:
     np.testing.assert_array_equal(together[:, 3], whole["sex"] == "f")
 
 
-def test_rows_are_not_scaled_by_something_else(tmp_path: Path) -> None:
-    rows = read_own(written(table(), tmp_path / "t.csv"), spec(feature_columns="age,weight"), 0)
+def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> None:
+    frame = table()
+    path, few = written(frame, tmp_path / "t.csv"), written(table(11), tmp_path / "few.csv")
+    rows = read_own(path, spec(feature_columns="age,weight"), 0)
     with pytest.raises(DataError, match="2 columns are to be standardised by all sites' means; got none"):
         rows.samples(rows.train_rows, None)
     with pytest.raises(DataError, match="got one of 1 columns"):
         rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
-
-
-def test_means_of_a_few_rows_are_not_told(tmp_path: Path) -> None:
-    few = table(11)
-    path = written(few, tmp_path / "t.csv")
     with pytest.raises(DataError, match="8 training rows: the means of fewer than 10 would tell of single ones"):
-        read_own(path, spec(feature_columns="age"), 0).statistics()
-    assert read_own(path, spec(feature_columns="age", standardise=False), 0).statistics() is None
+        read_own(few, spec(feature_columns="age"), 0).statistics()
 
-
-def test_unscaled_tables_stay_as_they_are(tmp_path: Path) -> None:
-    frame = table()
-    rows = read_own(written(frame, tmp_path / "t.csv"), spec(feature_columns="age,weight", standardise=False), 0)
-    assert isinstance(rows, SiteRows)
-    samples = rows.samples(np.arange(40), None)
-    np.testing.assert_array_equal(samples.features, frame[["age", "weight"]].to_numpy(np.float32))
-    pooled_frame = load(
-        DataSpec("csv", written(frame, tmp_path / "u.csv"), feature_columns="age,weight", standardise=False), 1
-    )
+    plain = spec(feature_columns="age,weight", standardise=False)
+    assert read_own(few, plain, 0).statistics() is None
+    features = read_own(path, plain, 0).samples(np.arange(40), None).features
+    np.testing.assert_array_equal(features, frame[["age", "weight"]].to_numpy(np.float32))
+    pooled_frame = load(DataSpec("csv", path, feature_columns="age,weight", standardise=False), 1)
     assert set(pooled_frame.train.features[:, 0].tolist()) <= set(frame["age"].astype(float))
 
 
@@ -372,8 +323,7 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
         ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', compared with"),
         ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "has 'x3' besides, compared with"),
         ({"columns": encode_names(("x1", "x0", "x2"))}, "has its columns in another order than partition 0"),
-        ({"columns": np.frombuffer(b"no names", np.uint8)}, "sent no names of columns: SiteReport.columns"),
-        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "sent no names of columns"),
+        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "sent no names of columns: SiteReport.columns"),
         ({"shape": np.array([4])}, "has samples of shape (4,), partition 0 of (3,)"),
         ({"shape": None}, "differs: partition 0 reads a file of its own, 1 does not"),
         ({"means": None, "variances": None}, "and partition 0 do not both tell means"),
@@ -394,24 +344,12 @@ def test_sites_without_files_of_their_own_have_no_schema() -> None:
     assert agreed([plain, plain]) is None
 
 
-@given(st.lists(st.text()))
+@given(st.lists(st.text(st.characters(exclude_categories=("Cs",)))))
 def test_names_come_back(names: list[str]) -> None:
-    try:
-        encode = encode_names(tuple(names))
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8
-        return
-    assert decode_names(encode) == tuple(names)
+    assert decode_names(encode_names(tuple(names))) == tuple(names)
 
 
 def test_bytes_that_are_no_names() -> None:
     for blob in (b"", b"{", b"[" * 100_000, b'"x"', b"\xff"):
         with pytest.raises(PayloadError, match="not a list of names"):
             decode_names(np.frombuffer(blob, np.uint8))
-
-
-def test_different_orders_of_sites_agree_alike() -> None:
-    reports = [report(place, VALUES[4 * place : 4 * place + 4]) for place in range(3)]
-    found = [pooled(order) for order in itertools.permutations(reports)]
-    for scaling in found:
-        assert scaling is not None
-        np.testing.assert_allclose(scaling.means, VALUES.mean(axis=0) * [0, 1, 1], atol=1e-12)

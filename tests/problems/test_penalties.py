@@ -11,7 +11,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 
 from problems.penalties import (
@@ -121,16 +120,6 @@ def test_prox_is_where_the_distance_vanishes(
 
 
 @each_penalty
-@settings(max_examples=40)
-@given(seed=seeds, scale=scales, step=steps, near=st.booleans())
-def test_prox_is_firmly_nonexpansive(name: str, seed: int, scale: float, step: float, near: bool) -> None:
-    penalty, x, y = PENALTIES_BY_NAME[name], vector(seed, scale), vector(seed + 1, scale)
-    y = x + 0.01 * y if near else y
-    moved = penalty.prox(x, step) - penalty.prox(y, step)
-    assert float(moved @ moved) <= float(moved @ (x - y)) + 1e-13 * (1 + float(x @ x + y @ y))
-
-
-@each_penalty
 @each_dtype
 def test_prox_returns_a_new_tensor(name: str, dtype: torch.dtype) -> None:
     penalty = PENALTIES_BY_NAME[name]
@@ -139,72 +128,6 @@ def test_prox_returns_a_new_tensor(name: str, dtype: torch.dtype) -> None:
         before = x.clone()
         penalty.prox(x, step).add_(1.0)
         assert torch.equal(x, before)
-
-
-@pytest.mark.parametrize("name", [name for name in PENALTIES_BY_NAME if name not in (*SETS, "parts")])
-def test_step_0_is_the_identity(name: str) -> None:
-    for scale in (0.0, 1e-200, 1.0, 1e8):
-        x = vector(5, scale)
-        assert torch.equal(PENALTIES_BY_NAME[name].prox(x, 0.0), x)
-
-
-@pytest.mark.parametrize("name", ["l1", "l2", "elastic-net", "group-lasso", "nuclear-norm"])
-@given(seed=seeds, step=positive_steps)
-def test_a_step_is_a_factor_of_the_weight(name: str, seed: int, step: float) -> None:
-    """P of step times weight g is P of (step weight) g."""
-    weighted: dict[str, Callable[[float], Penalty]] = {
-        "l1": L1,
-        "l2": SquaredL2,
-        "elastic-net": lambda weight: ElasticNet(weight, 0.3),
-        "group-lasso": lambda weight: GroupLasso(weight, GROUPS),
-        "nuclear-norm": lambda weight: NuclearNorm(weight, (4, 3)),
-    }
-    x = vector(seed)
-    left, right = weighted[name](0.6).prox(x, step), weighted[name](0.6 * step).prox(x, 1.0)
-    torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-13)
-
-
-@given(seed=seeds, scale=scales, step=positive_steps)
-def test_moreau_decomposition(seed: int, scale: float, step: float) -> None:
-    """x = P_{s g}(x) + s P_{g* / s}(x / s); g* of a norm is the indicator of the dual norm's unit ball."""
-    x = vector(seed, scale)
-    pairs: list[tuple[Penalty, Callable[[Tensor], Tensor]]] = [
-        (L1(0.7), lambda z: Box(-0.7, 0.7).prox(z, 1.0)),
-        (GroupLasso(0.7, [0] * DIM), lambda z: L2Ball(0.7 * math.sqrt(DIM)).prox(z, 1.0)),
-        (NuclearNorm(0.7, (3, 4)), lambda z: spectral_projection(z.view(3, 4), 0.7).flatten()),
-        (NonNegative(), lambda z: z.clamp(max=0)),
-    ]
-    for penalty, conjugate in pairs:
-        whole = penalty.prox(x, step) + step * conjugate(x / step)
-        torch.testing.assert_close(whole, x, rtol=1e-11, atol=1e-12 * scale)
-
-
-def spectral_projection(matrix: Tensor, radius: float) -> Tensor:
-    left, singular, right = np.linalg.svd(matrix.numpy(), full_matrices=False)
-    return torch.from_numpy(left @ np.diag(np.minimum(singular, radius)) @ right)
-
-
-@pytest.mark.parametrize("penalty", [L1(0.7), SquaredL2(0.7), ElasticNet(0.7, 0.4), ElasticNet(2.0, 0.9)], ids=str)
-@pytest.mark.parametrize("at", [-3.0, -0.2, 0.0, 0.5, 1.7])
-def test_prox_of_one_number_is_scipy_s(penalty: Penalty, at: float) -> None:
-    x = torch.tensor([at], dtype=torch.float64)
-    found = minimize_scalar(
-        lambda u: objective(penalty, 0.8, x, torch.tensor([u], dtype=torch.float64)), bounds=(-4, 4), method="bounded"
-    )
-    assert float(penalty.prox(x, 0.8)) == pytest.approx(float(found.x), abs=1e-5)
-
-
-@given(seed=seeds, scale=scales, total=st.floats(0.01, 100), dim=st.integers(1, 40))
-def test_projection_on_the_simplex_is_the_root_of_its_threshold(
-    seed: int, scale: float, total: float, dim: int
-) -> None:
-    x = vector(seed, scale, dim=dim).numpy()
-    excess: Callable[[float], float] = lambda theta: float(np.maximum(x - theta, 0).sum() - total)  # noqa: E731
-    theta = brentq(excess, x.min() - total - 1, x.max(), xtol=1e-15 * (1 + scale), rtol=1e-15)
-    expected = np.maximum(x - theta, 0)
-    np.testing.assert_allclose(
-        Simplex(total).prox(torch.from_numpy(x), 1.0), expected, rtol=0, atol=1e-12 * (scale + total)
-    )
 
 
 def test_worked_examples() -> None:
@@ -230,12 +153,6 @@ def test_worked_examples() -> None:
 def test_the_simplex_far_away() -> None:
     x = torch.tensor([16000001.0, 16000000.0, 16000000.0])  # next to each other in float32
     torch.testing.assert_close(Simplex(2).prox(x, 1.0), torch.tensor([4.0, 1.0, 1.0]) / 3)
-
-
-def test_what_is_thresholded_is_zero() -> None:
-    x = torch.tensor([0.3, -0.3, 0.299, 0.301], dtype=torch.float32)
-    for penalty in (L1(0.6), ElasticNet(1.2, 0.5), GroupLasso(0.6, [0, 1, 2, 3])):
-        assert (penalty.prox(x, 0.5) != 0).tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("name", ["none", "l1", "l2", "elastic-net", *SETS])
@@ -270,14 +187,12 @@ def test_values() -> None:
         (Box(-3.999, 3), math.inf),
         (L2Ball(5.025), 0),  # sqrt(25.25) = 5.02494
         (L2Ball(5.024), math.inf),
-        (Simplex(1), math.inf),
         (NonNegative(), math.inf),
     ]
     for penalty, expected in cases:
         assert penalty.value(x) == pytest.approx(float(expected), rel=1e-14), penalty
-    assert Simplex(3).value(torch.tensor([1.0, 2, 0])) == 0
-    assert Simplex(3).value(torch.tensor([1.0, 2, 0.001])) == math.inf
-    assert Simplex(3).value(torch.tensor([1.0, 3, -1])) == math.inf
+    for entries, value in ([1.0, 2, 0], 0), ([1.0, 2, 0.001], math.inf), ([1.0, 3, -1], math.inf):
+        assert Simplex(3).value(torch.tensor(entries)) == value
     assert L2Ball(0).value(torch.tensor([0.0, 1e-30])) == math.inf
 
 
@@ -293,12 +208,6 @@ def test_projections_are_idempotent_and_inside_with_their_mean(
     eps = torch.finfo(dtype).eps
     assert penalty.value(u) == penalty.value(v) == penalty.value(0.3 * u + 0.7 * v) == 0
     torch.testing.assert_close(penalty.prox(u, 0.3), u, rtol=4 * eps, atol=4 * eps)
-
-
-@each_set
-def test_the_step_of_a_projection_plays_no_part(name: str) -> None:
-    x = vector(2)
-    assert torch.equal(SETS[name].prox(x, 0.0), SETS[name].prox(x, 3.0))
 
 
 @each_dtype
@@ -330,25 +239,17 @@ def test_distance_is_the_limit_of_the_gradient_mapping(name: str, seed: int, kin
 def test_distances_by_hand() -> None:
     x, slope = torch.tensor([2.0, 0.0, -1.0]), torch.tensor([1.0, -3.0, 1.0])
     cases: list[tuple[Penalty, float]] = [
-        (NoPenalty(), math.sqrt(11)),
         (L1(2), math.hypot(3, 1, 1)),  # 1 + 2, 3 - 2, 1 - 2
-        (SquaredL2(2), math.hypot(5, 3, 1)),  # 1 + 4, -3, 1 - 2
         (ElasticNet(2, 0.5), math.hypot(4, 2, 1)),  # 1 + 1 + 2, 3 - 1, 1 - 1 - 1
-        (GroupLasso(2, [0, 1, 2]), math.hypot(3, 1, 1)),  # l1
         (GroupLasso(1, [0, 0, 1]), math.hypot(1 + math.sqrt(2), 3, 0)),  # 1 + sqrt(2) 2 / 2, -3, 1 - 1
-        (Box(0, 2), math.inf),
         (Box(-1, 2), math.hypot(1, 3)),  # the upper bound holds -1 not, the lower bound holds 1
-        (NonNegative(), math.inf),
         (L2Ball(3), math.sqrt(11)),
         (L2Ball(math.sqrt(5)), math.sqrt(11)),  # -slope @ x = -1: it points inwards
         (OnParameters(3, [(slice(1, 2), L1(2))]), math.hypot(1, 1, 1)),  # 1, 3 - 2, 1
-        (OnParameters(3, [(slice(2, 3), NonNegative())]), math.inf),
     ]
     for penalty, expected in cases:
         assert penalty.distance(x, slope) == pytest.approx(expected, rel=1e-6), penalty
     assert L2Ball(math.sqrt(5)).distance(x, -x) == pytest.approx(0, abs=1e-6)
-    # (2, 1) of the simplex: -slope = (-1, 3) less its mean 1
-    assert Simplex(3).distance(torch.tensor([2.0, 1.0]), torch.tensor([1.0, -3.0])) == pytest.approx(math.hypot(2, 2))
     # (3, 0): mu = -1 leaves 0 and (3 + 1)_+, mu = 1 leaves -2 and 2
     assert Simplex(3).distance(torch.tensor([3.0, 0.0]), torch.tensor([1.0, -3.0])) == pytest.approx(math.hypot(2, 2))
     # -slope = (3, -1): the entry at 0 is pushed down
@@ -375,27 +276,21 @@ LAYOUT = [
 SIZE = 24 + 2 + 2 + 8 + 4 + 1
 
 
-def spans(*bounds: tuple[int, int]) -> list[int]:
-    return [i for start, stop in bounds for i in range(start, stop)]
-
-
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ("all", spans((0, SIZE))),
-        ("auto", spans((0, 24), (28, 36))),
-        ("head.weight", spans((28, 36))),
-        (" head.bias ,stem.norm.weight", spans((24, 26), (36, 40))),
-        ("stem.", spans((0, 28))),
-        ("stem.norm.,head_scale", spans((24, 28), (40, 41))),
-        ("head.,head.bias", spans((28, 40))),
+        ("all", [(0, SIZE)]),
+        ("auto", [(0, 24), (28, 36)]),
+        (" head.bias ,stem.norm.weight", [(24, 26), (36, 40)]),
+        ("stem.norm.,head_scale", [(24, 28), (40, 41)]),
+        ("head.,head.bias", [(28, 40)]),
     ],
 )
-def test_selected(parameters: str, expected: list[int]) -> None:
+def test_selected(parameters: str, expected: list[tuple[int, int]]) -> None:
     mask = selected(LAYOUT, parameters)
     assert mask.dtype is torch.bool
     assert mask.shape == (SIZE,)
-    assert torch.nonzero(mask).flatten().tolist() == expected
+    assert torch.nonzero(mask).flatten().tolist() == [i for start, stop in expected for i in range(start, stop)]
     x = torch.full((SIZE,), 0.25)
     changed = make_penalty("l2", LAYOUT, weight=1.0, parameters=parameters).prox(x, 1.0) != x
     assert torch.equal(changed, mask)
@@ -418,15 +313,11 @@ def test_penalties_by_name() -> None:
     }
     for name, penalty in expected.items():
         assert make_penalty(name, layout, **OPTIONS) == penalty
-    rows = make_penalty("group-lasso", layout, **OPTIONS)
-    matrix = make_penalty("nuclear-norm", layout, **OPTIONS)
-    assert isinstance(rows, GroupLasso)
-    assert isinstance(matrix, NuclearNorm)
-    assert PENALTIES.keys() == {*expected, "group-lasso", "nuclear-norm"}
-    x = vector(3)
-    twins = [(rows, GroupLasso(0.3, [0] * 4 + [1] * 4 + [2] * 4)), (matrix, NuclearNorm(0.3, (3, 4)))]
-    for found, twin in twins:
-        assert torch.equal(found.prox(x, 0.7), twin.prox(x, 0.7))
+    assert make_penalty("none", [("bias", (3,))]) == NoPenalty()  # which needs no matrix
+    matrices = {"group-lasso": GroupLasso(0.3, [0] * 4 + [1] * 4 + [2] * 4), "nuclear-norm": NuclearNorm(0.3, (3, 4))}
+    for name, penalty in matrices.items():
+        assert torch.equal(make_penalty(name, layout, **OPTIONS).prox(vector(3), 0.7), penalty.prox(vector(3), 0.7))
+    assert PENALTIES.keys() == {*expected, *matrices}
 
 
 @pytest.mark.parametrize("parameters", ["auto", "all", "stem.", "head.weight", "head.,head_scale"])
@@ -449,15 +340,14 @@ def test_groups_are_rows_or_columns_of_each_parameter() -> None:
     kernel, head = x[:24].view(2, 3, 4), x[28:36].view(4, 2)
     rows = sum(math.sqrt(12) * kernel[i].norm() for i in range(2)) + sum(math.sqrt(2) * r.norm() for r in head)
     columns = sum(math.sqrt(8) * kernel[:, i].norm() for i in range(3)) + sum(math.sqrt(4) * c.norm() for c in head.T)
-    for groups, expected in (("rows", rows), ("columns", columns)):
-        penalty = make_penalty("group-lasso", LAYOUT, weight=0.3, groups=groups)
-        assert penalty.value(x) == pytest.approx(0.3 * float(expected), rel=1e-14)
-    every = make_penalty("group-lasso", LAYOUT, weight=0.3, groups="rows", parameters="all")
     alone = x[24:28].sum() + x[36:].sum()  # a row of a vector is one number
-    assert every.value(x) == pytest.approx(0.3 * float(rows + alone), rel=1e-14)
-    linear = [("weight", (1, 5)), ("bias", (1,))]
-    by_input = make_penalty("group-lasso", linear, weight=0.3, groups="columns")
-    assert by_input.value(x[:6]) == pytest.approx(0.3 * 15)  # l1 of 1, ..., 5
+    for groups, parameters, expected in (
+        ("rows", "auto", rows),
+        ("columns", "auto", columns),
+        ("rows", "all", rows + alone),
+    ):
+        penalty = make_penalty("group-lasso", LAYOUT, weight=0.3, groups=groups, parameters=parameters)
+        assert penalty.value(x) == pytest.approx(0.3 * float(expected), rel=1e-14)
 
 
 def test_the_nuclear_norm_acts_on_each_matrix() -> None:
@@ -465,10 +355,6 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
     norms = [np.linalg.norm(part, "nuc") for part in (x[:24].view(2, 12), x[28:36].view(4, 2))]
     assert penalty.value(x) == pytest.approx(0.3 * float(sum(norms)), rel=1e-13)
     assert torch.equal(penalty.prox(x, 1.0)[28:36], NuclearNorm(0.3, (4, 2)).prox(x[28:36], 1.0))
-
-
-def test_none_needs_no_matrix() -> None:
-    assert make_penalty("none", [("bias", (3,))]) == NoPenalty()
 
 
 # What is refused.
@@ -481,11 +367,9 @@ def test_none_needs_no_matrix() -> None:
         (lambda: SquaredL2(math.nan), "weight .* got nan"),
         (lambda: ElasticNet(-0.1, 0.5), "weight .* got -0.1"),
         (lambda: ElasticNet(1, 1.1), r"ratio must be in \[0, 1\], got 1.1"),
-        (lambda: ElasticNet(1, math.nan), "ratio .* got nan"),
         (lambda: GroupLasso(math.inf, [0]), "weight .* got inf"),
         (lambda: GroupLasso(1, []), "groups must be"),
         (lambda: GroupLasso(1, [0.5, 1]), "groups must be .* got torch.float32"),  # type: ignore[list-item]
-        (lambda: GroupLasso(1, torch.zeros(2, 2, dtype=torch.int64)), r"groups must be .* shape \(2, 2\)"),
         (lambda: GroupLasso(1, [0, 1]).value(torch.zeros(3)), r"2 coordinates, got x of shape \(3,\)"),
         (lambda: NuclearNorm(-1, (2, 2)), "weight .* got -1"),
         (lambda: NuclearNorm(1, (4,)), r"shape must have two axes .* got \(4,\)"),
@@ -493,14 +377,10 @@ def test_none_needs_no_matrix() -> None:
         (lambda: NuclearNorm(1, (2, 2)).prox(torch.zeros(5), 1.0), r"4 entries, got x of \(5,\)"),
         (lambda: Box(1, 0), r"lower must be <= upper, got \[1, 0\], an empty set"),
         (lambda: Box(math.inf, math.inf), "an empty set"),
-        (lambda: Box(-math.inf, -math.inf), "an empty set"),
         (lambda: Box(math.nan, 1), r"numbers, got \[nan, 1\]"),
-        (lambda: Box(0, math.nan), r"numbers, got \[0, nan\]"),
         (lambda: Box(-math.inf, math.inf), "must be finite"),
         (lambda: L2Ball(-1), "radius must be >= 0 .* got -1"),
-        (lambda: L2Ball(math.nan), "radius .* got nan"),
         (lambda: Simplex(0), "total must be > 0 and finite, got 0"),
-        (lambda: Simplex(math.nan), "total .* got nan"),
         (lambda: L1(1).prox(torch.zeros(2), -0.1), "step must be >= 0 and finite, got -0.1"),
         (lambda: NoPenalty().prox(torch.zeros(2), math.nan), "step .* got nan"),
         (lambda: OnParameters(4, [(slice(0, 5), L1(1))]), r"got slice\(0, 5, None\)"),

@@ -22,10 +22,6 @@ def losses(name: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return (scores - np.where(labels == 1, 1.0, -1.0)) ** 2 / 2
 
 
-def test_their_names() -> None:
-    assert list(SAMPLE_LOSSES) == ["cross-entropy", "squared-error"]
-
-
 @each_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_values_slopes_and_curvatures(name: str, dtype: torch.dtype) -> None:
@@ -50,12 +46,6 @@ def test_the_curvature_is_the_largest_second_derivative(name: str) -> None:
         largest = float((slopes.diff() / grid.diff()).max())
         # the logistic one is attained at 0
         assert largest == pytest.approx(SAMPLE_LOSSES[name].curvature, rel=1e-5)
-
-
-def test_squared_errors_in_numbers() -> None:
-    scores, labels = torch.tensor([0.0, 3.0, -1.0]), torch.tensor([1.0, 0.0, 0.0])
-    assert SAMPLE_LOSSES["squared-error"].each(scores, labels).tolist() == [0.5, 8.0, 0.0]
-    torch.testing.assert_close(SAMPLE_LOSSES["squared-error"].slope(scores, labels), torch.tensor([-1.0, 4.0, 0.0]))
 
 
 # The smooth part of a composite objective.

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.vertical import ALGORITHMS, PROBLEMS, Block, make_block, make_objective
+from problems.vertical import ALGORITHMS, PROBLEMS, Block, Objective, make_block, make_objective
 from problems.vertical.blocks import DenseBlock
 
 Array = NDArray[np.float64]
 
+LOGISTIC = make_objective("logistic", 0.1)
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 KINDS = [
     "dense",
@@ -64,8 +65,7 @@ def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
     return rng.standard_normal((rows, columns)) * (rng.random((rows, columns)) < density)
 
 
-def block_of(x: Array, kind: str, algorithm: str, problem: str, weight: float, step: float) -> Block:
-    objective = make_objective(problem, weight)
+def block_of(x: Array, kind: str, algorithm: str, objective: Objective = LOGISTIC, step: float = 0.1) -> Block:
     if kind.startswith("dense"):
         return make_block(x, algorithm, objective, step, kernels="auto" if kind == "dense" else "numpy")
     return make_block(sparse.csr_array(x), algorithm, objective, step, kernels=kind)
@@ -73,6 +73,20 @@ def block_of(x: Array, kind: str, algorithm: str, problem: str, weight: float, s
 
 def close(got: Array, expected: Array, tolerance: float = 1e-12) -> None:
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance)
+
+
+def compared(x: Array, kind: str, algorithm: str, problem: str, weight: float, step: float) -> tuple[Block, Textbook]:
+    """A block and the textbook's, at the same random weights and slopes."""
+    rng = np.random.default_rng(0)
+    block = block_of(x, kind, algorithm, make_objective(problem, weight), step)
+    book = Textbook(x, algorithm, problem, weight, step)
+    book.w = rng.standard_normal(x.shape[1])
+    block.set_weights(book.w)
+    if algorithm != "sgd":
+        theta = 0.1 * rng.standard_normal(len(x))
+        block.remember(theta)
+        book.remember(theta)
+    return block, book
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,14 +113,7 @@ def test_any_course_of_updates_is_the_textbooks(
 ) -> None:
     rng = np.random.default_rng(seed)
     x = features(rows, columns, seed)
-    block, book = block_of(x, kind, algorithm, problem, weight, step), Textbook(x, algorithm, problem, weight, step)
-    start = rng.standard_normal(columns)
-    block.set_weights(start)
-    book.w = start
-    if algorithm != "sgd":
-        theta = rng.standard_normal(rows)
-        block.remember(theta)
-        book.remember(theta)
+    block, book = compared(x, kind, algorithm, problem, weight, step)
     for action in actions:
         batch = rng.permutation(rows)[: rng.integers(1, rows + 1)]
         if action == "apply":
@@ -129,21 +136,12 @@ def test_any_course_of_updates_is_the_textbooks(
             block.remember(theta)
             book.remember(theta)
     if algorithm == "saga":
-        assert block.table is not None
         np.testing.assert_array_equal(block.table, book.old)
     else:
         assert block.table is None
     penalty = block.penalty()
     close(block.weights, book.w)
     assert penalty == pytest.approx(make_objective(problem, weight).penalty(book.w), rel=1e-12, abs=1e-14)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_new_block_is_zero(kind: str) -> None:
-    block = block_of(np.ones((3, 2)), kind, "sgd", "logistic", 0.1, 0.1)
-    assert (block.rows, block.columns, block.algorithm, block.step) == (3, 2, "sgd", 0.1)
-    assert block.partials(np.array([0, 2])).tolist() == [0.0, 0.0]
-    assert block.weights.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,17 +154,9 @@ def test_columns_that_wait_long(kind: str, algorithm: str, problem: str, weight:
     """Hundreds of updates go by before some columns are seen again; and rates above 1/2 have their own formula."""
     rng = np.random.default_rng(5)
     x = features(40, 100, 5, density=0.03)
-    block, book = block_of(x, kind, algorithm, problem, weight, step), Textbook(x, algorithm, problem, weight, step)
-    start = rng.standard_normal(100)
-    block.set_weights(start)
-    book.w = start
-    theta = 0.1 * rng.standard_normal(40)
-    if algorithm != "sgd":
-        block.remember(theta)
-        book.remember(theta)
+    block, book = compared(x, kind, algorithm, problem, weight, step)
     for turn in range(500):
-        batch = np.array([turn % 39])
-        slope = 0.1 * rng.standard_normal(1)
+        batch, slope = np.array([turn % 39]), 0.1 * rng.standard_normal(1)
         block.apply(batch, slope)
         book.apply(batch, slope)
     close(block.partials(np.array([39, 3])), x[[39, 3]] @ book.w, 1e-11)
@@ -174,8 +164,10 @@ def test_columns_that_wait_long(kind: str, algorithm: str, problem: str, weight:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_predictions_of_other_rows(kind: str) -> None:
-    block = block_of(features(6, 5, 0), kind, "sgd", "logistic", 0.1, 0.1)
+def test_a_new_block_is_zero_and_predicts_other_rows(kind: str) -> None:
+    block = block_of(features(6, 5, 0), kind, "sgd")
+    assert (block.rows, block.columns, block.algorithm, block.step) == (6, 5, "sgd", 0.1)
+    assert block.weights.tolist() == [0.0] * 5
     block.set_weights(np.arange(5.0))
     block.apply(np.array([1, 2]), np.array([0.5, -0.5]))
     other = features(4, 5, 1, density=0.9)
@@ -186,7 +178,7 @@ def test_predictions_of_other_rows(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_handed_out_is_a_copy(kind: str) -> None:
-    block = block_of(features(6, 5, 0), kind, "saga", "logistic", 0.1, 0.1)
+    block = block_of(features(6, 5, 0), kind, "saga")
     theta, start = np.ones(6), np.ones(5)
     block.remember(theta)
     block.set_weights(start)
@@ -196,27 +188,6 @@ def test_what_is_handed_out_is_a_copy(kind: str) -> None:
     block.table[:] = 9.0
     assert block.weights.tolist() == [1.0] * 5
     assert block.table.tolist() == [1.0] * 6
-    block.apply(np.array([0]), np.array([3.0]))
-    assert theta.tolist() == [7.0] * 6
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_table_carries_a_run_over(kind: str) -> None:
-    """Weights and table are all there is to SAGA: a new block with them goes on as the old one."""
-    rng = np.random.default_rng(0)
-    x = features(10, 8, 3, density=0.5)
-    old = block_of(x, kind, "saga", "logistic", 0.01, 0.3)
-    old.remember(rng.standard_normal(10))
-    for turn in range(20):
-        old.apply(np.array([turn % 10, (turn + 3) % 10]), rng.standard_normal(2))
-    new = block_of(x, kind, "saga", "logistic", 0.01, 0.3)
-    new.set_weights(old.weights)
-    assert old.table is not None
-    new.remember(old.table)
-    for block in (old, new):
-        for turn in range(10):
-            block.apply(np.array([turn]), np.array([0.1 * turn]))
-    close(new.weights, old.weights)
 
 
 def test_matrices_of_any_format_are_taken_as_they_are_meant() -> None:
@@ -239,7 +210,7 @@ def test_matrices_of_any_format_are_taken_as_they_are_meant() -> None:
 
 
 def test_slopes_near_the_largest_floats_are_finite() -> None:
-    block = block_of(features(3, 2, 0), "dense", "sgd", "robust", 0.0, 1e-300)
+    block = block_of(features(3, 2, 0), "dense", "sgd", make_objective("robust", 0.0), 1e-300)
     block.apply(np.array([0, 1]), np.array([1e200, -1e200]))
     assert np.isfinite(block.weights).all()
 
@@ -248,13 +219,11 @@ def test_slopes_near_the_largest_floats_are_finite() -> None:
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda b: b.apply(np.array([0, 1]), np.array([1.0])), "theta must be 2 finite numbers, got 1"),
         (lambda b: b.apply(np.array([0]), np.array([1.0, 2.0])), "theta must be 1 finite numbers, got 2"),
         (
             lambda b: b.apply(np.array([0]), np.array([math.nan])),
             "must be 1 finite numbers, got 1, 1 of them not finite .lower learning-rate",
         ),
-        (lambda b: b.apply(np.array([0]), np.array([-math.inf])), "must be 1 finite numbers, got 1, 1 of them not"),
         (lambda b: b.apply(np.array([0]), np.array([[1.0]])), r"must be 1 finite numbers, got shape \(1, 1\)"),
         (lambda b: b.apply(np.array([], dtype=int), np.array([])), "theta must be 1 or more finite numbers, got 0"),
         (lambda b: b.apply(np.array([0, 4]), np.ones(2)), "rows must be 0 to 3, got 0 to 4"),
@@ -263,14 +232,12 @@ def test_slopes_near_the_largest_floats_are_finite() -> None:
         (lambda b: b.partials(np.array([-1, 0])), "rows must be 0 to 3, got -1 to 0"),
         (lambda b: b.remember(np.ones(3)), "theta must be 4 finite numbers, got 3"),
         (lambda b: b.remember(np.array([1.0, 2.0, 3.0, math.nan])), "theta must be 4 finite numbers, got 4, 1 of them"),
-        (lambda b: b.set_weights(np.ones(3)), "weights must be 2 finite numbers, got 3"),
         (lambda b: b.set_weights(np.array([1.0, math.nan])), "weights must be 2 finite numbers, got 2, 1 of them not"),
-        (lambda b: b.set_step(0.0), "step must be > 0 and finite, got 0.0"),
         (lambda b: b.set_step(math.nan), "step must be > 0 and finite, got nan"),
     ],
 )
 def test_what_is_refused_changes_nothing(kind: str, act: Callable[[Block], object], message: str) -> None:
-    block, twin = (block_of(np.eye(4)[:, :2], kind, "saga", "logistic", 0.1, 0.1) for _ in range(2))
+    block, twin = (block_of(np.eye(4)[:, :2], kind, "saga") for _ in range(2))
     for one in (block, twin):
         one.remember(np.arange(4.0))
         one.apply(np.array([1]), np.array([2.0]))
@@ -286,19 +253,18 @@ def test_what_is_refused_changes_nothing(kind: str, act: Callable[[Block], objec
 @pytest.mark.parametrize("kind", KINDS)
 def test_svrg_and_saga_must_remember_and_sgd_cannot(kind: str) -> None:
     for algorithm, what in (("svrg", "a snapshot"), ("saga", "a table")):
-        block = block_of(np.ones((4, 2)), kind, algorithm, "logistic", 0.1, 0.1)
+        block = block_of(np.ones((4, 2)), kind, algorithm)
         assert block.table is None
         with pytest.raises(ValueError, match=f"{algorithm} needs {what} before its first update: call remember"):
             block.apply(np.array([0]), np.array([1.0]))
     with pytest.raises(ValueError, match="sgd remembers no slopes"):
-        block_of(np.ones((4, 2)), kind, "sgd", "logistic", 0.1, 0.1).remember(np.ones(4))
+        block_of(np.ones((4, 2)), kind, "sgd").remember(np.ones(4))
 
 
 @pytest.mark.parametrize(
     ("x", "algorithm", "step", "loops", "message"),
     [
         (np.ones((2, 2)), "adam", 0.1, "auto", "algorithm 'adam' is not known; one of: sgd, svrg, saga"),
-        (np.ones((2, 2)), "sgd", -0.1, "auto", "step must be > 0 and finite, got -0.1"),
         (np.ones((2, 2)), "sgd", math.inf, "auto", "step must be > 0 and finite, got inf"),
         (np.ones(2), "sgd", 0.1, "auto", r"features must be \(n, d\), got \(2,\)"),
         (np.ones((2, 0)), "sgd", 0.1, "auto", "needs rows and columns, got 2 x 0"),

@@ -15,8 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from problems.data import DataError, DataSpec, load
 from problems.vertical.blocks import Features
-from problems.vertical.data import load_vertical
-from problems.vertical.synthetic import sparse_like_news20
+from problems.vertical.data import VerticalData, load_vertical
 
 Array = NDArray[np.float64]
 
@@ -28,9 +27,16 @@ def dense(features: Features) -> Array:
     return features if isinstance(features, np.ndarray) else features.toarray()
 
 
-def sorted_rows(features: Features, labels: Array) -> Array:
-    table = np.column_stack([dense(features).astype(np.float32), labels])
-    return table[np.lexsort(table.T)]
+def table(features: Features, labels: Array) -> Array:
+    """(n, d + 1) features and labels, sorted, for a comparison whatever the order of the rows."""
+    rows = np.column_stack([dense(features), labels])
+    return rows[np.lexsort(rows.T)]
+
+
+def everything(data: VerticalData) -> Array:
+    """The training and test rows together, sorted."""
+    features = np.concatenate([dense(data.train_features), dense(data.test_features)])
+    return table(features, np.concatenate([data.train_labels, data.test_labels]))
 
 
 def write_svmlight(folder: Path, rows: int = 30, columns: int = 9, seed: int = 0) -> tuple[Array, Array]:
@@ -55,23 +61,21 @@ def test_columns_are_dealt_out_once_and_evenly(parties: int, seed: int, partitio
         train, test = data.party(party)
         np.testing.assert_array_equal(train, data.train_features[:, data.columns[party]])
         np.testing.assert_array_equal(test, data.test_features[:, data.columns[party]])
-        assert isinstance(train, np.ndarray)
         assert train.flags.c_contiguous
 
 
 def test_seeds_deal_differently_and_equal_arguments_equally() -> None:
-    first, again = (load_vertical(DataSpec(dataset="breast-cancer", seed=1), 4) for _ in range(2))
-    other = load_vertical(DataSpec(dataset="breast-cancer", seed=2), 4)
-    assert [c.tolist() for c in first.columns] == [c.tolist() for c in again.columns]
-    np.testing.assert_array_equal(dense(first.train_features), dense(again.train_features))
-    assert [c.tolist() for c in first.columns] != [c.tolist() for c in other.columns]
-    assert not np.array_equal(np.concatenate(first.columns), np.arange(30))
+    dealt = [
+        np.concatenate(load_vertical(DataSpec(dataset="breast-cancer", seed=seed), 4).columns).tolist()
+        for seed in (1, 1, 2)
+    ]
+    assert dealt[0] == dealt[1] != dealt[2]
+    assert dealt[0] != list(range(30))
 
 
 @pytest.mark.parametrize(
     "spec",
     [
-        DataSpec(dataset="breast-cancer", seed=3),
         DataSpec(dataset="breast-cancer", seed=3, imbalance=0.2, label_noise=0.1),
         DataSpec(dataset="digits", positive_label="3, 5", test_fraction=0.4),
         DataSpec(dataset="breast-cancer", seed=3, imbalance=0.2, validation_fraction=0.3),
@@ -85,37 +89,27 @@ def test_rows_are_those_of_the_other_loader(spec: DataSpec) -> None:
         (data.train_features, data.train_labels, rows.train),
         (data.test_features, data.test_labels, rows.test),
     ):
-        assert isinstance(features, np.ndarray)
         assert features.dtype == labels.dtype == np.float64
-        expected = sorted_rows(part.features.reshape(len(part), -1), 2.0 * part.labels - 1.0)
-        np.testing.assert_array_equal(sorted_rows(features, labels), expected)
-
-
-def test_classes_are_named() -> None:
-    data = load_vertical(DataSpec(dataset="digits", positive_label="3, 5"), 2)
-    assert data.classes == tuple("0123456789")
-    assert data.positives == ("3", "5")
+        expected = table(part.features.reshape(len(part), -1), 2.0 * part.labels - 1.0)
+        np.testing.assert_array_equal(table(features.astype(np.float32), labels), expected)
+    if spec.dataset == "digits":
+        assert (data.classes, data.positives) == (tuple("0123456789"), ("3", "5"))
 
 
 def test_svmlight_stays_sparse(tmp_path: Path) -> None:
     x, y = write_svmlight(tmp_path)
-    data = load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 4)
+    spec = DataSpec(dataset="svmlight", data_dir=str(tmp_path))
+    data, other = load_vertical(spec, 4), load(spec, 1)
     for features in (data.train_features, data.test_features, *data.party(2)):
         assert isinstance(features, sparse.csr_array)
         assert features.dtype == np.float64
         assert features.has_canonical_format
-    got = np.concatenate([dense(data.train_features), dense(data.test_features)])
-    labels = np.concatenate([data.train_labels, data.test_labels])
-    table, expected = np.column_stack([got, labels]), np.column_stack([x, y])
-    np.testing.assert_allclose(table[np.lexsort(table.T)], expected[np.lexsort(expected.T)], rtol=1e-15)
-    train, test = data.party(2)
-    np.testing.assert_array_equal(dense(train), dense(data.train_features)[:, data.columns[2]])
-    np.testing.assert_array_equal(dense(test), dense(data.test_features)[:, data.columns[2]])
+    np.testing.assert_allclose(everything(data), table(x, y), rtol=1e-15)
+    for party, whole in zip(data.party(2), (data.train_features, data.test_features), strict=True):
+        np.testing.assert_array_equal(dense(party), dense(whole)[:, data.columns[2]])
     assert (data.classes, data.positives) == (("-1", "1"), ("1",))
-    other = load(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
-    np.testing.assert_array_equal(
-        sorted_rows(data.test_features, data.test_labels), sorted_rows(other.test.features, 2.0 * other.test.labels - 1)
-    )
+    expected = table(other.test.features, 2.0 * other.test.labels - 1)
+    np.testing.assert_array_equal(table(data.test_features.astype(np.float32), data.test_labels), expected)
 
 
 def test_svmlight_with_a_test_file_keeps_its_split(tmp_path: Path) -> None:
@@ -142,31 +136,17 @@ def test_a_regression_keeps_its_numbers(tmp_path: Path) -> None:
     x, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
     np.savez(tmp_path / "rows.npz", X=x, y=y)
     spec = DataSpec(dataset="npz", data_dir=str(tmp_path), test_fraction=0.3)
-    data = load_vertical(spec, 3, regression=True)
+    data, other = (load_vertical(dataclasses.replace(spec, seed=seed), 3, regression=True) for seed in (0, 1))
     assert (len(data.train_labels), len(data.test_labels)) == (35, 15)
-    got = np.column_stack([
-        np.concatenate([dense(data.train_features), dense(data.test_features)]),
-        np.concatenate([data.train_labels, data.test_labels]),
-    ])  # fmt: skip
-    expected = np.column_stack([x, y])
-    np.testing.assert_array_equal(got[np.lexsort(got.T)], expected[np.lexsort(expected.T)])
+    np.testing.assert_array_equal(everything(data), table(x, y))
     assert (data.classes, data.positives) == ((), ())
-    again = load_vertical(dataclasses.replace(spec, seed=1), 3, regression=True)
-    assert not np.array_equal(again.test_labels, data.test_labels)
-
-
-def test_a_regression_with_a_test_set_of_its_own(tmp_path: Path) -> None:
-    x, y = np.arange(6.0).reshape(3, 2), np.array([0.5, 1.5, 2.5])
-    np.savez(tmp_path / "rows.npz", X=x, y=y, X_test=-x[:1], y_test=-y[:1])
-    data = load_vertical(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2, regression=True)
-    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([0.5, 1.5, 2.5], [-0.5])
+    assert not np.array_equal(other.test_labels, data.test_labels)
 
 
 @needs_real
 def test_uci_credit() -> None:
     for folder in (REAL, REAL / "uci-credit"):
         data = load_vertical(DataSpec(dataset="uci-credit", data_dir=str(folder)), 8)
-        assert isinstance(data.train_features, np.ndarray)
         assert (data.train_features.shape, data.test_features.shape) == ((24_000, 90), (6_000, 90))
         assert ((data.train_labels > 0).sum(), (data.test_labels > 0).sum()) == (5_309, 1_327)
         assert (data.train_features.min(), data.train_features.max()) == (0.0, 1.0)
@@ -175,20 +155,12 @@ def test_uci_credit() -> None:
 
 @needs_real
 def test_w8a() -> None:
-    sizes = []
-    for folder in (REAL, REAL / "w8a", REAL / "w8a" / "w8a.svm.gz"):
-        data = load_vertical(DataSpec(dataset="w8a", data_dir=str(folder)), 12)
-        assert isinstance(data.train_features, sparse.csr_array)
-        assert isinstance(data.test_features, sparse.csr_array)
-        assert data.train_features.shape[1] == 300
-        assert data.train_features.nnz + data.test_features.nnz == 579_586
-        assert (data.train_features.data == 1.0).all()
-        assert len(data.train_labels) + len(data.test_labels) == 49_749
-        assert ((data.train_labels > 0).sum(), (data.test_labels > 0).sum()) == (1_183, 296)
-        sizes.append(sum(data.party(party)[0].shape[1] for party in range(12)))
-        entries = sum(data.party(party)[1].nnz for party in range(12))
-        assert entries == data.test_features.nnz
-    assert sizes == [300] * 3
+    data = load_vertical(DataSpec(dataset="w8a", data_dir=str(REAL / "w8a" / "w8a.svm.gz")), 12)
+    assert isinstance(data.train_features, sparse.csr_array)
+    assert data.train_features.nnz + data.test_features.nnz == 579_586
+    assert (data.train_features.data == 1.0).all()
+    assert ((data.train_labels > 0).sum(), (data.test_labels > 0).sum()) == (1_183, 296)
+    assert sum(data.party(party)[1].nnz for party in range(12)) == data.test_features.nnz
 
 
 @pytest.mark.parametrize(
@@ -237,61 +209,15 @@ def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("\n".join(lines))
     with pytest.raises(DataError, match="1 features in 1 of 3 columns are not finite, the first in row 6, column 3"):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
-
-
-def test_a_damaged_svmlight_file(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 one:2\n")
     with pytest.raises(DataError, match="cannot be read as svmlight"):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
 
 
-@pytest.mark.parametrize("regression", [False, True])
-def test_a_test_file_with_one_class(tmp_path: Path, regression: bool) -> None:
+def test_a_test_file_with_one_class(tmp_path: Path) -> None:
     (tmp_path / "train.svm").write_text("1 1:1\n-1 2:1\n")
     (tmp_path / "test.svm").write_text("1 2:5\n1 1:1\n")
     spec = DataSpec(dataset="svmlight", data_dir=str(tmp_path))
-    if regression:
-        assert load_vertical(spec, 1, regression=True).test_labels.tolist() == [1.0, 1.0]
-        return
+    assert load_vertical(spec, 1, regression=True).test_labels.tolist() == [1.0, 1.0]
     with pytest.raises(DataError, match="the test set has one class only: 2 positives and 0 negatives"):
         load_vertical(spec, 1)
-
-
-def test_synthetic_rows_look_like_news20() -> None:
-    x, y = sparse_like_news20(rows=1_500, columns=20_000, nonzeros=100, seed=1)
-    assert x.shape == (1_500, 20_000)
-    assert x.has_canonical_format
-    assert x.dtype == np.float64
-    counts = np.diff(x.indptr)
-    assert 60 < counts.mean() < 100
-    assert (x.data > 0).all()
-    np.testing.assert_allclose(np.sqrt(x.multiply(x).sum(axis=1)), 1.0, rtol=1e-12)
-    uses = np.sort(np.bincount(x.indices, minlength=20_000))[::-1]
-    assert uses[0] > 1_450
-    assert uses[:200].sum() > 0.4 * x.nnz
-    assert (uses[10_000:] < 12).all()
-    assert set(y.tolist()) == {-1.0, 1.0}
-    assert 0.4 < (y > 0).mean() < 0.6
-
-
-def test_synthetic_rows_are_addressed_by_the_seed() -> None:
-    first, again, other = (sparse_like_news20(50, 1_000, 10, seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(first[0].toarray(), again[0].toarray())
-    np.testing.assert_array_equal(first[1], again[1])
-    assert (first[0] != other[0]).nnz
-    clean, noisy = (sparse_like_news20(2_000, 1_000, 10, 0, noise=noise) for noise in (0.0, 0.3))
-    assert np.mean(clean[1] != noisy[1]) == pytest.approx(0.3, abs=0.04)
-    np.testing.assert_array_equal(clean[0].toarray(), noisy[0].toarray())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rows": 0}, "need rows and columns, and 1 to"),
-        ({"columns": 5, "nonzeros": 6}, "1 to 5 nonzeros"),
-        ({"noise": 0.5}, "noise must be at least 0 and below 0.5, got 0.5"),
-    ],
-)
-def test_bad_shapes_of_synthetic_rows(arguments: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sparse_like_news20(**arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 
 import numpy as np
 import pytest
@@ -51,18 +52,17 @@ def test_numpy_and_numba_agree_on_many_columns() -> None:
     pytest.importorskip("numba")
     rng = np.random.default_rng(1)
     x = sparse.random_array((200, 5000), density=0.004, rng=rng, format="csr")
-    for index_type in (np.int32, np.int64):
+    theta = rng.standard_normal(200)
+    for index_type, algorithm in itertools.product((np.int32, np.int64), ALGORITHMS):
         x.indices, x.indptr = x.indices.astype(index_type), x.indptr.astype(index_type)
-        for algorithm in ALGORITHMS:
-            blocks = [make_block(x, algorithm, make_objective("logistic"), 0.5, kernels=k) for k in ("numpy", "numba")]
-            theta = rng.standard_normal(200)
-            for block in blocks:
-                if algorithm != "sgd":
-                    block.remember(theta)
-                for turn in range(30):
-                    rows = np.arange(turn, turn + 40)
-                    block.apply(rows, block.partials(rows) - theta[rows])
-            np.testing.assert_allclose(blocks[0].weights, blocks[1].weights, rtol=1e-12, atol=1e-12)
+        blocks = [make_block(x, algorithm, make_objective("logistic"), 0.5, kernels=k) for k in ("numpy", "numba")]
+        for block in blocks:
+            if algorithm != "sgd":
+                block.remember(theta)
+            for turn in range(30):
+                rows = np.arange(turn, turn + 40)
+                block.apply(rows, block.partials(rows) - theta[rows])
+        np.testing.assert_allclose(blocks[0].weights, blocks[1].weights, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -37,20 +37,6 @@ def test_the_plain_construction(rows: int, active: int, batch_size: int, seed: i
     ]
 
 
-@given(rows=st.integers(1, 60), active=st.integers(1, 6), batch_size=st.integers(0, 25), epoch=st.integers(0, 9))
-def test_each_row_comes_once_an_epoch(rows: int, active: int, batch_size: int, epoch: int) -> None:
-    active = min(active, rows)
-    schedule = Schedule(rows, active, batch_size, 3)
-    walked = np.concatenate([np.concatenate(schedule.batches(epoch, place)) for place in range(active)])
-    assert sorted(walked.tolist()) == list(range(rows))
-
-
-def test_epochs_and_seeds_differ() -> None:
-    first, other = Schedule(50, 1, 0, 1), Schedule(50, 1, 0, 2)
-    drawn = [first.batches(0, 0)[0], first.batches(1, 0)[0], other.batches(0, 0)[0]]
-    assert len({rows.tobytes() for rows in drawn}) == 3
-
-
 def test_the_last_two_epochs_are_kept() -> None:
     schedule = Schedule(40, 2, 7, 0)
     zero, one = schedule.batches(0, 1), schedule.batches(1, 0)
@@ -61,12 +47,8 @@ def test_the_last_two_epochs_are_kept() -> None:
     again = schedule.batches(0, 1)
     assert again[0] is not zero[0]
     assert again[0].tolist() == zero[0].tolist()
-
-
-def test_a_list_that_is_changed_changes_no_schedule() -> None:
-    schedule = Schedule(40, 1, 7, 0)
-    schedule.batches(0, 0).clear()
-    assert len(schedule.batches(0, 0)) == 6
+    again.clear()  # a list that is changed changes no schedule
+    assert len(schedule.batches(0, 1)) == 3
 
 
 @pytest.mark.parametrize(

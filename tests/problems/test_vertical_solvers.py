@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, sparse
-from sklearn.linear_model import LogisticRegression
 
 from problems.randomness import stream
-from problems.vertical import ALGORITHMS, PROBLEMS, Objective, make_objective
+from problems.vertical import ALGORITHMS, PROBLEMS, make_objective
 from problems.vertical.solvers import (
     gradient,
     largest_eigenvalue,
@@ -77,7 +76,7 @@ def plain(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize(("active", "size"), [(1, 1), (1, 8), (7, 4), (4, 60)])
+@pytest.mark.parametrize(("active", "size"), [(1, 1), (7, 4), (4, 60)])
 def test_training_is_the_plain_loop(problem: str, algorithm: str, active: int, size: int) -> None:
     x, y = data(problem)
     expected = plain(x, y, problem, 0.01, algorithm, 0.05, 3, size, active)
@@ -106,17 +105,13 @@ def test_taking_turns_is_one_long_list_of_batches() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_frozen_columns_keep_their_weights_and_still_count(algorithm: str) -> None:
     x, y = data("ridge")
-    start = np.linspace(-1.0, 1.0, 7)
+    start, frozen, free = np.linspace(-1.0, 1.0, 7), np.array([6, 1]), [0, 2, 3, 4, 5]
     objective = make_objective("ridge", 0.01)
     settings = {"step": 0.02, "epochs": 4, "batch_size": 5, "seed": 1}
-    frozen = np.array([6, 1])
+    rest = train(x[:, free], y - x[:, frozen] @ start[frozen], objective, algorithm, weights=start[free], **settings)
     for features in (x, sparse.csr_array(x)):
         w = train(features, y, objective, algorithm, weights=start, frozen_columns=frozen, **settings)
         assert w[frozen].tolist() == start[frozen].tolist()
-        free = [0, 2, 3, 4, 5]
-        rest = train(
-            x[:, free], y - x[:, frozen] @ start[frozen], objective, algorithm, weights=start[free], **settings
-        )
         np.testing.assert_allclose(w[free], rest, rtol=1e-11, atol=1e-12)
     assert start.tolist() == np.linspace(-1.0, 1.0, 7).tolist()
 
@@ -132,16 +127,6 @@ def test_a_trace_sees_the_values_of_shorter_runs() -> None:
         direct = np.mean([math.log1p(math.exp(-b * float(a @ w))) for a, b in zip(x, y, strict=True)]) + 0.05 * w @ w
         assert found == pytest.approx(direct, rel=1e-12)
     np.testing.assert_allclose(seen.weights, train(x, y, objective, "saga", epochs=5, **settings), rtol=1e-13)
-
-
-@pytest.mark.parametrize(("algorithm", "reaches"), [("sgd", False), ("svrg", True), ("saga", True)])
-def test_variance_reduction_reaches_the_minimum(algorithm: str, reaches: bool) -> None:
-    x, y = data("logistic", rows=200)
-    objective = make_objective("logistic", 0.01)
-    best = minimum(x, y, objective)[1]
-    step = 1.0 / smoothness(x, objective) / 3
-    w = train(x, y, objective, algorithm, step=step, epochs=150, batch_size=5, seed=0)
-    assert (value(x, y, objective, w) - best < 1e-12) == reaches
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -161,20 +146,10 @@ def test_the_minimum_of_ridge_solves_the_normal_equations() -> None:
     assert f == pytest.approx(float(np.mean((x @ solution - y) ** 2)) + 0.1 * float(solution @ solution), rel=1e-13)
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sparse.csr_array])
-def test_the_minimum_of_logistic_is_scikit_learns(kind: Callable[[Array], Array]) -> None:
-    x, y = data("logistic", rows=300)
-    weight = 1e-3
-    w, _ = minimum(kind(x), y, make_objective("logistic", weight))
-    reference = LogisticRegression(C=1 / (300 * weight), fit_intercept=False, solver="newton-cholesky", tol=1e-12)
-    np.testing.assert_allclose(w, reference.fit(x, y).coef_[0], rtol=1e-6)
-    assert np.linalg.norm(gradient(x, y, make_objective("logistic", weight), w)) < 1e-10
-
-
-@pytest.mark.parametrize("problem", ["nonconvex-logistic", "robust"])
-def test_a_stationary_point_of_what_is_not_convex(problem: str) -> None:
+@pytest.mark.parametrize("problem", ["logistic", "nonconvex-logistic", "robust"])
+def test_a_stationary_point_of_what_is_not_quadratic(problem: str) -> None:
     x, y = data(problem, rows=100)
-    x, y = x, y + (5.0 * (np.arange(100) % 3 == 0) if problem == "robust" else 0.0)
+    y = y + (5.0 * (np.arange(100) % 3 == 0) if problem == "robust" else 0.0)
     objective = make_objective(problem, 0.05)
     w, f = minimum(x, y, objective)
     assert np.linalg.norm(gradient(x, y, objective, w)) < 1e-9
@@ -195,15 +170,6 @@ def test_many_columns_go_by_conjugate_gradients(problem: str, monkeypatch: pytes
     np.testing.assert_allclose(many[0], few[0], rtol=1e-6, atol=1e-8)
 
 
-def test_a_thousand_columns_and_more() -> None:
-    rng = np.random.default_rng(0)
-    x = sparse.random_array((300, 3000), density=0.01, rng=rng, format="csr")
-    y = np.sign(rng.standard_normal(300))
-    objective = make_objective("logistic")
-    w, _ = minimum(x, y, objective)
-    assert np.linalg.norm(gradient(x, y, objective, w)) <= 1e-10
-
-
 def test_no_minimum_is_an_error() -> None:
     x = np.array([[1.0], [-1.0]])
     with pytest.raises(RuntimeError, match="the norm of the gradient is .*: no minimum found"):
@@ -216,10 +182,7 @@ def test_the_largest_eigenvalue(seed: int, size: int) -> None:
     matrix = root.T @ root
     found = largest_eigenvalue(lambda v: matrix @ v, size, iterations=20_000, tolerance=1e-9)
     assert found == pytest.approx(np.linalg.eigvalsh(matrix)[-1], rel=1e-7)
-
-
-def test_the_eigenvalue_of_zero_is_zero() -> None:
-    assert largest_eigenvalue(lambda v: 0.0 * v, 3) == 0.0
+    assert largest_eigenvalue(lambda v: 0.0 * v, size) == 0.0
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -252,30 +215,25 @@ def test_the_largest_step_is_where_delayed_descent_turns(delay: int) -> None:
         assert bound == pytest.approx(2 / eigenvalue, rel=1e-14)
 
 
-def _train(objective: Objective | None = None, labels: Array | None = None, **changes: object) -> object:
+def bad_training(labels: Array | None = None, **changes: object) -> object:
     x, y = data("logistic")
     settings: dict[str, object] = {"step": 0.1, "epochs": 1, "batch_size": 4, "seed": 0, **changes}
-    return train(x, y if labels is None else labels, objective or make_objective("logistic"), "sgd", **settings)
-
-
-def _trace_every(every: int) -> object:
-    x, y = data("ridge")
-    return trace(x, y, make_objective("ridge"), "sgd", step=0.1, epochs=1, batch_size=1, seed=0, every=every)
+    act = trace if "every" in changes else train
+    return act(x, y if labels is None else labels, make_objective("logistic"), "sgd", **settings)
 
 
 @pytest.mark.parametrize(
     ("act", "message"),
     [
-        (lambda: _train(labels=np.ones(3)), "60 rows of features but 3 labels"),
-        (lambda: _train(labels=np.zeros(60)), "labels of problem 'logistic' must be -1 or"),
-        (lambda: _train(weights=np.ones(6)), r"weights must be \(7,\), got \(6,\)"),
-        (lambda: _train(epochs=-1), "epochs must be 0 or more, got -1"),
-        (lambda: _train(frozen_columns=np.array([7])), "frozen_columns must be 0 to 6, got 7 to 7"),
-        (lambda: _train(frozen_columns=np.arange(7)), "all 7 columns are frozen: nothing to train"),
-        (lambda: _train(active=61), "active parties must be 1 to 60"),
-        (lambda: _trace_every(0), "every must be 1 or more epochs, got 0"),
+        (lambda: bad_training(labels=np.ones(3)), "60 rows of features but 3 labels"),
+        (lambda: bad_training(labels=np.zeros(60)), "labels of problem 'logistic' must be -1 or"),
+        (lambda: bad_training(weights=np.ones(6)), r"weights must be \(7,\), got \(6,\)"),
+        (lambda: bad_training(epochs=-1), "epochs must be 0 or more, got -1"),
+        (lambda: bad_training(frozen_columns=np.array([7])), "frozen_columns must be 0 to 6, got 7 to 7"),
+        (lambda: bad_training(frozen_columns=np.arange(7)), "all 7 columns are frozen: nothing to train"),
+        (lambda: bad_training(active=61), "active parties must be 1 to 60"),
+        (lambda: bad_training(every=0), "every must be 1 or more epochs, got 0"),
         (lambda: minimum(*data("ridge"), make_objective("ridge"), tolerance=0.0), "tolerance must be > 0, got 0.0"),
-        (lambda: minimum(data("ridge")[0], np.ones(2), make_objective("ridge")), "60 rows of features but 2 labels"),
         (lambda: minimum(*data("ridge"), make_objective("logistic")), "labels of problem 'logistic' must be -1 or"),
         (lambda: largest_step(0.0, 1), "the eigenvalue must be > 0 and finite, got 0.0"),
         (lambda: largest_step(1.0, -1), "the delay must be 0 or more, got -1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +15,13 @@ from apps.config import Scalar, parse_run_config
 from apps.resources import federated_data, new_model
 from apps.server_app import RunFailedError
 from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
-from payloads.flower_internals import set_message_id
-from payloads.handshake import SiteReport
-from payloads.settings import TrainingSettings
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
-from simulations.engine import task_identity
 from strategies.base import PayloadStrategy
-from strategies.local_sgd import LocalSGD
-from strategies.roster import Roster, StrategyError
+from strategies.roster import StrategyError
 from tests.battery.federation import Exchange, Wiretap, federate, model_of
 
 CLIENTS, WANTED = 8, 4
+MODEL = 31 * 8  # bytes: thirty weights and a bias
 KEYS: dict[str, Scalar] = {
     "dataset": "breast-cancer",
     "model": "linear",
@@ -37,12 +33,6 @@ KEYS: dict[str, Scalar] = {
     "replace-dropped": True,
 }
 Tamper = Callable[[Exchange], Message]
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    with task_identity():
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +92,12 @@ class Round:
         """Who got a message, in order."""
         return [e.partition for e in self.grid.exchanges if phase_of(e) == phase]
 
+    def is_mean_of(self, places: list[int], model: np.ndarray) -> None:
+        """Whether the new model is the mean of these sites' ends."""
+        ends = [model_of(reply)[0] for reply in self.replies(places)]
+        assert len(ends) == len(places)
+        np.testing.assert_allclose(model, np.mean(ends, axis=0), rtol=1e-12, atol=1e-12)
+
     def replies(self, places: list[int], phase: str = "") -> list[Message]:
         return [e.reply for e in self.grid.exchanges if phase_of(e) == phase and e.partition in places]
 
@@ -113,41 +109,38 @@ def sampled(**more: Any) -> list[int]:
     return one.asked()
 
 
-def test_it_is_off_by_default() -> None:
-    assert not TrainingSettings().replace_dropped
+def test_nobody_else_is_asked_by_default_or_where_all_answer() -> None:
     assert not parse_run_config({}).training.replace_dropped
     first = sampled()
-    one = Round(failing({first[1]}), replace_dropped=False)
-    one.play()
-    assert one.asked() == one.strategy.report.asked == first
-    assert one.strategy.report.answered == [first[0], *first[2:]]
+    off = Round(failing({first[1]}), replace_dropped=False)
+    off.play()
+    assert off.asked() == off.strategy.report.asked == first
+    assert off.strategy.report.answered == [first[0], *first[2:]]
+    on = Round()
+    on.play()
+    assert on.asked() == on.strategy.report.asked == on.strategy.report.answered == first
 
 
-def test_nobody_else_is_asked_where_all_answer() -> None:
-    one = Round()
-    one.play()
-    assert one.asked() == one.strategy.report.asked == one.strategy.report.answered == sampled()
-
-
-@pytest.mark.parametrize("how", [broken, stale])
-@pytest.mark.parametrize("failures", [1, 2, 4])
+@pytest.mark.parametrize(("failures", "how"), [(1, broken), (2, stale), (4, stale)])
 def test_as_many_others_answer_as_failed(failures: int, how: Tamper) -> None:
     first = sampled()
     bad = set(first[:failures])
     one = Round(failing(bad, how=how))
     model = one.play()
-    report, others = one.strategy.report, set(range(CLIENTS)) - set(first)
-    replacements = one.asked()[WANTED:]
+    report, replacements = one.strategy.report, one.asked()[WANTED:]
     assert one.asked()[:WANTED] == first
-    assert len(replacements) == len(set(replacements)) == failures
-    assert set(replacements) <= others
-    assert replacements == sorted(replacements)
+    assert len(replacements) == failures
+    assert not set(replacements) & set(first)
+    assert replacements == sorted(set(replacements))
     assert report.asked == one.asked()
     assert report.answered == sorted({*first, *replacements} - bad)
     assert list(report.dropped) == sorted(bad)
-    ends = [model_of(reply)[0] for reply in one.replies(report.answered)]
-    assert len(ends) == WANTED
-    np.testing.assert_allclose(model, np.mean(ends, axis=0), rtol=1e-12, atol=1e-12)
+    one.is_mean_of(report.answered, model)
+    exchanges = one.grid.exchanges
+    assert report.bytes_down == sum(count_bytes(e.message.content) for e in exchanges) == (WANTED + failures) * MODEL
+    # an error has no content
+    answers = [e.reply for e in exchanges if how is stale or e.partition not in bad]
+    assert report.bytes_up == sum(count_bytes(reply.content) for reply in answers)
 
 
 def test_a_reply_that_never_came_is_replaced() -> None:
@@ -179,19 +172,18 @@ def test_replacements_that_fail_are_replaced_in_turn() -> None:
 
 def test_when_nobody_is_left_the_average_is_over_those_who_answered() -> None:
     good = {1, 6}
-    one = Round(failing(set(range(CLIENTS)) - good))
+    bad = set(range(CLIENTS)) - good
+    one = Round(failing(bad))
     model = one.play()
     assert sorted(one.asked()) == list(range(CLIENTS))
     assert one.strategy.report.answered == sorted(good)
-    assert one.strategy.report.dropped == {i: "broke" for i in range(CLIENTS) if i not in good}
-    ends = [model_of(reply)[0] for reply in one.replies(sorted(good))]
-    np.testing.assert_allclose(model, np.mean(ends, axis=0), rtol=1e-12, atol=1e-12)
-
-
-def test_too_few_of_all_end_the_round() -> None:
-    one = Round(failing(set(range(CLIENTS)) - {1, 6}), min_train_nodes=3)
+    assert one.strategy.report.dropped == dict.fromkeys(sorted(bad), "broke")
+    one.is_mean_of(sorted(good), model)
     with pytest.raises(StrategyError, match="round 1: 2 good replies of 8, min-train-nodes is 3; partition 0: broke"):
-        one.play()
+        Round(failing(bad), min_train_nodes=3).play()
+    whole = Round(failing({3}), fraction_train=1.0)
+    whole.play()
+    assert whole.asked() == list(range(CLIENTS))
 
 
 def test_replacements_keep_a_round_alive() -> None:
@@ -201,24 +193,6 @@ def test_replacements_keep_a_round_alive() -> None:
     one = Round(failing(set(first[1:])), min_train_nodes=3)
     one.play()
     assert len(one.strategy.report.answered) == WANTED
-
-
-def test_with_all_clients_there_is_nobody_to_ask() -> None:
-    one = Round(failing({3}), fraction_train=1.0)
-    one.play()
-    assert one.asked() == list(range(CLIENTS))
-    assert one.strategy.report.answered == [0, 1, 2, 4, 5, 6, 7]
-
-
-def test_bytes_include_replacements_and_replaced() -> None:
-    first = sampled()
-    one = Round(failing(set(first[:2]), how=stale))
-    one.play()
-    exchanges = one.grid.exchanges
-    assert len(exchanges) == WANTED + 2
-    model = 31 * 8  # thirty weights and a bias
-    assert one.strategy.report.bytes_down == sum(count_bytes(e.message.content) for e in exchanges) == 6 * model
-    assert one.strategy.report.bytes_up == sum(count_bytes(e.reply.content) for e in exchanges) == 6 * model
 
 
 def test_replacements_get_the_round_s_message() -> None:
@@ -269,27 +243,6 @@ def test_a_good_reply_after_a_bad_one_counts() -> None:
     assert len(one.asked()) == WANTED
 
 
-def test_without_a_grid_nobody_can_be_asked() -> None:
-    """A strategy driven by hand."""
-    one = Round()
-    messages = list(one.strategy.configure_train(1, one.model, ConfigRecord(), one.grid))
-    replies = list(one.grid.send_and_receive(messages))
-    one.strategy._grid = None
-    assert len(one.strategy.receive(1, replies[1:])) == WANTED - 1
-
-
-def test_a_strategy_without_a_grid_drops() -> None:
-    strategy = LocalSGD(TrainingSettings(replace_dropped=True))
-    reports = tuple(SiteReport(identity=np.array([i, 3]), class_counts=np.array([2, 2])) for i in range(3))
-    strategy.roster = Roster((1, 2, 3), reports)
-    strategy._model = [np.zeros(2)]
-    messages = strategy.messages(1, [0, 1], model_record([np.zeros(2)]), None)
-    for number, message in enumerate(messages):
-        set_message_id(message, f"message-{number}")
-    with pytest.raises(StrategyError, match="round 1: 0 good replies of 2"):
-        strategy.receive(1, [])
-
-
 # An exchange of the strategy's own.
 
 SGDA: dict[str, Any] = {"strategy": "fedsgda-mb"}
@@ -307,46 +260,41 @@ def test_the_gradient_phase_replaces_for_itself(failures: int) -> None:
     bad = set(first[:failures])
     one = Round(failing(bad, GRADIENTS), **SGDA)
     one.play()
-    asked, own = one.asked(GRADIENTS), sampled(**SGDA)
+    asked, report = one.asked(GRADIENTS), one.strategy.report
     assert asked[:WANTED] == first
     assert len(asked) == len(set(asked)) == WANTED + failures
-    assert one.asked() == one.strategy.report.asked == own  # the round's own exchange lost nobody
-    good = sorted(set(asked) - bad)
+    assert one.asked() == report.asked == sampled(**SGDA)  # the round's own exchange lost nobody
     gradients = [
         LocalGradient.from_record(reply.content.config_records[PAYLOAD]).gradient
-        for reply in one.replies(good, GRADIENTS)
+        for reply in one.replies(sorted(set(asked) - bad), GRADIENTS)
     ]
     assert len(gradients) == WANTED
-    sent = [FedSGDADown.from_record(e.message.content.config_records[PAYLOAD]) for e in one.grid.exchanges[-WANTED:]]
-    for down in sent:
+    for exchange in one.grid.exchanges[-WANTED:]:
+        down = FedSGDADown.from_record(exchange.message.content.config_records[PAYLOAD])
         np.testing.assert_allclose(down.estimate, np.mean(gradients, axis=0), rtol=1e-12, atol=1e-12)
-    assert one.strategy.report.dropped == dict.fromkeys(sorted(bad), "gradients phase: broke")
+    assert report.dropped == dict.fromkeys(sorted(bad), "gradients phase: broke")
     exchanges = one.grid.exchanges
     assert len(exchanges) == 2 * WANTED + failures
-    assert one.strategy.report.bytes_down == sum(count_bytes(e.message.content) for e in exchanges)
-    # an error has no content
+    assert report.bytes_down == sum(count_bytes(e.message.content) for e in exchanges)
     answers = [e.reply for e in exchanges if not (phase_of(e) and e.partition in bad)]
-    assert one.strategy.report.bytes_up == sum(count_bytes(reply.content) for reply in answers)
+    assert report.bytes_up == sum(count_bytes(reply.content) for reply in answers)
 
 
 def test_the_two_phases_choose_for_themselves() -> None:
     """The same lost places are replaced by others in the two exchanges, in some round."""
     one = Round(**SGDA)
     roster = one.strategy.join(one.grid)
-    one.strategy._grid = one.grid
-    one.strategy._model = model_arrays(one.model)
+    one.strategy._grid, one.strategy._model = one.grid, model_arrays(one.model)
     one.grid.tamper = failing({0, 1})
-    differ = 0
+    down = FedSGDADown(class_counts=roster.class_counts.sum(axis=0), estimate=np.zeros(34))
+    chosen: dict[str, list[list[int]]] = {"": [], GRADIENTS: []}
     for server_round in range(1, 7):
-        chosen = []
-        for phase in ("", GRADIENTS):
+        for phase, found in chosen.items():
             one.grid.exchanges.clear()
-            down = FedSGDADown(class_counts=roster.class_counts.sum(axis=0), estimate=np.zeros(34))
             messages = one.strategy.messages(server_round, [0, 1], one.model, down, phase=phase)
             one.strategy.receive(server_round, one.grid.send_and_receive(messages))
-            chosen.append(one.asked(phase)[2:])
-        differ += chosen[0] != chosen[1]
-    assert differ > 2
+            found.append(one.asked(phase)[2:])
+    assert sum(left != right for left, right in zip(*chosen.values(), strict=True)) > 2
 
 
 def test_a_site_that_fails_in_both_phases_has_both_reasons() -> None:
@@ -358,24 +306,6 @@ def test_a_site_that_fails_in_both_phases_has_both_reasons() -> None:
 
 
 # Whole runs.
-
-
-def thirty_percent(seed: int) -> Tamper:
-    rng = np.random.default_rng(seed)
-    return lambda exchange: broken(exchange) if rng.random() < 0.3 else exchange.reply
-
-
-@pytest.mark.parametrize("strategy", ["local-sgd", "fedx2", "fedsgda-storm", "fedsgda-svrg"])
-def test_two_runs_with_the_same_losses_are_equal(strategy: str, tmp_path: Path) -> None:
-    keys = {**KEYS, "strategy": strategy, "num-server-rounds": 10, "fedsgda.period": 3, "evaluate-every": 5}
-    runs = [federate(tmp_path / str(i), keys, CLIENTS, thirty_percent(5))[0] for i in range(2)]
-    assert runs[0].untimed == runs[1].untimed
-    assert runs[0].model_bytes == runs[1].model_bytes
-    assert np.isfinite(runs[0].numbers()).all()
-    lines = runs[0].lines[1:]
-    assert [line["clients_answered"] for line in lines] == [WANTED] * 10
-    assert sum(line["clients_asked"] for line in lines) > 10 * WANTED
-    assert all(line["clients_asked"] >= line["clients_answered"] for line in lines)
 
 
 def test_a_run_with_nobody_left_fails_by_name(tmp_path: Path) -> None:

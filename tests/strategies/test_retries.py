@@ -21,7 +21,7 @@ from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from payloads.composite import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
-from simulations.engine import FIRST_NODE_ID, task_identity
+from simulations.engine import FIRST_NODE_ID
 from strategies.roster import StrategyError
 from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
 from tests.battery.federation import Exchange, Run, flat_config, model_of, serve
@@ -104,36 +104,38 @@ def states(one: Played) -> dict[tuple[int, int], tuple[bytes, ...]]:
     }
 
 
+def untouched(lossy: Played, whole: Played) -> None:
+    """Models sent, states kept and the last model are those of the run without a fault."""
+    assert x_bars(lossy) == x_bars(whole)
+    assert states(lossy) == states(whole)
+    assert lossy.run.model_bytes == whole.run.model_bytes
+
+
 # A fault leaves no trace.
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("dtype", "seed"), [("float64", 0), ("float32", 1)])
 def test_random_faults_change_nothing(dtype: str, seed: int, data: dict[str, Scalar], tmp_path: Path) -> None:
     flat: dict[str, Scalar] = {**data, "dtype": dtype, "num-server-rounds": 12, "max-retries": 20}
     whole, lossy = play(tmp_path, flat), play(tmp_path, flat, twenty_percent(seed))
     assert min(lossy.grid.fates.count(how) for how in (NEVER_RAN, REPLY_LOST)) >= 3
     assert len(lossy.grid.attempts) > len(whole.grid.attempts) == SITES * 13
-    assert x_bars(lossy) == x_bars(whole)
-    assert states(lossy) == states(whole)
+    untouched(lossy, whole)
     assert len(states(whole)) == SITES * 12
-    assert lossy.run.model_bytes == whole.run.model_bytes
     for line, other in zip(lossy.run.lines, whole.run.lines, strict=True):
         assert line["dropped"] == {}
         assert {k: line[k] for k in ("objective", "optimality")} == {k: other[k] for k in ("objective", "optimality")}
 
 
-@pytest.mark.parametrize("how", [NEVER_RAN, REPLY_LOST, SILENCE])
-@pytest.mark.parametrize("server_round", [1, 2, ROUNDS])
+@pytest.mark.parametrize(("how", "server_round"), [(NEVER_RAN, 1), (REPLY_LOST, 2), (SILENCE, 2), (SILENCE, ROUNDS)])
 def test_a_fault_of_either_kind_in_any_round(
     how: str, server_round: int, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    """Three retries are the default."""
-    whole, lossy = play(tmp_path, data), play(tmp_path, data, only(server_round, 2, how, times=3))
+    """Three retries are the default, and replacing, where that is asked for, does not come in between."""
+    whole = play(tmp_path, data)
+    lossy = play(tmp_path, {**data, "replace-dropped": True}, only(server_round, 2, how, times=3))
     assert [lossy.grid.attempts.count((server_round, "", i)) for i in range(SITES)] == [1, 1, 4, 1]
-    assert x_bars(lossy) == x_bars(whole)
-    assert states(lossy) == states(whole)
-    assert lossy.run.model_bytes == whole.run.model_bytes
+    untouched(lossy, whole)
 
 
 def test_the_replies_of_a_retried_round_are_in_order(data: dict[str, Scalar], tmp_path: Path) -> None:
@@ -145,27 +147,22 @@ def test_the_replies_of_a_retried_round_are_in_order(data: dict[str, Scalar], tm
     assert lossy.run.model_bytes == whole.run.model_bytes
 
 
-def stale(exchange: Exchange) -> Message:
-    """A reply with content, of another round."""
-    exchange.reply.content.metric_records[METRICS][ROUND] = 99
-    return exchange.reply
-
-
 def test_the_bytes_of_a_retried_round(data: dict[str, Scalar], tmp_path: Path) -> None:
     """Every message and every reply with content counts, and nobody was dropped."""
     seen: list[Exchange] = []
 
     def tamper(exchange: Exchange) -> Message:
         seen.append(exchange)
-        first = [(e.server_round, e.partition) for e in seen].count((2, 1)) == 1
-        return stale(exchange) if (exchange.server_round, exchange.partition) == (2, 1) and first else exchange.reply
+        asked = [e for e in seen if (e.server_round, e.partition) == (2, 1)]
+        if asked == [exchange]:
+            exchange.reply.content.metric_records[METRICS][ROUND] = 99  # content, of another round
+        return exchange.reply
 
     one = play(tmp_path, data, only(4, 3, REPLY_LOST, times=2), tamper=tamper)
     down, up = ([line[key] // VECTOR for line in one.run.lines[1:]] for key in ("bytes_down", "bytes_up"))
     assert down == [4, 4 + 1, 4, 4 + 2, 4, 4]
     assert up == [4, 4 + 1, 4, 4, 4, 4]  # an error has no content
-    assert [line["clients_asked"] for line in one.run.lines[1:]] == [SITES] * ROUNDS
-    assert [line["clients_answered"] for line in one.run.lines[1:]] == [SITES] * ROUNDS
+    assert [(line["clients_asked"], line["clients_answered"]) for line in one.run.lines[1:]] == [(SITES, SITES)] * 6
     assert [line["dropped"] for line in one.run.lines] == [{}] * (ROUNDS + 1)
     assert one.run.result["bytes_down"] == sum(line["bytes_down"] for line in one.run.lines)
     for r in (2, 4):
@@ -183,48 +180,25 @@ def refusal(how: str, server_round: int, partition: int, retries: int = 3, where
     )
 
 
-@pytest.mark.parametrize("how", [NEVER_RAN, REPLY_LOST])
-@pytest.mark.parametrize("retries", [0, 1, 3])
+@pytest.mark.parametrize(("how", "retries"), [(NEVER_RAN, 0), (REPLY_LOST, 1), (SILENCE, 3)])
 def test_after_max_retries_the_run_ends_by_name(
     retries: int, how: str, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    flat = {**data, "max-retries": retries}
+    """With the reason of the last attempt; one fault fewer is survived."""
+    flat = {**data, "max-retries": retries, "checkpoint-every": 0}
+
+    def fate(r: int, i: int, phase: str, attempt: int) -> str:
+        return "" if (r, i) != (3, 2) else how if attempt > retries else REPLY_LOST
+
     with pytest.raises(RunFailedError) as failed:
-        play(tmp_path, flat, only(3, 2, how))
+        play(tmp_path, flat, fate)
     assert str(failed.value) == refusal(how, 3, 2, retries)
     path = tmp_path / "run-0"
     assert json.loads((path / "failure.json").read_text("utf-8"))["reason"] == str(failed.value)
     assert [line["round"] for line in Run(path).lines] == [0, 1, 2]
     assert not (path / "model.safetensors").exists()
-
-
-@pytest.mark.parametrize("last", [NEVER_RAN, SILENCE])
-def test_the_reason_is_the_last_attempt_s(last: str, data: dict[str, Scalar], tmp_path: Path) -> None:
-    def fate(r: int, i: int, phase: str, attempt: int) -> str:
-        return [REPLY_LOST, REPLY_LOST, last][attempt - 1] if (r, i) == (2, 1) else ""
-
-    with pytest.raises(RunFailedError) as failed:
-        play(tmp_path, {**data, "max-retries": 2}, fate)
-    assert str(failed.value) == refusal(last, 2, 1, 2)
-
-
-@pytest.mark.parametrize("retries", [0, 2])
-def test_a_client_is_asked_once_and_max_retries_times_more(
-    retries: int, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grids: list[Lossy] = []
-
-    class Kept(Lossy):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            grids.append(self)
-
-    with pytest.raises(RunFailedError):
-        Played(tmp_path, {**data, "max-retries": retries}, SITES, grid=Kept, fate=only(2, 0, NEVER_RAN))
-    assert grids[0].attempts.count((2, "", 0)) == 1 + retries
-    play(tmp_path, {**data, "max-retries": 2}, only(2, 0, NEVER_RAN, times=2))  # the last attempt counts
-    with pytest.raises(RunFailedError):
-        play(tmp_path, {**data, "max-retries": 2}, only(2, 0, NEVER_RAN, times=3))
+    assert not (path / "checkpoints").exists()
+    play(tmp_path, flat, only(3, 2, how, times=retries))
 
 
 def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str, Scalar], tmp_path: Path) -> None:
@@ -234,16 +208,16 @@ def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str
     with pytest.raises(RunFailedError, match="round 4: partition 1"):
         play(tmp_path, flat, only(4, 1, REPLY_LOST))
     path = tmp_path / "run-1"
-    saved = list((path / "checkpoints").iterdir())
-    assert [file.name for file in saved] == ["round-000003.safetensors"]
+    (saved,) = (path / "checkpoints").iterdir()
+    assert saved.name == "round-000003.safetensors"
     # x-bar, as round 4's clients got it
-    np.testing.assert_array_equal(read_tensors(saved[0])[0]["model.parameters"], whole.sent[3])
+    np.testing.assert_array_equal(read_tensors(saved)[0]["model.parameters"], whole.sent[3])
 
     again = {**flat, "resume": True, "run-name": "run-1"}
     with pytest.raises(RunFailedError, match="round 4: partition 1"):  # once more, in the first round it makes
-        Resumed(path, again, only(4, 1, NEVER_RAN))
-    assert [file.name for file in (path / "checkpoints").iterdir()] == ["round-000003.safetensors"]
-    Resumed(path, again, only(5, 0, REPLY_LOST, times=2))
+        resume(path, again, only(4, 1, NEVER_RAN))
+    assert [*(path / "checkpoints").iterdir()] == [saved]
+    resume(path, again, only(5, 0, REPLY_LOST, times=2))
     assert Run(path).model_bytes == whole.run.model_bytes
     untold = ("bytes_down", "seconds", "server_seconds")
     left, right = (
@@ -253,18 +227,10 @@ def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str
     assert not (path / "failure.json").exists()
 
 
-class Resumed(Played):
-    """A run that is continued where it is."""
-
-    def __init__(self, path: Path, flat: dict[str, Scalar], fate: Fate) -> None:
-        config = flat_config(path, {**KEYS, **flat})
-        serve(Lossy(client_app, SITES, config, fate=fate), server_app, config)
-
-
-def test_without_checkpoints_none_is_made(data: dict[str, Scalar], tmp_path: Path) -> None:
-    with pytest.raises(RunFailedError, match="round 4: partition 1"):
-        play(tmp_path, {**data, "checkpoint-every": 0}, only(4, 1, REPLY_LOST))
-    assert not (tmp_path / "run-0" / "checkpoints").exists()
+def resume(path: Path, flat: dict[str, Scalar], fate: Fate) -> None:
+    """Continue a run where it is."""
+    config = flat_config(path, {**KEYS, **flat})
+    serve(Lossy(client_app, SITES, config, fate=fate), server_app, config)
 
 
 def test_a_first_round_that_fails_leaves_nothing_to_go_on_from(data: dict[str, Scalar], tmp_path: Path) -> None:
@@ -297,7 +263,7 @@ class Forgetful(Recorder):
         return reply
 
 
-@pytest.mark.parametrize(("kept", "asked"), [(0, 2), (1, 3), (2, 4), (4, 2), (4, 3)])
+@pytest.mark.parametrize(("kept", "asked"), [(1, 3), (2, 4), (4, 2), (4, 3)])
 def test_a_record_of_another_round_is_none(kept: int, asked: int) -> None:
     """Not of the round before, nor of the round itself: the correction is 0, as in the first round."""
     client = hand(make((12,)), {"penalty": "l1", "weight": 0.05}).clients[0]
@@ -327,15 +293,10 @@ def test_the_smoothness_exchange_is_retried_too(data: dict[str, Scalar], tmp_pat
     assert lossy.run.lines[0]["bytes_up"] == whole.run.lines[0]["bytes_up"]
     assert lossy.run.lines[0]["dropped"] == {}
     assert lossy.run.model_bytes == whole.run.model_bytes
-
-
-def test_the_smoothness_exchange_ends_the_run_by_name(data: dict[str, Scalar], tmp_path: Path) -> None:
     with pytest.raises(RunFailedError) as failed:
         play(tmp_path, {**data, "max-retries": 2}, only(0, 2, NEVER_RAN, phase=SMOOTHNESS))
     assert str(failed.value) == refusal(NEVER_RAN, 0, 2, 2, f"{SMOOTHNESS} phase: ")
 
-
-def test_an_impossible_estimate_is_asked_for_again(data: dict[str, Scalar], tmp_path: Path) -> None:
     bad = []
 
     def tamper(exchange: Exchange) -> Message:
@@ -345,47 +306,35 @@ def test_an_impossible_estimate_is_asked_for_again(data: dict[str, Scalar], tmp_
         return exchange.reply
 
     one = play(tmp_path, data, tamper=tamper)
-    assert one.grid.attempts.count((0, SMOOTHNESS, 0)) == 2
+    assert one.grid.attempts.count((0, SMOOTHNESS, 0)) == 2  # an impossible estimate is asked for again
 
 
 # Who asks again.
 
 
 def test_only_composite_asks_again(data: dict[str, Scalar], tmp_path: Path) -> None:
-    alone = [name for name, row in ALGORITHMS.items() if row.strategy.retries_failed and not row.strategy.concurrent]
-    assert alone == ["composite"]
+    """And who asks again needs all clients: there is nobody to replace one."""
+    retrying = [row.strategy for row in ALGORITHMS.values() if row.strategy.retries_failed]
+    assert all(strategy.needs_all_clients for strategy in retrying)
+    assert [strategy.__name__ for strategy in retrying if not strategy.concurrent] == ["Composite"]
     one = play(tmp_path, {**data, "strategy": "fedmid"}, only(2, 1, NEVER_RAN))
     assert one.grid.attempts.count((2, "", 1)) == 1
     assert one.run.lines[2]["dropped"] == {"1": NEVER_RAN}
     assert one.run.lines[2]["clients_answered"] == SITES - 1
 
 
-def test_who_asks_again_needs_all_clients() -> None:
-    """There is nobody to replace one, and a round without it is none."""
-    for row in ALGORITHMS.values():
-        assert row.strategy.needs_all_clients or not row.strategy.retries_failed
-    assert parse_run_config({"strategy": "composite"}).training.max_retries == 3
-
-
-def test_replacing_does_not_come_in_between(data: dict[str, Scalar], tmp_path: Path) -> None:
-    flat: dict[str, Scalar] = {**data, "replace-dropped": True}
-    whole, lossy = play(tmp_path, data), play(tmp_path, flat, only(3, 2, REPLY_LOST, times=3))
-    assert lossy.run.model_bytes == whole.run.model_bytes
-
-
 def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], tmp_path: Path) -> None:
     """A strategy that someone else drives, before it could ask again."""
     flat = flat_config(tmp_path / "run", {**KEYS, **data})
     config = parse_run_config(flat)
-    with task_identity():
-        grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
-        strategy = config.algorithm.strategy(config.training, config.family)
-        model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
-        messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
-        replies = list(grid.send_and_receive(messages))
-        strategy._grid = None
-        with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
-            strategy.receive(1, replies[:3])
+    grid = Lossy(client_app, SITES, flat, fate=lambda *where: "")
+    strategy = config.algorithm.strategy(config.training, config.family)
+    model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
+    messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
+    replies = list(grid.send_and_receive(messages))
+    strategy._grid = None
+    with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
+        strategy.receive(1, replies[:3])
 
 
 def test_a_retry_waits_for_the_site(data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

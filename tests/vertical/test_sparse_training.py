@@ -15,9 +15,9 @@ from clients.vertical.plan import Holding, Outcome, Plan
 from problems.vertical.objectives import Array, make_objective
 from problems.vertical.solvers import train, value
 from problems.vertical.sparse_blocks import canonical
-from problems.vertical.synthetic import sparse_like_news20
 from simulations.parties import run_parties
 from tests.vertical.company import Company, posts
+from tests.vertical.synthetic import sparse_like_news20
 
 WEIGHT = 1e-6
 OBJECTIVE = make_objective("logistic", WEIGHT)
@@ -51,7 +51,7 @@ class Table:
     """Sparse rows for training and testing, their columns cut among the parties of a plan."""
 
     def __init__(self, plan: Plan, columns: int, draws: int) -> None:
-        features, labels = sparse_like_news20(plan.rows + plan.test_rows, columns, draws, seed=1, noise=0.0)
+        features, labels = sparse_like_news20(plan.rows + plan.test_rows, columns, draws, seed=1)
         self.plan = plan
         self.train = canonical(features[: plan.rows])
         self.test = canonical(features[plan.rows :])

@@ -9,34 +9,16 @@ from problems.randomness import stream
 from problems.vertical.blocks import SparseRows, product
 from problems.vertical.objectives import Array
 
-ROWS, COLUMNS, DRAWS = 18_000, 1_360_000, 596
-
 _CHUNK = 1000
 
 
-def sparse_like_news20(
-    rows: int = ROWS, columns: int = COLUMNS, nonzeros: int = DRAWS, seed: int = 0, *, noise: float = 0.1
-) -> tuple[SparseRows, Array]:
-    """Return (rows, columns) CSR features and (rows,) labels, -1 or +1.
+def sparse_like_news20(rows: int, columns: int, nonzeros: int, seed: int) -> tuple[SparseRows, Array]:
+    """(rows, columns) CSR features and (rows,) labels, -1 or +1.
 
     A row draws `nonzeros` columns of density proportional to 1 / (j + 1), as words have, under a random renumbering;
-    columns drawn twice count once. Values are positive, log-normal, of norm 1 a row. A label is the sign of the row's
-    product with a normal vector, centred over all rows, flipped with chance `noise`.
-
-    Args:
-        rows: >= 1.
-        columns: >= 1.
-        nonzeros: draws a row, 1 to `columns`; of the default 596, about 455 different columns are left, as in news20.
-        seed: >= 0.
-        noise: in [0, 0.5).
-
-    Raises:
-        ValueError: an argument out of range.
+    columns drawn twice count once: of 596, about 455 different ones are left, as in news20. Values are positive,
+    log-normal, of norm 1 a row. A label is the sign of the row's product with a normal vector, centred over all rows.
     """
-    if rows < 1 or columns < 1 or not 1 <= nonzeros <= columns:
-        raise ValueError(f"need rows and columns, and 1 to {columns:,} nonzeros, got {rows}, {columns}, {nonzeros}")
-    if not 0.0 <= noise < 0.5:
-        raise ValueError(f"noise must be at least 0 and below 0.5, got {noise}")
     names = stream(seed, "sparse columns").permutation(columns).astype(np.int32)
     parts = []
     for start in range(0, rows, _CHUNK):
@@ -52,7 +34,5 @@ def sparse_like_news20(
         part.sum_duplicates()
         parts.append(part)
     features = sparse.csr_array(sparse.vstack(parts, format="csr"))
-    rng = stream(seed, "sparse labels")
-    scores = product(features, rng.standard_normal(columns))
-    signs = np.where(scores > np.median(scores), 1.0, -1.0)
-    return features, np.where(rng.random(rows) < noise, -signs, signs)
+    scores = product(features, stream(seed, "sparse labels").standard_normal(columns))
+    return features, np.where(scores > np.median(scores), 1.0, -1.0)
