@@ -20,6 +20,8 @@ from typing import Any
 import tomli_w
 import torch
 
+from problems.extras import require
+
 PROJECT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 1.0
 UNFINISHED = ("pending", "starting", "running")
@@ -45,9 +47,11 @@ def run_with_flower(
 
     Raises:
         FlowerError: the run was refused, failed or was stopped.
+        MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
         raise FlowerError(f"{PROJECT} holds no pyproject.toml: --engine flower needs a checkout of the project")
+    require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
@@ -56,7 +60,7 @@ def run_with_flower(
     run_id = str(submitted["run-id"])
     follower = None
     if not quiet:
-        follower = subprocess.Popen(_flwr("log", run_id, "--stream"), env=_environment())
+        follower = subprocess.Popen(_flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment())
     try:
         status, details = _wait(run_id)
     except KeyboardInterrupt:
@@ -127,7 +131,12 @@ def _environment() -> dict[str, str]:
 
 def _flwr_json(*arguments: str) -> Any:
     done = subprocess.run(
-        _flwr(*arguments, "--format", "json"), env=_environment(), capture_output=True, text=True, check=False
+        _flwr(*arguments, "--format", "json"),
+        cwd=PROJECT,  # a SuperLink that it starts stays there, and Ray puts it first where modules are looked for
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     try:
         answer = json.loads(done.stdout)
