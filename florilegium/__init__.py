@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
     from strategies.fedprox import FedProx
     from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-    from strategies.fedx import FedX1, FedX2
+    from strategies.fedx import FedX1, FedX2, FedXState
     from strategies.local_sgd import LocalSGD
     from strategies.minimax import MinimaxStrategy
     from strategies.pairwise import LocalPair, PairwiseStrategy
@@ -123,6 +123,7 @@ __all__ = [
     "FedXPool",
     "FedXPredictions",
     "FedXSettings",
+    "FedXState",
     "InnerEstimates",
     "LocalGradient",
     "LocalMomentum",
