@@ -8,10 +8,12 @@ import tomllib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from apps.config import ConfigError, RunConfig, flattened
@@ -20,12 +22,14 @@ from apps.files import flush, make_folder, read_sealed, write_atomic, write_seal
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
 from problems.data import Columns
+from problems.extras import importable, install
 
 if TYPE_CHECKING:
     from apps.events import Events
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 KEPT_CHECKPOINTS = 3
+MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # of curves.png and of events/, in the extra "reports"
 # of every line of metrics.jsonl, what a resumed run adds up
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
@@ -114,7 +118,8 @@ class RunDirectory:
         if not event:
             return
         numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
-        self.events.add(numbers, line["round"])
+        if importable(TENSORBOARD):
+            self.events.add(numbers, line["round"])
 
     def lines(self) -> list[dict[str, Any]]:
         """All rounds so far. A last line that was being written when the run ended is none.
@@ -288,7 +293,11 @@ class RunDirectory:
         if self._events is not None:
             self._events.close()
         title = f"{result['strategy']} on {result['dataset']}"
-        draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
+        if importable(MATPLOTLIB):
+            draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
+        missing = [package for package in (MATPLOTLIB, TENSORBOARD) if not importable(package)]
+        if missing:
+            log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:

@@ -21,6 +21,7 @@ from apps.evaluation import Evaluator, better, shown, suffixed
 from apps.evaluators import evaluator_for, own_evaluator
 from apps.own_data import reads_own
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
+from apps.versions import NAME, project_version
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
@@ -258,8 +259,8 @@ class Training:
 
 def versions() -> dict[str, str]:
     """Versions of what decides a result."""
-    found = {"python": platform.python_version()}
-    for package in ("florilegium", "flwr", "torch", "numpy", "scikit-learn"):
+    found = {"python": platform.python_version(), NAME: project_version()}
+    for package in ("flwr", "torch", "numpy", "scikit-learn"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -14,6 +14,7 @@ import numpy as np
 
 from apps.config import ConfigError
 from apps.files import write_atomic
+from problems.extras import require
 from simulations.output import shown, shown_metric, table
 from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
 
@@ -121,6 +122,8 @@ class Comparison:
 
     def save(self, folder: Path, metric: str | None) -> None:
         """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison."""
+        if metric is not None:
+            require("--out", "reports", "matplotlib")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

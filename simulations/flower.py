@@ -31,6 +31,7 @@ from payloads.flower_internals import (
     SUCCESS,
     UNFINISHED,
 )
+from problems.extras import require
 
 PROJECT = Path(__file__).resolve().parent.parent
 POLL_SECONDS = 1.0
@@ -56,9 +57,11 @@ def run_with_flower(
 
     Raises:
         FlowerError: the run was refused, failed or was stopped.
+        MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
         raise FlowerError(f"{PROJECT} holds no pyproject.toml: --engine flower needs a checkout of the project")
+    require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
         overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
@@ -68,7 +71,9 @@ def run_with_flower(
     # The log ends when the run does. Asking for the status instead costs a start of Python each time, which the run's
     # own processes would have to wait for.
     output = subprocess.DEVNULL if quiet else None
-    follower = subprocess.Popen(_flwr("log", run_id, "--stream"), env=_environment(), stdout=output, stderr=output)
+    follower = subprocess.Popen(
+        _flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment(), stdout=output, stderr=output
+    )
     try:
         follower.wait()
         status, details = _wait(run_id)
@@ -137,7 +142,12 @@ def _environment() -> dict[str, str]:
 
 def _flwr_json(*arguments: str) -> Any:
     done = subprocess.run(
-        _flwr(*arguments, "--format", "json"), env=_environment(), capture_output=True, text=True, check=False
+        _flwr(*arguments, "--format", "json"),
+        cwd=PROJECT,  # a SuperLink that it starts stays there, and Ray puts it first where modules are looked for
+        env=_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     try:
         answer = json.loads(done.stdout)

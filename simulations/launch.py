@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.client_app import app as client_app
-from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, flattened, parse_run_config
 from apps.evaluation import better
 from apps.server_app import app as server_app
 from apps.training import versions
 from problems.data import Columns
+from simulations.arguments import placed
 from simulations.centralized import RoundHook, centralized
 from simulations.engine import run_in_process
 from simulations.nonfederated import nonfederated
+from simulations.output import log_off
+from simulations.records import RunRecord, read_run
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 
@@ -32,6 +36,34 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
         run_nonfederated(config)
     else:
         run_federation(clients, config)
+
+
+def run(
+    config: Mapping[str, Any],
+    out: str | Path,
+    clients: int | None = None,
+    *,
+    threads: int = 1,
+    node_configs: Sequence[Mapping[str, Scalar]] = (),
+    quiet: bool = False,
+) -> RunRecord:
+    """Run one federation in this process, and read its run directory.
+
+    Args:
+        config: the run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
+        out: the run directory to write.
+        clients: their number; 8, or one for each node config.
+        threads: clients that train at once; changes no result.
+        node_configs: of each client, as SuperNodes have them.
+        quiet: write no log.
+
+    Raises:
+        RunFailedError: it has no result; the message says why.
+    """
+    flat = placed(flattened(config), Path(out))
+    with log_off(quiet):
+        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs)
+    return read_run(Path(out).expanduser())
 
 
 def run_federation(

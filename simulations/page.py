@@ -6,11 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from apps.config import Scalar, flattened, parse_run_config
 from simulations.claims import LEGEND as CLAIMS_LEGEND
@@ -19,6 +15,7 @@ from simulations.expansion import Expansion, Line
 from simulations.experiment import SET_BY_COMMAND
 from simulations.figures import LABELS
 from simulations.output import shown, shown_metric
+from simulations.page_template import PAGE
 from simulations.records import RunRecord
 from simulations.report import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
 from simulations.tuned import Tuned
@@ -76,15 +73,15 @@ def as_html(
         failed: the titles of the runs that failed, with the reasons.
         missing: the number of runs that have not been made.
     """
-    loader = FileSystemLoader(Path(__file__).parent)
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     experiment = expansion.experiment
     profile = experiment.profile(expansion.profile)
     shared, defaults, methods = configuration(expansion)
     tuned = expansion.tuned
-    return environment.get_template("page.html").render(
+    return environment.from_string(PAGE).render(
         experiment=experiment,
         profile=expansion.profile,
         seeds=counted(expansion.seeds, "seed"),
@@ -96,7 +93,7 @@ def as_html(
         tables=[_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
         legend=LEGEND,
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
-        curves=inlined(curves) if curves else None,
+        curves=Markup(inlined(curves)) if curves else None,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
         tuned=None if tuned is None else (tuned_sentence(tuned), _tuned_table(tuned)),
         differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
@@ -239,7 +236,7 @@ def versions(records: Any) -> dict[str, str]:
     return {package: ", ".join(sorted(several)) for package, several in found.items()}
 
 
-def inlined(svg: str) -> Markup:
+def inlined(svg: str) -> str:
     """curves.svg as a part of a page: its head is left out, and its colours become the page's."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
@@ -252,4 +249,4 @@ def inlined(svg: str) -> Markup:
         # 1 pt is 4/3 px
         least, most = (round(float(width[1]) * 4 / 3 * part) for part in (_WIDTH, 1.4))
         svg = svg.replace(f"{width[0]}", f'style="min-width: {least}px; max-width: {most}px"', 1)
-    return Markup(svg)
+    return svg

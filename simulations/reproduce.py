@@ -14,6 +14,7 @@ from typing import Any
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.files import write_atomic
+from problems.extras import require
 from simulations import claims, page, report
 from simulations.arguments import placed
 from simulations.expansion import Expansion, PlannedRun
@@ -240,6 +241,7 @@ class Reproduction(Runs):
     @contextmanager
     def open(self) -> Iterator[None]:
         """As `Runs.open`; the values chosen for the runs are left there, so that they stay what they are."""
+        require("reproduce", "reports", "jinja2", "matplotlib")
         with super().open():
             if self.expansion.tuned is not None:
                 write_atomic(self.out / "tuned.toml", self.expansion.tuned.toml().encode())

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from problems.objectives.classification import CROSS_ENTROPY
 from simulations.new_algorithm import NewAlgorithm
+from simulations.stub_templates import STUBS
 
 # stands in a stub where words are missing; a test of the registry refuses it
 MARK = "Fill in:"
@@ -31,8 +30,10 @@ def paths(one: NewAlgorithm) -> dict[str, Path]:
 
 def files(one: NewAlgorithm) -> dict[Path, str]:
     """The text of each."""
+    from jinja2 import DictLoader, Environment, StrictUndefined
+
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=DictLoader(STUBS),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -48,7 +49,7 @@ def files(one: NewAlgorithm) -> dict[Path, str]:
     }
     imports = _imports(one)
     return {
-        path: environment.get_template(f"{part}.py.jinja").render(common, imports=_block(imports.get(part, {})))
+        path: environment.get_template(part).render(common, imports=_block(imports.get(part, {})))
         for part, path in paths(one).items()
     }
 

@@ -15,6 +15,7 @@ import tomli_w
 
 from apps.config import ConfigError, Scalar
 from apps.files import write_atomic
+from problems.extras import require
 from simulations.compare import csv_text
 from simulations.flower import nested
 from simulations.output import shown, shown_metric, table
@@ -288,8 +289,10 @@ def run_sweep(
 
     Raises:
         ConfigError: a trial's config is wrong, or the directory is; nothing was started.
+        MissingExtraError: Ray is not installed.
         SweepInterruptedError: Ctrl-C.
     """
+    require("sweep", "sweep", "ray", "tensorboardX")
     out = out.expanduser().resolve()
     trials = sweep.trials(out)
     books = Books(sweep, out, trials, say)

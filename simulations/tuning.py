@@ -5,11 +5,13 @@ Ray is imported here only, and quietly: no usage statistics, no dashboard, no lo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +51,10 @@ class FederationTrial(tune.Trainable):
 
     def setup(self, config: dict[str, Any]) -> None:
         """Prepare the run; Tune calls this before the first step."""
+        with contextlib.suppress(OSError):  # a machine of a cluster may have no such folder
+            os.chdir(config["folder"])
+        if config["folder"] not in sys.path:
+            sys.path.append(config["folder"])
         self.metric: str = config["metric"]
         self.trial: Trial = config["trials"][config["number"]]
         self.reported: dict[str, Any] = {}
@@ -146,6 +152,7 @@ def run_trials(
             tune.run(
                 tune.with_resources(FederationTrial, {"cpu": 1}),
                 config={
+                    "folder": str(Path.cwd()),  # relative paths and modules of a user's own are those seen from here
                     "clients": sweep.clients,
                     "nodes": sweep.node_configs,
                     "metric": sweep.metric,
@@ -172,13 +179,18 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
         raise ConfigError("a Ray is running in this process already; a sweep starts its own")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
+    # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
+    ours = Path(__file__).resolve().parents[1]
     try:
         try:
             if address:
                 _reach(address)
-                ray.init(address=address, **quiet)
-            else:  # "local", or an address in the environment, or of the last ``ray start``, would count
-                ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=_OBJECT_STORE, **quiet)
+            with contextlib.chdir(ours):
+                if address:
+                    ray.init(address=address, **quiet)
+                else:  # "local", or an address in the environment, or of the last ``ray start``, would count
+                    memory = _OBJECT_STORE
+                    ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
         except (OSError, ValueError) as error:
             where = f"--address {address!r}" if address else "Ray cannot start here"
             told = f"{where}: {' '.join(str(error).split())}"

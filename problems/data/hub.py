@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.source import Source, make_source
 from problems.data.spec import DataError
+from problems.extras import install
 
 # Data set on the hub, its image column, its label column.
 HUB: dict[str, tuple[str, str, str]] = {
@@ -31,7 +32,7 @@ def fetch(name: str) -> Source:
     try:
         from huggingface_hub import constants
     except ImportError as error:
-        raise DataError(f"flwr-datasets is not usable ({error})") from None
+        raise DataError(f"flwr-datasets is not usable ({error}): {install('simulation')}") from None
     online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
     try:
         with _offline(not online):

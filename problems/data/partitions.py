@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from problems.data.source import Rows
 from problems.data.spec import DataError, DataSpec
+from problems.extras import require
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9
@@ -137,6 +138,7 @@ def _by_flwr_datasets(
 ) -> list[Rows]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        require(f"partition {spec.partition!r}", "simulation", "flwr_datasets")
         import datasets
         from flwr_datasets import partitioner as flower
 

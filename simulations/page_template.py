@@ -1,4 +1,6 @@
-{% macro show(table, label="") %}
+"""The template of report.html. A module, because a copy of an app keeps no file that is not one of a few kinds."""
+
+PAGE = r"""{% macro show(table, label="") %}
 <div class="scroll" tabindex="0" role="region" aria-label="{{ label or table.caption }}">
 <table>
 <caption>{{ table.caption }}</caption>
@@ -240,3 +242,4 @@ addEventListener("afterprint", () => opened.forEach((details) => { details.open 
 </script>
 </body>
 </html>
+"""  # noqa: E501

@@ -1,0 +1,24 @@
+"""The project's own version, installed or not."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+NAME = "florilegium"
+_PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
+
+
+def project_version() -> str:
+    """The version of the code that runs: of the checkout or the app bundle it lies in, else of what is installed."""
+    try:
+        project = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]
+        if project["name"] == NAME:
+            return str(project["version"])
+    except (OSError, ValueError, KeyError):
+        pass
+    try:
+        return version(NAME)
+    except PackageNotFoundError:
+        return "unknown"

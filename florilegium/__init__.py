@@ -1,0 +1,214 @@
+"""Federated learning beyond empirical risk minimisation: the public names of the project, found when first asked for.
+
+``import florilegium`` itself costs nothing. A run in this process:
+
+    import florilegium
+
+    run = florilegium.run({"strategy": "fedx2", "num-server-rounds": 20}, "runs/first")
+    print(run.metrics["auc"], run.path / "model.safetensors")
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# Read by type checkers, and by `_homes`.
+if TYPE_CHECKING:
+    from apps.config import ConfigError
+    from apps.server_app import RunFailedError
+    from clients.base import PayloadClient, ScoringClient, Site
+    from clients.coda import CodaClient, CodascaClient, StagewiseClient
+    from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient, ProximalClient
+    from clients.fedprox import FedProxClient
+    from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
+    from clients.fedx import FedX1Client, FedX2Client
+    from clients.local_sgd import LocalSGDClient, SampleLossClient
+    from clients.minimax import MinimaxClient
+    from clients.pairwise import LocalPairClient, PairwiseClient
+    from clients.scaffold import ScaffoldClient
+    from clients.scgdam import LocalSCGDAMClient
+    from clients.sgdam import LocalSGDAMClient
+    from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
+    from clients.vfb2 import VFB2Client, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
+    from payloads.coda import (
+        ClassScores,
+        CodaDown,
+        CodascaDown,
+        CodaSettings,
+        ControlChange,
+        ControlVariate,
+        StageState,
+    )
+    from payloads.composite import CompositeSettings, CorrectionState, Smoothness
+    from payloads.fedprox import FedProxSettings
+    from payloads.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
+    from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
+    from payloads.handshake import Scaling, SiteReport
+    from payloads.held_out import ScoreBins, ScoreCounts, ScoreMoments
+    from payloads.record import Payload, PayloadError
+    from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
+    from payloads.settings import Settings, TrainingSettings
+    from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
+    from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
+    from payloads.vfb2 import Credentials, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
+    from simulations.launch import run
+    from simulations.records import RunRecord
+    from strategies.base import PayloadStrategy
+    from strategies.coda import Coda, Codasca, StagewiseStrategy
+    from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
+    from strategies.fedprox import FedProx
+    from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
+    from strategies.fedx import FedX1, FedX2, FedXState
+    from strategies.local_sgd import LocalSGD
+    from strategies.minimax import MinimaxStrategy
+    from strategies.pairwise import LocalPair, PairwiseStrategy
+    from strategies.roster import StrategyError
+    from strategies.scaffold import ControlledStrategy, Scaffold
+    from strategies.scgdam import LocalSCGDAM
+    from strategies.sgdam import LocalSGDAM
+    from strategies.sgdm import LocalSGDM, LocalSGDMRatio
+    from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
+
+__all__ = [
+    "VFB2",
+    "VFB2SAGA",
+    "VFB2SGD",
+    "VFB2SVRG",
+    "ClassScores",
+    "Coda",
+    "CodaClient",
+    "CodaDown",
+    "CodaSettings",
+    "Codasca",
+    "CodascaClient",
+    "CodascaDown",
+    "Composite",
+    "CompositeClient",
+    "CompositeSettings",
+    "CompositionalState",
+    "CompositionalUp",
+    "ConfigError",
+    "ControlChange",
+    "ControlVariate",
+    "ControlledStrategy",
+    "CorrectionState",
+    "Credentials",
+    "EstimatorState",
+    "FastFedDA",
+    "FastFedDAClient",
+    "FedDA",
+    "FedDAClient",
+    "FedMid",
+    "FedMidClient",
+    "FedProx",
+    "FedProxClient",
+    "FedProxSettings",
+    "FedSGDA",
+    "FedSGDAClient",
+    "FedSGDADown",
+    "FedSGDAMB",
+    "FedSGDASPIDER",
+    "FedSGDASTORM",
+    "FedSGDASVRG",
+    "FedSGDASettings",
+    "FedSGDAStormClient",
+    "FedX1",
+    "FedX1Client",
+    "FedX2",
+    "FedX2Client",
+    "FedXPool",
+    "FedXPredictions",
+    "FedXSettings",
+    "FedXState",
+    "InnerEstimates",
+    "LocalGradient",
+    "LocalMomentum",
+    "LocalPair",
+    "LocalPairClient",
+    "LocalSCGDAM",
+    "LocalSCGDAMClient",
+    "LocalSGD",
+    "LocalSGDAM",
+    "LocalSGDAMClient",
+    "LocalSGDClient",
+    "LocalSGDM",
+    "LocalSGDMClient",
+    "LocalSGDMRatio",
+    "LocalSGDMRatioClient",
+    "MinimaxClient",
+    "MinimaxStrategy",
+    "Momentum",
+    "PairwiseClient",
+    "PairwiseStrategy",
+    "Payload",
+    "PayloadClient",
+    "PayloadError",
+    "PayloadStrategy",
+    "ProximalClient",
+    "ProximalStrategy",
+    "Report",
+    "RunFailedError",
+    "RunRecord",
+    "SCGDAMDown",
+    "SCGDAMSettings",
+    "SGDAMDown",
+    "SGDAMSettings",
+    "SGDMDown",
+    "SGDMSettings",
+    "SaddleMomentum",
+    "SampleLossClient",
+    "Scaffold",
+    "ScaffoldClient",
+    "Scaling",
+    "ScoreBins",
+    "ScoreCounts",
+    "ScoreMoments",
+    "ScoringClient",
+    "Segment",
+    "Settings",
+    "Site",
+    "SiteReport",
+    "Smoothness",
+    "StageState",
+    "StagewiseClient",
+    "StagewiseStrategy",
+    "StrategyError",
+    "TrainingSettings",
+    "VFB2Client",
+    "VFB2Progress",
+    "VFB2SAGAClient",
+    "VFB2SGDClient",
+    "VFB2SVRGClient",
+    "VFB2Settings",
+    "VFB2State",
+    "__version__",
+    "run",
+]
+
+
+@cache
+def _homes() -> dict[str, str]:
+    """Public name -> the module that has it, as the imports above say."""
+    tree = ast.parse(Path(__file__).read_text("utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    homes = {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {name: homes[name] for name in __all__ if name in homes}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from apps.versions import project_version
+
+        return project_version()
+    if name not in _homes():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_homes()[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

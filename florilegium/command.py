@@ -1,0 +1,30 @@
+"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``, in whatever folder it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+OURS = Path(__file__).resolve().parents[1]  # the folder of the project's packages
+
+
+def put_last(folder: Path) -> None:
+    """Let modules of ``folder``, such as a model of a user's own, be found after all others.
+
+    The project's packages have names that a user's folder may well have too, such as ``apps``.
+    """
+    sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
+    sys.path.append(str(folder))
+
+
+def main() -> None:
+    """The command's entry point."""
+    here = Path.cwd().resolve()
+    if here != OURS:
+        put_last(here)
+    from apps import doctor
+    from simulations.__main__ import cli
+    from simulations.__main__ import main as run
+
+    cli.add_typer(doctor.cli, name="doctor", help="Look at what a site or a SuperLink needs.")
+    run()

@@ -1,0 +1,30 @@
+"""Packages that a base installation lacks, and the extra that brings them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+
+class MissingExtraError(ValueError):
+    """What was asked for needs a package of an extra; the message names both."""
+
+
+def install(extra: str) -> str:
+    """What to do about a missing extra."""
+    return f'pip install "florilegium[{extra}]"'
+
+
+def importable(module: str) -> bool:
+    """Whether a module is installed; it is not imported."""
+    return find_spec(module) is not None
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Look for modules of an extra, without importing them.
+
+    Raises:
+        MissingExtraError: some are not there.
+    """
+    missing = [module for module in modules if not importable(module)]
+    if missing:
+        raise MissingExtraError(f"{what}: needs {', '.join(missing)}, not installed here: {install(extra)}")

@@ -1,0 +1,70 @@
+"""What `flwr build` sends to every site: all that the apps import, little else; and it can be built again."""
+
+from __future__ import annotations
+
+import ast
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from apps.algorithms import __path__ as families
+
+# of Flower's own use of a library
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+
+PROJECT = Path(__file__).resolve().parents[2]
+LIMIT = 2**20  # bytes; Flower does not compress a bundle
+PACKAGES = ("apps", "clients", "payloads", "problems", "strategies")
+
+
+@pytest.fixture(scope="module")
+def bundle() -> zipfile.ZipFile:
+    fab = build_fab_from_disk(PROJECT)
+    assert len(fab) <= LIMIT
+    return zipfile.ZipFile(io.BytesIO(fab))
+
+
+def names(node: ast.AST) -> list[str]:
+    """The modules that a statement may import."""
+    if isinstance(node, ast.ImportFrom):
+        return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def imported(waiting: list[Path]) -> set[str]:
+    """These files of the project, and those that they import at their top or in a function, and so on."""
+    found: set[str] = set()
+    while waiting:
+        path = waiting.pop()
+        if path.is_file() and path.relative_to(PROJECT).as_posix() not in found:
+            found.add(path.relative_to(PROJECT).as_posix())
+            for name in (name for node in ast.walk(ast.parse(path.read_text("utf-8"))) for name in names(node)):
+                place = PROJECT.joinpath(*name.split("."))
+                waiting += [place.with_suffix(".py"), place / "__init__.py"]
+    return found
+
+
+def test_the_bundle_has_what_the_apps_import_and_the_licence_and_nothing_of_the_workshop(
+    bundle: zipfile.ZipFile,
+) -> None:
+    there = set(bundle.namelist())
+    rows = [path for folder in families for path in Path(folder).glob("*.py")]
+    assert imported([PROJECT / "apps" / "server_app.py", PROJECT / "apps" / "client_app.py", *rows]) <= there
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= there
+    assert {name.split("/")[0] for name in there if "/" in name} == {*PACKAGES, ".info"}
+
+
+def test_a_bundle_and_a_module_beside_it_can_be_built_again(bundle: zipfile.ZipFile, tmp_path: Path) -> None:
+    bundle.extractall(tmp_path)
+    (tmp_path / "mymodels.py").write_text("tiny = None\n")
+    again = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path)))
+    assert {*again.namelist()} == {*bundle.namelist(), "mymodels.py"}
+
+
+@pytest.mark.parametrize("package", [*PACKAGES, "simulations", "florilegium"])
+def test_the_packages_hold_no_file_that_a_copy_of_the_app_would_lack(package: str) -> None:
+    kinds = {path.suffix for path in (PROJECT / package).rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert kinds - {".typed"} <= {".py", ".toml", ".md", ".yaml", ".json", ".jsonl"}

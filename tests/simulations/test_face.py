@@ -1,0 +1,172 @@
+"""`import florilegium` and the command: public names, a run, whatever folder it is in, whatever extra is missing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import florilegium
+from apps import versions
+from apps.artifacts import RunDirectory
+from apps.config import parse_run_config
+from apps.registry import ALGORITHMS
+from florilegium.command import put_last
+from problems import extras
+from problems.extras import MissingExtraError
+from simulations.compare import Comparison
+from simulations.expansion import expand
+from simulations.experiment import find_experiment
+from simulations.flower import run_with_flower
+from simulations.plan import Sweep
+from simulations.reproduce import Reproduction
+from simulations.sweep import run_sweep
+
+PROJECT = Path(__file__).resolve().parents[2]
+SMALL = {"num-server-rounds": 1, "local-steps": 2, "checkpoint-every": 0, "fedx": {"gamma": 0.5}}
+MODEL = """
+import torch
+
+def tiny(shape):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(shape[0], 1))
+"""
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lets a package be as if it were not installed."""
+
+    def uninstall(package: str) -> None:
+        monkeypatch.setattr(extras, "find_spec", lambda name: None if name == package else SimpleNamespace())
+
+    return uninstall
+
+
+def test_every_public_name_is_found_and_every_algorithms_types_are_public() -> None:
+    for name in florilegium.__all__:
+        assert getattr(florilegium, name) is not None
+    for row in ALGORITHMS.values():
+        types = [row.strategy, row.client, row.settings, row.strategy.down_type, row.strategy.up_type]
+        types += [row.strategy.state_type, row.client.memory]
+        for one in types:
+            assert one is None or getattr(florilegium, one.__name__) is one
+    with pytest.raises(AttributeError, match="no attribute 'FedX3'"):
+        florilegium.__getattr__("FedX3")
+
+
+def test_importing_the_face_imports_nothing_of_the_project_or_its_libraries() -> None:
+    code = "import sys, florilegium; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(done.stdout.split())
+
+
+def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert florilegium.__version__ == project["version"]
+    other = tmp_path / "pyproject.toml"
+    other.write_text('[project]\nname = "other"\nversion = "7"\n')
+    monkeypatch.setattr(versions, "_PYPROJECT", other)
+    monkeypatch.setattr(versions, "version", lambda name: f"{name} 8")
+    assert versions.project_version() == "florilegium 8"
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(versions, "version", missing)
+    assert versions.project_version() == "unknown"
+
+
+def test_run_gives_what_the_run_directory_holds(without: Callable[[str], None], tmp_path: Path) -> None:
+    without("matplotlib")  # a picture takes longer than the run
+    record = florilegium.run(SMALL, tmp_path / "run", node_configs=[{}, {}], quiet=True)
+    result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
+    assert record.metrics == result["metrics"]
+    assert record.path == tmp_path / "run"
+    assert (result["clients"], result["config"]["fedx"]["gamma"]) == (2, 0.5)
+    with pytest.raises(florilegium.RunFailedError, match="already holds a run"):
+        florilegium.run(SMALL, tmp_path / "run", quiet=True)
+
+
+def test_the_command_works_where_packages_have_its_names_and_finds_a_users_module(tmp_path: Path) -> None:
+    for name in ("apps", "clients", "payloads", "simulations"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not this one')\n")
+    (tmp_path / "mine.py").write_text(MODEL)
+    command = [sys.executable, "-m", "florilegium", "run", "--clients", "2", "--out", "out", "--json"]
+    config = 'model="mine:tiny" num-server-rounds=1 local-steps=2 checkpoint-every=0'
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run([*command, "-c", config], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["config"]["model"] == "mine:tiny"
+
+
+def test_a_folder_is_searched_last_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "/usr/lib", f"{tmp_path}/../{tmp_path.name}"])
+    put_last(tmp_path)
+    assert sys.path == ["/usr/lib", str(tmp_path)]
+
+
+def sweep(folder: Path) -> None:
+    run_sweep(Sweep(2, {}, {"learning-rate": [0.1, 0.2]}, {}, 1, 0, 1, "auc", "max", 0, []), folder / "sweep")
+
+
+def reproduce(folder: Path) -> None:
+    with Reproduction(expand(find_experiment("fedx-fig1"), "smoke"), folder / "out").open():
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "ask"),
+    [
+        ("ray", "sweep", sweep),
+        ("ray", "simulation", lambda folder: run_with_flower(2, {})),
+        ("matplotlib", "reports", reproduce),
+        ("matplotlib", "reports", lambda folder: Comparison([]).save(folder / "out", "auc")),
+        ("flwr_datasets", "simulation", lambda folder: dirichlet()),
+    ],
+)
+def test_a_missing_extra_is_one_error_that_names_it_before_anything_is_written(
+    package: str, extra: str, ask: Callable[[Path], object], without: Callable[[str], None], tmp_path: Path
+) -> None:
+    without(package)
+    with pytest.raises(MissingExtraError) as caught:
+        ask(tmp_path)
+    assert package in str(caught.value)
+    assert f'pip install "florilegium[{extra}]"' in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def dirichlet() -> None:
+    federated = import_module("apps.resources").federated_data
+    federated(parse_run_config({"partition": "dirichlet", "seed": 70_001}).data, 2)
+
+
+@pytest.mark.parametrize(("package", "left_out"), [("matplotlib", "curves.png"), ("tensorboard", "events")])
+def test_a_run_without_pictures_or_events_ends_well_and_says_which_extra_has_them(
+    package: str,
+    left_out: str,
+    without: Callable[[str], None],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    without(package)
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    directory = RunDirectory.open(parse_run_config({"output-dir": str(tmp_path), "run-name": "run"}))
+    directory.append({"round": 1, "auc": 0.5})
+    directory.finish({"strategy": "fedx2", "dataset": "digits"})
+    assert {path.name for path in directory.path.iterdir()} >= {"result.json", "metrics.jsonl"}
+    assert not (directory.path / left_out).exists()
+    (said,) = [text for text in caplog.messages if "left out" in text]
+    assert package in said
+    assert 'pip install "florilegium[reports]"' in said
