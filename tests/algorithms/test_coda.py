@@ -143,7 +143,7 @@ def assert_codasca_follows(one: Watched) -> None:
             known[i] += payload.change
         np.testing.assert_allclose(known, expected.controls, **CLOSE)
         if r < ROUNDS:
-            np.testing.assert_allclose(one.sent(r + 1, CodascaDown).control, expected.control, **CLOSE)
+            np.testing.assert_allclose(one.told(r + 1, CodascaDown).control, expected.control, **CLOSE)
 
 
 CODASCA_VARIANTS = VARIANTS | {
@@ -213,7 +213,7 @@ def test_a_reference_travels_only_where_it_matters(
     name: str, kind: Any, more: dict[str, Scalar], expected: list[bool], data: dict[str, Scalar], tmp_path: Path
 ) -> None:
     one = Watched(tmp_path, {**KEYS, **data, "strategy": name, **more})
-    down = [one.sent(r, kind) for r in range(1, 5)]
+    down = [one.told(r, kind) for r in range(1, 5)]
     assert [payload.reference is not None for payload in down] == expected
     assert all(payload.class_counts.tolist() == [77, 33] for payload in down)
     if name == "codasca":

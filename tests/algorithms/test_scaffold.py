@@ -40,7 +40,7 @@ def reference(one: Watched) -> Iterator[scgdam.Scaffold]:
 
 def assert_follows(one: Watched) -> None:
     """Models, c, and the c_i that the changes on the wire add up to, lost ones included."""
-    assert one.sent(1, ControlVariate) is None
+    assert one.told(1, ControlVariate) is None
     controls = np.zeros((one.clients, len(one.models[0])))
     for r, state in enumerate(reference(one), start=1):
         np.testing.assert_allclose(one.models[r], state.w, **CLOSE)
@@ -48,7 +48,7 @@ def assert_follows(one: Watched) -> None:
             controls[i] += payload.change
         np.testing.assert_allclose(controls, state.controls, **CLOSE)
         if r < one.rounds:
-            np.testing.assert_allclose(one.sent(r + 1, ControlVariate).control, state.control, **CLOSE)
+            np.testing.assert_allclose(one.told(r + 1, ControlVariate).control, state.control, **CLOSE)
     assert np.abs(one.models[-1] - one.models[0]).max() > 0.05
 
 

@@ -116,12 +116,12 @@ def test_it_follows_the_reference(variant: str, network: str, data: dict[str, Sc
             np.testing.assert_allclose(up.momentum, np.concatenate([end.u, end.v]), **CLOSE)
         np.testing.assert_allclose(one.models[r], np.concatenate([state.x, state.y]), **CLOSE)
         if r < ROUNDS:
-            down = one.sent(r + 1, SCGDAMDown)
+            down = one.told(r + 1, SCGDAMDown)
             assert list(down.arrays()) == ["class_counts", "inner", "momentum"]
             assert down.class_counts.tolist() == [77, 33]
             np.testing.assert_allclose(down.inner, state.h, **CLOSE)
             np.testing.assert_allclose(down.momentum, np.concatenate([state.u, state.v]), **CLOSE)
-    assert list(one.sent(1, SCGDAMDown).arrays()) == ["class_counts"]
+    assert list(one.told(1, SCGDAMDown).arrays()) == ["class_counts"]
     assert np.abs(one.models[-1] - one.models[0]).max() > 0.01
 
 
@@ -152,10 +152,10 @@ def test_without_rho_and_without_memory_in_h_it_is_local_sgdam(
 
 def test_the_statistics_at_h_travel_and_are_averaged(data: dict[str, Scalar], tmp_path: Path) -> None:
     one = Watched(tmp_path, {**KEYS, **data, "model": USER + "normed"})
-    assert one.sent(1, SCGDAMDown).inner_buffers is None
+    assert one.told(1, SCGDAMDown).inner_buffers is None
     for r in range(1, ROUNDS):
         returned = [up.inner_buffers for up in one.returned(r, CompositionalUp).values()]
-        at_h, at_w = one.sent(r + 1, SCGDAMDown).inner_buffers, model_of(one.exchanges(r + 1)[0].message)[1]
+        at_h, at_w = one.told(r + 1, SCGDAMDown).inner_buffers, model_of(one.exchanges(r + 1)[0].message)[1]
         np.testing.assert_allclose(at_h, np.mean(returned, axis=0), **EXACT)
         np.testing.assert_allclose(at_w, np.mean([model_of(e.reply)[1] for e in one.exchanges(r)], axis=0), **EXACT)
         assert np.abs(at_h - at_w).max() > 1e-4
@@ -222,7 +222,7 @@ def test_a_client_leaves_nothing_to_the_next(data: dict[str, Scalar], tmp_path: 
     for exchange in (*reversed(last), *last):
         site = resources.site(config, SITES, exchange.partition)
         client = config.algorithm.client(site, resources.trained(config, site), config.training, config.family)
-        client.inbox = one.sent(ROUNDS, SCGDAMDown)
+        client.inbox = one.told(ROUNDS, SCGDAMDown)
         arrays, _, _ = client.fit(model_of(exchange.message), {"server-round": ROUNDS})
         for mine, sent in zip(arrays, model_of(exchange.reply), strict=True):
             np.testing.assert_array_equal(mine, sent)
@@ -283,7 +283,7 @@ def test_every_metric_is_there_at_w_and_at_h(data: dict[str, Scalar], tmp_path: 
             assert (name in line) == (f"{name}_inner" in line) == (line["round"] in (2, 4, 5))
     evaluator = make_evaluator(one.config, one.data)
     for r in (2, 4):
-        down, line = one.sent(r + 1, SCGDAMDown), one.run.lines[r]
+        down, line = one.told(r + 1, SCGDAMDown), one.run.lines[r]
         expected = evaluator([np.append(down.inner, one.models[r][-1:]), down.inner_buffers])
         assert {name: line[f"{name}_inner"] for name in expected} == expected
         assert line["loss_inner"] != line["loss"]

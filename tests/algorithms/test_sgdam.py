@@ -52,15 +52,15 @@ def assert_follows(one: Watched) -> None:
         returned = [payload.momentum for payload in one.returned(r, SaddleMomentum).values()]
         np.testing.assert_allclose(np.mean(returned, axis=0), momentum, **CLOSE)
         if r < ROUNDS:
-            np.testing.assert_allclose(one.sent(r + 1, SGDAMDown).momentum, momentum, **CLOSE)
+            np.testing.assert_allclose(one.told(r + 1, SGDAMDown).momentum, momentum, **CLOSE)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_it_follows_the_reference(variant: str, data: dict[str, Scalar], tmp_path: Path) -> None:
     one = Watched(tmp_path, {**data, "strategy": "local-sgdam", **VARIANTS[variant]})
     assert_follows(one)
-    assert one.sent(1, SGDAMDown).momentum is None
-    assert all(one.sent(r, SGDAMDown).class_counts.tolist() == [77, 33] for r in range(1, ROUNDS + 1))
+    assert one.told(1, SGDAMDown).momentum is None
+    assert all(one.told(r, SGDAMDown).class_counts.tolist() == [77, 33] for r in range(1, ROUNDS + 1))
 
 
 def test_it_follows_the_reference_on_a_problem_of_its_own(tmp_path: Path) -> None:

@@ -68,11 +68,11 @@ def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
 
 
 def assert_follows(one: Watched) -> None:
-    assert one.sent(1, SGDMDown).momentum is None
+    assert one.told(1, SGDMDown).momentum is None
     for r, (w, momentum) in enumerate(reference(one), start=1):
         np.testing.assert_allclose(one.models[r], w, **CLOSE)
         if r < one.rounds:
-            np.testing.assert_allclose(one.sent(r + 1, SGDMDown).momentum, momentum, **CLOSE)
+            np.testing.assert_allclose(one.told(r + 1, SGDMDown).momentum, momentum, **CLOSE)
     assert np.abs(one.models[-1] - one.models[0]).max() > 0.05
 
 
@@ -176,7 +176,7 @@ def test_the_reported_loss_has_the_test_set_s_own_ratio(tmp_path: Path) -> None:
 @both
 def test_the_ratio_loss_s_class_counts_travel(name: str, data: dict[str, Scalar], tmp_path: Path) -> None:
     one = Watched(tmp_path, {**data, "strategy": name})
-    sent = [one.sent(r, SGDMDown).class_counts for r in range(1, ROUNDS + 1)]
+    sent = [one.told(r, SGDMDown).class_counts for r in range(1, ROUNDS + 1)]
     counts = None if name == "local-sgdm" else [77, 33]
     assert [None if found is None else found.tolist() for found in sent] == [counts] * ROUNDS
 

@@ -98,7 +98,7 @@ class Watched:
         """Those of a round's own exchange, or of the phase before it."""
         return [e for e in self.grid.exchanges if (e.server_round, e.phase) == (server_round, phase)]
 
-    def sent(self, server_round: int, kind: type[Payload]) -> Any:
+    def told(self, server_round: int, kind: type[Payload]) -> Any:
         """The one payload that all of a round's clients got, or None."""
         payloads = [e.message.content.config_records.get(PAYLOAD) for e in self.exchanges(server_round)]
         assert all(payload == payloads[0] for payload in payloads)
