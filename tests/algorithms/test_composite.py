@@ -405,15 +405,6 @@ def test_one_step_is_proximal_gradient_descent(name: str) -> None:
 
 
 @each_penalty
-def test_one_client_stays_at_the_optimum(name: str) -> None:
-    problem, (penalty, prox), eta_g, tau = make((12,)), PAIRS[name], 1.2, 5
-    best = composite.optimum(problem, prox)
-    start = best - 0.2 * eta_g * tau * problem.gradient(0, best)
-    one = hand(problem, penalty, start=start, local_steps=tau, server_learning_rate=eta_g)
-    assert max(far(x, best) for x in one.rounds(6)) < 1e-13
-
-
-@each_penalty
 def test_the_sites_together_find_the_optimum(name: str) -> None:
     problem, (penalty, prox) = make((12, 5, 20, 9)), PAIRS[name]
     options = {"start": START, "local_steps": 4, "learning_rate": 0.25 / problem.smoothness()}

@@ -3,7 +3,6 @@ and with clients that have nothing to do with each other from round to round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from payloads.fedsgda import EstimatorState, FedSGDASettings
 from payloads.record import PayloadError
-from strategies.estimators import GradientEstimator, Minibatch, Question, Spider, Storm, Svrg
+from strategies.estimators import GradientEstimator, Minibatch, Spider, Storm, Svrg
 from tests.reference import minimax
 from tests.reference.minimax import Array
 
@@ -51,12 +50,10 @@ def reference(name: str, settings: FedSGDASettings) -> minimax.Estimator:
 
 @dataclass
 class Step:
-    """A round: the point, the clients, and what the estimator asked for and made of it."""
+    """A round: the point, the clients, and what the estimator made of their answers."""
 
-    t: int
     z: Array
     clients: list[int]
-    question: Question
     estimate: Array
 
 
@@ -71,55 +68,20 @@ def advance(estimator: GradientEstimator, t: int) -> Step:
         if question.reference is not None:
             answer = answer - question.weight * gradient(client, question.reference)
         answers.append(answer)
-    return Step(t, z, clients, question, estimator.update(t, z, np.mean(answers, axis=0)))
-
-
-def rounds(name: str, settings: FedSGDASettings) -> Iterator[tuple[Step, Step | None]]:
-    """Every round with the one before it."""
-    estimator, before = KINDS[name](settings), None
-    for t in range(ROUNDS):
-        step = advance(estimator, t)
-        yield step, before
-        before = step
+    return Step(z, clients, estimator.update(t, z, np.mean(answers, axis=0)))
 
 
 @each_settings
 @each_kind
 def test_the_estimates_are_the_reference_s(name: str, settings: FedSGDASettings) -> None:
-    expected = reference(name, settings)
-    for step, before in rounds(name, settings):
+    estimator, expected, previous = KINDS[name](settings), reference(name, settings), np.empty(0)
+    for t in range(ROUNDS):
+        assert estimator.question(t).large == (name in ("spider", "svrg") and t % settings.period == 0)
+        step = advance(estimator, t)
         mean_gradient = lambda z, step=step: np.mean([gradient(i, z) for i in step.clients], axis=0)  # noqa: E731
-        previous = step.z if before is None else before.z
-        np.testing.assert_allclose(step.estimate, expected.update(step.t, step.z, previous, mean_gradient), **EXACT)
-
-
-@each_settings
-def test_storm_asks_for_the_point_before_with_the_rest_of_alpha(settings: FedSGDASettings) -> None:
-    for step, before in rounds("storm", settings):
-        weight = 0.0 if before is None else 1 - alpha(settings, step.t)
-        assert step.question.weight == pytest.approx(weight, abs=1e-15)
-        assert not step.question.large
-        if weight:
-            assert before is not None
-            np.testing.assert_array_equal(step.question.reference, before.z)
-        else:
-            assert step.question.reference is None
-
-
-@pytest.mark.parametrize("name", ["spider", "svrg"])
-@each_settings
-def test_the_periodic_ones_ask_a_large_batch_first(name: str, settings: FedSGDASettings) -> None:
-    anchor = np.empty(0)
-    for step, before in rounds(name, settings):
-        starts = step.t % settings.period == 0
-        assert step.question.large == starts
-        if starts:
-            assert step.question == Question(large=True)
-            anchor = step.z
-        else:
-            assert before is not None
-            assert step.question.weight == 1.0
-            np.testing.assert_array_equal(step.question.reference, anchor if name == "svrg" else before.z)
+        estimate = expected.update(t, step.z, previous if t else step.z, mean_gradient)
+        np.testing.assert_allclose(step.estimate, estimate, **EXACT)
+        previous = step.z
 
 
 def test_alpha_by_hand() -> None:

@@ -99,6 +99,14 @@ def test_gradients_against_finite_differences(problem: Problem, rows: Index | No
         np.testing.assert_allclose(problem.gradient(i, z, rows), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_the_gradient_of_phi_is_that_of_the_maximum_over_y() -> None:
+    problem = make_pl()
+    x = point(problem)[:4]
+    z = np.concatenate([x, problem.maximiser(x)])
+    np.testing.assert_allclose(full_gradient(problem, z)[4:], 0.0, atol=1e-12)
+    np.testing.assert_allclose(problem.grad_phi(x), numerical_gradient(problem.phi, x), rtol=1e-6)
+
+
 @pytest.mark.parametrize("sigmoid", [False, True])
 def test_at_the_saddle_the_loss_is_the_pairwise_square_loss(sigmoid: bool) -> None:
     problem = make_auc(sigmoid)
@@ -199,20 +207,6 @@ def test_coda_s_step_minimises_its_proximal_model_and_rounds_average() -> None:
         ends.append(end)
     found = minimax.coda_round(problem, z, [0, 3], rows, 3, 0.3, 0.2, 0.8, reference, 4.0)
     np.testing.assert_allclose(found, np.mean(ends, axis=0), rtol=1e-12)
-
-
-@pytest.mark.parametrize("copies", [1, 3])
-def test_identical_clients_of_codasca_are_descent_ascent(copies: int) -> None:
-    one = make_quadratic(clients=1)
-    problem = Quadratic(np.repeat(one.hessians, copies, axis=0), np.repeat(one.linear, copies, axis=0), 3)
-    state = minimax.codasca_start(problem, point(problem))
-    expected = state.z
-    for r in range(4):
-        table = random_rows(3, seed=r)
-        rows = lambda i, k, table=table: table(0, k)  # noqa: E731
-        state = minimax.codasca_round(problem, state, range(copies), rows, 3, 0.1, 0.2, 0.0, state.z)
-        expected = descent_ascent(problem, expected, rows)
-        np.testing.assert_allclose(state.z, expected, rtol=1e-12)
 
 
 def test_codasca_s_controls_are_mean_gradients_and_the_server_holds_their_mean() -> None:
