@@ -24,6 +24,7 @@ from payloads.record import PayloadError
 from payloads.scgdam import CompositionalUp, SCGDAMDown, SCGDAMSettings
 from payloads.settings import TrainingSettings
 from payloads.sgdam import SaddleMomentum
+from problems.data import DataError, DataSpec, load
 from problems.minimax import AUCOracle
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
@@ -415,3 +416,33 @@ def test_another_oracle_is_refused() -> None:
     site = Site.from_arrays(0, features.numpy(), labels.numpy())
     with pytest.raises(TypeError, match="needs a CompositionalOracle, got AUCOracle"):
         LocalSCGDAMClient(site, oracle, TrainingSettings())
+
+
+# Imbalance.
+
+
+@pytest.mark.parametrize(
+    ("clients", "parts"),
+    [
+        (
+            16,
+            [
+                "dataset 'digits': imbalance 0.01 leaves 0 positives to 3 of 16 clients, 13 to all together: ",
+                "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)",
+                "raise imbalance, take fewer clients or another partition; see docs/data.md",
+            ],
+        ),
+        (40, ["to 27 of 40 clients", "client 20 (3 without it), and 19 more; raise"]),
+    ],
+)
+def test_imbalance_that_leaves_clients_without_positives_names_them(clients: int, parts: list[str]) -> None:
+    with pytest.raises(DataError) as refused:
+        load(DataSpec(dataset="digits", imbalance=0.01), clients)
+    assert [part for part in parts if part not in str(refused.value)] == []
+    load(DataSpec(dataset="digits", imbalance=0.01), 13)
+
+
+def test_a_client_that_never_had_positives_is_no_reason_to_refuse() -> None:
+    pathological = {"partition": "pathological", "partition_classes": 1, "positive_label": "first-half"}
+    data = load(DataSpec(dataset="digits", imbalance=0.3, **pathological), 10)
+    assert sorted(len(data.client(i).positives) > 0 for i in range(10)) == [False] * 5 + [True] * 5
