@@ -129,13 +129,6 @@ def test_the_first_step_is_the_full_gradient(objective: Objective) -> None:
     np.testing.assert_allclose(record.w, W - 0.1 * mean_gradient(record), atol=1e-12)
 
 
-@pytest.mark.parametrize("objective", NONLINEAR)
-def test_fedx2_is_the_full_gradient_with_the_recorded_u(objective: Objective) -> None:
-    clients = make_clients(objective.name)
-    for record in run(fedx.fedx2, objective, clients, rounds=3, tau=2, gamma=0.4, beta=0.3)[1:]:
-        np.testing.assert_allclose(mean_gradient(record), full_gradient(objective, clients), atol=1e-8)
-
-
 @pytest.mark.parametrize("objective", LINEAR)
 def test_fedx2_of_a_linear_f_is_fedx1(objective: Objective) -> None:
     clients = make_clients(objective.name)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from . import minimax, scgdam
-from .minimax import Array, Rows, SaddleAUC
+from .minimax import Array, Rows
 from .scgdam import CompositionalAUC
 
 each_net = pytest.mark.parametrize("net", ["linear", "tanh"])
@@ -83,14 +83,6 @@ def test_the_compositional_gradient_goes_through_the_inner_step(net: str, sigmoi
     assert_near(problem.compositional_gradient(2, x, h, y, [0, 5], ROWS), through)
     identity = make(net, sigmoid=sigmoid, hessian="identity").compositional_gradient(2, x, h, y, [0, 5], ROWS)
     np.testing.assert_array_equal(identity, problem.outer_gradient(2, h, y, ROWS)[0])
-
-
-@each_score
-def test_the_linear_net_is_the_linear_saddle_problem(sigmoid: bool) -> None:
-    problem = make("linear", sigmoid=sigmoid)
-    plain, z = SaddleAUC(problem.features, problem.labels, problem.prior, sigmoid), vector(7)
-    assert problem.value(1, z, ROWS) == pytest.approx(plain.value(1, z, ROWS), rel=1e-13)
-    np.testing.assert_allclose(problem.gradient(1, z, ROWS), plain.gradient(1, z, ROWS), rtol=1e-12, atol=1e-14)
 
 
 def test_the_ratio_loss_in_numbers() -> None:
