@@ -20,7 +20,6 @@ from strategies.scaffold import Scaffold
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.test_sgdm import _no_pictures, problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, STEPS, Watched, lost, rows_of
-from tests.battery.federation import save_npz
 from tests.reference import scgdam
 
 __all__ = ["_no_pictures"]  # a fixture
@@ -94,15 +93,6 @@ def test_one_client_is_local_sgd(more: dict[str, Scalar], data: dict[str, Scalar
     )
     np.testing.assert_allclose(one.models, other.models, **EXACT)
     np.testing.assert_allclose(one.models[1:3], other.models[1:3], rtol=0, atol=1e-14)
-
-
-def test_clients_with_the_same_samples_are_local_sgd(tmp_path: Path) -> None:
-    features = np.random.default_rng(2).normal(size=(5, 3))
-    same = save_npz(tmp_path / "data.npz", np.tile(features, (4, 1)), [0, 1, 0, 0, 1] * 4)
-    one, other = (
-        Watched(tmp_path, {**same, **DROPS, "batch-size": 0, "strategy": name}) for name in ("scaffold", "local-sgd")
-    )
-    np.testing.assert_allclose(one.models, other.models, **EXACT)
 
 
 # What is kept.
