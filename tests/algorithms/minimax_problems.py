@@ -42,8 +42,6 @@ class Robust(LeastSquares):
 
 # Problems that cannot.
 
-NOT_CALLABLE = 3
-
 
 def not_a_problem(features: Tensor, labels: Tensor) -> object:
     """A factory of something else."""

@@ -22,7 +22,7 @@ from .helpers import LINEAR
 # a client that talks to others in its round cannot be driven alone
 ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.concurrent]
 
-COUNTS = np.array([8, 5])
+COUNTS = np.array([9, 3])  # of all sites: another prior than the one driven here has
 WEIGHTS = np.array([0.2, -0.1, 0.3, 0.5])
 SADDLE = np.array([0.4, -0.2, -0.6])  # a, b, lambda
 

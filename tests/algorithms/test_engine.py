@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord
 
 from apps import resources
 from apps.client_app import STATE
@@ -16,12 +15,10 @@ from apps.files import read_tensors
 from apps.server_app import app as server_app
 from clients.base import Site
 from payloads.fedx import InnerEstimates
-from payloads.wire import model_arrays, model_record
-from simulations.engine import FIRST_NODE_ID, InProcessGrid, run_in_process, task_identity
+from simulations.engine import FIRST_NODE_ID, InProcessGrid, run_in_process
 from tests.reference import fedx
 
-from .helpers import LINEAR as LINEAR_SCORER
-from .helpers import RELU, TOLERANCE, Case, assert_same_momentum, assert_same_pool, flattened, reference
+from .helpers import RELU, TOLERANCE, Case, flattened, reference
 
 NUM_CLIENTS = 4
 FRACTION_OF_POSITIVES = [0.5, 0.0, 0.1, 0.4]  # of the file's four quarters
@@ -95,25 +92,3 @@ def test_a_run_in_process_ends_where_the_reference_does(case: Case, data_file: P
             last |= {place: record.steps[place][-1] for place in record.participants}
         for place, step in last.items():
             np.testing.assert_allclose(table(grid, place), step.u, **TOLERANCE)
-
-
-@pytest.mark.parametrize("case", CASES[:3], ids=str)
-def test_real_messages_follow_the_reference_round_by_round(case: Case, data_file: Path, tmp_path: Path) -> None:
-    """The strategy's own calls, as Flower's ``Strategy.start`` makes them, with every message encoded."""
-    flat = flat_config(case, data_file, tmp_path) | {"model": "linear"}
-    config = parse_run_config(flat)
-    strategy = config.algorithm.strategy(config.training, config.family)
-    arrays = model_record(resources.new_model(config, (3,)).arrays())
-    with task_identity():
-        grid = InProcessGrid(client_app, NUM_CLIENTS, flat)
-        for record in reference(case, sites_of(config), model_arrays(arrays)[0], LINEAR_SCORER):
-            if record.round == 0:
-                strategy.prepare(arrays, grid)
-            else:
-                messages = list(strategy.configure_train(record.round, arrays, ConfigRecord(), grid))
-                assert strategy.report.asked == record.participants
-                arrays, _ = strategy.aggregate_train(record.round, grid.send_and_receive(messages))
-            np.testing.assert_allclose(model_arrays(arrays)[0], record.w, **TOLERANCE)
-            pool = strategy.down(record.round + 1)
-            assert_same_pool(pool, record)
-            assert_same_momentum(pool.momentum, record)

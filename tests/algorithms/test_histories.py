@@ -74,15 +74,6 @@ def test_history_size_cuts_what_a_client_sends_and_nothing_else() -> None:
         assert np.isin(other.payload.partner_scores, one.payload.partner_scores).sum() == 5
 
 
-def test_history_size_keeps_the_pools_mean() -> None:
-    """Runs cut to equal lengths still weigh omega_j: 3 of 4 sites send positives, |S_1^j| = 9, 3, 6."""
-    federation = Federation(Case("fedx1", "square", options=(*BATCHES, ("history_size", 5))))
-    omega = 4 * np.array([9, 3, 6]) / 18
-    np.testing.assert_allclose(federation.pool.positive_weights, omega * 15 / (4 * 5), rtol=1e-15)
-    omega = 4 * np.array([14, 12, 20, 5]) / 51
-    np.testing.assert_allclose(federation.pool.partner_weights, omega, rtol=1e-15)
-
-
 @pytest.mark.parametrize("loss", ["kl-opauc", "auprc"])
 def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -> None:
     plain = Case("fedx2", loss, options=(*BATCHES, ("surrogate", "logistic")))
@@ -117,16 +108,3 @@ def test_an_independent_history_is_that_of_the_independent_samplers(loss: str) -
             seen = fedx.inner_mean(plain.objective, a, b_lazy, y_lazy, weight)
             table = tables[k][first]
             np.testing.assert_allclose(sent.positive_u[rows], np.where(np.isnan(table), seen, table), **TOLERANCE)
-
-
-def test_an_independent_history_changes_the_second_round() -> None:
-    """Only the pool differs, so training differs from round 2 on."""
-    case = Case("fedx1", "psm", options=BATCHES)
-    one = Federation(case)
-    other = Federation(dataclasses.replace(case, options=(*BATCHES, ("independent_history", True))))
-    one.step()
-    other.step()
-    np.testing.assert_array_equal(one.w, other.w)
-    one.step()
-    other.step()
-    assert np.abs(one.w - other.w).max() > 1e-6

@@ -94,16 +94,3 @@ def test_auprc_raises_a_stale_u2_to_its_own_share() -> None:
     slope = objective.slope(s, y, torch.tensor([[0.001, 0.0]], dtype=torch.float64), 20.0)
     floor = math.log(2) / 20  # l(0) / |S_2|
     np.testing.assert_allclose(slope, [[(0.001 / floor - 1) / floor * 0.5, 0.001 / floor**2 * 0.5]], rtol=1e-12)
-
-
-def test_a_weight_of_zero_takes_a_partner_out() -> None:
-    for name, options in OBJECTIVES:
-        objective = make_objective(name, **options)
-        a, b, y = data(name)
-        weights = torch.ones(len(b), dtype=torch.float64)
-        weights[-2:] = 0.0
-        got = objective.observe(b[None, :] - a[:, None], y, weights)
-        without = objective.observe(b[None, :-2] - a[:, None], y[:-2], None)
-        share = (len(b) - 2) / len(b)
-        expected = without + math.log(share) if name == "kl-opauc" else without * share
-        np.testing.assert_allclose(got, expected, rtol=1e-12)

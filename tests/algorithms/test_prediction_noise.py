@@ -25,12 +25,6 @@ def federation(strategy: str, loss: str, deviation: float, *options: tuple[str, 
     return Federation(Case(strategy, loss, options=(*BATCHES, *OPTIONS.get(loss, ()), *options, noise)))
 
 
-def test_the_noise_is_standard_normal() -> None:
-    drawn = secret_normal(100_000)
-    assert drawn.shape == (100_000,)
-    assert stats.kstest(drawn, "norm").pvalue > 1e-6
-
-
 def test_the_noise_cannot_be_repeated() -> None:
     np.random.seed(0)
     first = secret_normal(8)

@@ -1,52 +1,37 @@
-"""LocalSGDAM: step by step against the NumPy reference, what travels, and where it is CoDA."""
+"""LocalSGDAM: step by step against the NumPy reference, and where it is CoDA."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from clients.base import Site
-from clients.sgdam import LocalSGDAMClient
-from payloads.record import Payload
-from payloads.settings import TrainingSettings
 from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
-from payloads.wire import PAYLOAD
-from problems.minimax import FunctionOracle, SyntheticPL
-from strategies.sgdam import LocalSGDAM
-from tests.algorithms.test_coda import CLOSE, EXACT, KEYS, ROUNDS, SITES, STEPS, Saddle, _identity, data, decoded
-from tests.battery.federation import federate
+from tests.algorithms.test_sgdm import _no_pictures
+from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, STEPS, Watched
 from tests.reference import minimax
 from tests.reference.minimax import Array
 
-__all__ = ["_identity", "data"]  # fixtures
+__all__ = ["_no_pictures"]  # a fixture
 
 
-def reference(one: Saddle) -> Iterator[tuple[Array, Array]]:
-    """(z, m) after every round; drops of the learning rate at the rounds' ends only."""
-    problem, settings = one.problem(), one.settings
-    z, momentum = one.start, None
+def reference(one: Watched) -> Iterator[tuple[Array, Array]]:
+    """(z, m) after every round."""
+    problem, settings, z, momentum = one.saddle(), one.settings, one.models[0], None
     for t in range(ROUNDS):
-        drop = one.rate(t * STEPS) / one.training.learning_rate
-        z, momentum = minimax.localsgdam_round(
-            problem,
-            z,
-            momentum,
-            one.participants(t + 1),
-            one.batch,
-            STEPS,
-            t * STEPS,
-            settings.eta,
-            settings.gamma_x * drop,
-            settings.gamma_y * drop,
-            settings.beta_x,
-            settings.beta_y,
-        )
+        ends = []
+        for i in one.participants(t + 1):
+            end = z, momentum
+            for iteration in range(t * STEPS, (t + 1) * STEPS):
+                drop = one.rate(iteration) / one.training.learning_rate
+                gammas = settings.gamma_x * drop, settings.gamma_y * drop
+                rest = (iteration, settings.eta, *gammas, settings.beta_x, settings.beta_y)
+                end = minimax.localsgdam_round(problem, *end, [i], one.batch, 1, *rest)
+            ends.append(end)
+        z, momentum = (np.mean(parts, axis=0) for parts in zip(*ends, strict=True))
         yield z, momentum
 
 
@@ -55,132 +40,43 @@ VARIANTS: dict[str, dict[str, Scalar]] = {
     "blocks": {"sgdam.eta": 0.5, "sgdam.gamma-x": 0.2, "sgdam.gamma-y": 0.7, "sgdam.beta-x": 0.4, "sgdam.beta-y": 1.9},
     "sigmoid": {"score": "sigmoid", "sgdam.beta-x": 1.0},
     "half": {"fraction-train": 0.5, "sgdam.beta-x": 1.0, "sgdam.beta-y": 0.5},
-    "drops": {"lr-decay": 0.5, "lr-decay-every": STEPS, "sgdam.beta-x": 1.0},
-    "one-step": {"sgdam.beta-x": 0.1, "sgdam.beta-y": 0.1},
+    "drops": {**DROPS, "sgdam.beta-x": 1.0},
+    "long-memory": {"sgdam.beta-x": 0.1, "sgdam.beta-y": 0.1},
 }
 PL: dict[str, Scalar] = {"dataset": "synthetic-pl", "sgdam.gamma-x": 0.02, "sgdam.gamma-y": 0.03, "sgdam.beta-y": 0.7}
 
 
-def assert_follows(one: Saddle) -> None:
-    for server_round, (z, momentum) in enumerate(reference(one), start=1):
-        np.testing.assert_allclose(one.round(server_round), z, **CLOSE)
-        np.testing.assert_allclose(one.strategy.momentum, momentum, **CLOSE)
+def assert_follows(one: Watched) -> None:
+    for r, (z, momentum) in enumerate(reference(one), start=1):
+        np.testing.assert_allclose(one.models[r], z, **CLOSE)
+        returned = [payload.momentum for payload in one.returned(r, SaddleMomentum).values()]
+        np.testing.assert_allclose(np.mean(returned, axis=0), momentum, **CLOSE)
+        if r < ROUNDS:
+            np.testing.assert_allclose(one.told(r + 1, SGDAMDown).momentum, momentum, **CLOSE)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_it_follows_the_reference(variant: str, data: dict[str, Scalar]) -> None:
-    assert_follows(Saddle({**KEYS, **data, "strategy": "local-sgdam", **VARIANTS[variant]}))
+def test_it_follows_the_reference(variant: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+    one = Watched(tmp_path, {**data, "strategy": "local-sgdam", **VARIANTS[variant]})
+    assert_follows(one)
+    assert one.told(1, SGDAMDown).momentum is None
+    assert all(one.told(r, SGDAMDown).class_counts.tolist() == [77, 33] for r in range(1, ROUNDS + 1))
 
 
-def test_it_follows_the_reference_on_a_problem_of_its_own() -> None:
-    assert_follows(Saddle({**KEYS, "strategy": "local-sgdam", **PL}, clients=3))
+def test_it_follows_the_reference_on_a_problem_of_its_own(tmp_path: Path) -> None:
+    assert_follows(Watched(tmp_path, {"strategy": "local-sgdam", **PL}, clients=3))
 
 
-# One client with beta * eta = 1 is CoDA without a pull, learning rate gamma * eta.
-
-DROPS: dict[str, Scalar] = {"lr-decay": 0.5, "lr-decay-every": 4}  # inside rounds too
-
-
-@pytest.mark.parametrize("more", [{}, DROPS, {"lr-decay": 0.1, "lr-decay-at": "0.5,0.75"}, {"score": "sigmoid"}])
-def test_one_client_without_memory_is_coda(more: dict[str, Scalar], data: dict[str, Scalar]) -> None:
+@pytest.mark.parametrize("more", [DROPS, {"lr-decay": 0.1, "lr-decay-at": "0.5,0.75", "score": "sigmoid"}])
+def test_one_client_without_memory_is_coda(more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path) -> None:
+    """beta * eta = 1 without a pull, the learning rate gamma * eta."""
     eta, gamma = 0.4, 0.5
-    common = {**KEYS, **data, "partition": "iid", **more}
+    common = {**data, "partition": "iid", **more}
     coda = {"strategy": "coda", "coda.proximal": 0.0, "learning-rate": gamma * eta}
     own = {f"sgdam.{key}": value for key, value in {"eta": eta, "gamma-x": gamma, "gamma-y": gamma}.items()}
     sgdam = {"strategy": "local-sgdam", **own, "sgdam.beta-x": 1 / eta, "sgdam.beta-y": 1 / eta}
-    left, right = (Saddle({**common, **keys}, clients=1) for keys in (coda, sgdam))
-    for a, b in zip(left.rounds(), right.rounds(), strict=True):
-        np.testing.assert_allclose(a, b, **EXACT)
-    assert np.abs(left.point - left.start).max() > 0.05
-
-
-def test_the_first_round_of_many_clients_is_coda_s_too(data: dict[str, Scalar]) -> None:
-    coda = {"strategy": "coda", "coda.proximal": 0.0, "learning-rate": 0.2}
-    sgdam = {"strategy": "local-sgdam", "sgdam.eta": 1.0, "sgdam.gamma-x": 0.2, "sgdam.gamma-y": 0.2}
-    left = Saddle({**KEYS, **data, **coda})
-    right = Saddle({**KEYS, **data, **sgdam, "sgdam.beta-x": 1.0, "sgdam.beta-y": 1.0})
-    np.testing.assert_allclose(left.round(1), right.round(1), **EXACT)
-
-
-def test_the_learning_rate_itself_has_no_effect(data: dict[str, Scalar]) -> None:
-    points = []
-    for rate in (0.125, 64.0):
-        one = Saddle({**KEYS, **data, "strategy": "local-sgdam", "learning-rate": rate, **DROPS})
-        points.append(one.rounds()[-1])
-    np.testing.assert_array_equal(*points)
-
-
-# What travels and what is kept.
-
-
-def test_the_momentum_travels_both_ways_and_is_averaged(data: dict[str, Scalar]) -> None:
-    one = Saddle({**KEYS, **data, "strategy": "local-sgdam"})
-    one.rounds(3)
-    sent = [[decoded(SGDAMDown, e.message) for e in one.exchanges(r)] for r in (1, 2, 3)]
-    assert [payload.momentum for payload in sent[0]] == [None] * SITES
-    assert all(payload.class_counts.sum() == 110 for payloads in sent for payload in payloads)
-    for server_round in (1, 2):
-        returned = [decoded(SaddleMomentum, e.reply).momentum for e in one.exchanges(server_round)]
-        for payload in sent[server_round]:
-            np.testing.assert_allclose(payload.momentum, np.mean(returned, axis=0), **EXACT)
-
-
-def test_a_round_takes_the_next_rounds_first_batch() -> None:
-    """Iteration t takes batch t + 1: batch 0 is the first round's alone."""
-    data = torch.from_numpy(np.random.default_rng(0).normal(size=(12, 3, 2)))
-    site = Site.from_arrays(0, data.numpy(), np.zeros(12), dtype=torch.float64)
-    oracle = FunctionOracle(SyntheticPL(data), dtype=torch.float64, device=torch.device("cpu"))
-    training = TrainingSettings(local_steps=3, batch_size=4, dtype="float64")
-    client = LocalSGDAMClient(site, oracle, training)
-    taken: list[int] = []
-
-    class Counting:
-        def batch(self, position: int) -> Any:
-            taken.append(position)
-            return np.arange(4)
-
-    client.sampler = Counting  # type: ignore[assignment]
-    client.fit([np.zeros(4)], {"server-round": 1})
-    client.inbox = SGDAMDown(momentum=client.outbox.momentum)
-    client.fit([np.zeros(4)], {"server-round": 2})
-    assert taken == [0, 1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_number_types(dtype: str, data: dict[str, Scalar]) -> None:
-    one = Saddle({**KEYS, **data, "strategy": "local-sgdam", "dtype": dtype})
-    one.rounds(2)
-    found: list[Payload] = [decoded(SaddleMomentum, e.reply) for e in one.grid.exchanges]
-    found += [decoded(SGDAMDown, e.message) for e in one.exchanges(2)]
-    assert {payload.momentum.dtype.name for payload in found} == {dtype}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("fraction", [1.0, 0.5])
-@pytest.mark.parametrize("cut", [1, 3])
-def test_a_resumed_run_is_the_whole_one(
-    fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-    config = {**data, "strategy": "local-sgdam", "fraction-train": fraction, "checkpoint-every": cut}
-    config |= {"num-server-rounds": 5, "sgdam.beta-x": 0.5, "sgdam.beta-y": 0.5}
-    whole, _ = federate(tmp_path / "whole", config, SITES)
-    federate(tmp_path / "parts", {**config, "num-server-rounds": cut}, SITES)
-    parts, _ = federate(tmp_path / "parts", {**config, "resume": True}, SITES)
-    assert parts.untimed == whole.untimed
-    assert parts.model_bytes == whole.model_bytes
-
-
-def test_a_lost_momentum_drops_its_client(data: dict[str, Scalar]) -> None:
-    def lose(exchange: Any) -> Any:
-        if exchange.partition == 1:
-            del exchange.reply.content[PAYLOAD]
-        return exchange.reply
-
-    one = Saddle({**KEYS, **data, "strategy": "local-sgdam"}, tamper=lose)
-    one.round(1)
-    returned = [decoded(SaddleMomentum, e.reply).momentum for e in one.exchanges(1) if e.partition != 1]
-    np.testing.assert_allclose(one.strategy.momentum, np.mean(returned, axis=0), **EXACT)
-    assert list(one.strategy.report.dropped) == [1]
+    left, right = (Watched(tmp_path, {**common, **keys}, clients=1) for keys in (coda, sgdam))
+    np.testing.assert_allclose(left.models, right.models, **EXACT)
 
 
 # Errors.
@@ -214,10 +110,3 @@ def test_a_weight_of_one_is_allowed(eta: float, beta: float) -> None:
     assert parse_run_config({"strategy": "local-sgdam", **values}).family == SGDAMSettings(
         eta=eta, beta_x=beta, beta_y=beta
     )
-
-
-def test_the_halves_have_defaults_of_their_own() -> None:
-    strategy = LocalSGDAM()
-    assert strategy.settings == SGDAMSettings()
-    assert strategy.snapshot() is None
-    assert strategy.down(1).arrays() == {}

@@ -16,14 +16,14 @@ P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
     B_{i,t}                                    `rows(i, t)`
 
 Where this is not the text of the paper: the ridge of (6) is part of every f_i, so that g is the l1 norm alone; eta
-may change from round to round; a round that lost a client is discarded (see `composite_round`).
+may change from round to round.
 
 Nothing is random in the algorithms: the caller supplies rows(client, t), the samples of the batch of that client at
 local step t of the round, None for all of them; t counts from 0 in every round. `synthetic` takes its generator.
 Averages over clients are plain. No argument is changed in place.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,6 @@ import numpy as np
 from .minimax import Array, Index, Rows
 
 Prox = Callable[[Array, float], Array]  # x (d,), step -> (d,)
-LocalParameter = Callable[[int, float], float]  # t, eta -> the prox parameter after local step t
 
 
 # Problem.
@@ -46,8 +45,6 @@ class Smooth:
     def __init__(
         self, features: Sequence[Array], labels: Sequence[Array], ridge: float = 0.0, loss: str = "logistic"
     ) -> None:
-        if loss not in ("logistic", "squared"):
-            raise ValueError(f"unknown loss {loss!r}")
         self.features = [np.asarray(A, dtype=np.float64) for A in features]
         self.labels = [np.asarray(b, dtype=np.float64) for b in labels]
         self.ridge, self.loss = ridge, loss
@@ -236,55 +233,27 @@ def composite_point(state: Composite, prox: Prox) -> Array:
     return prox(state.x_bar, state.step)
 
 
-def growing(t: int, eta: float) -> float:
-    """(t + 1) eta: line 11 of Algorithm 1."""
-    return (t + 1) * eta
-
-
 def composite_round(
-    problem: Smooth,
-    state: Composite,
-    prox: Prox,
-    rows: Rows,
-    tau: int,
-    eta: float,
-    eta_g: float = 1.0,
-    local: LocalParameter = growing,
-    delivered: Collection[int] | None = None,
-    partial: str = "discard",
+    problem: Smooth, state: Composite, prox: Prox, rows: Rows, tau: int, eta: float, eta_g: float = 1.0
 ) -> Composite:
     """One round of Algorithm 1.
 
     The round starts at the prox of x_bar with the eta~ of the round that made it; all else uses this round's eta.
     With one client and tau = 1 that is proximal gradient descent with steps eta eta_g that may change.
-
-    `delivered` are the clients whose z_hat_tau reached the server, None: all. If one is missing the round is
-    discarded: the state is returned as it was. Two other rules, to show why: `partial` "keep" lets the server average
-    those that delivered, the others keep their correction; with "update" the others change theirs as well.
     """
-    if partial not in ("discard", "keep", "update"):
-        raise ValueError(f"unknown rule {partial!r}")
-    clients = range(problem.num_clients)
-    arrived = clients if delivered is None else sorted(set(delivered))
     step = eta * eta_g * tau
     start = prox(state.x_bar, step if state.step is None else state.step)
     ends, gradients = [], []
-    for i in clients:
+    for i in range(problem.num_clients):
         z_hat, z, seen = start, start, []
         for t in range(tau):
             seen.append(problem.gradient(i, z, rows(i, t)))
             z_hat = z_hat - eta * (seen[-1] + state.corrections[i])
-            z = prox(z_hat, local(t, eta))
+            z = prox(z_hat, (t + 1) * eta)
         ends.append(z_hat)
         gradients.append(np.mean(seen, axis=0))
-    if not arrived or (len(arrived) < problem.num_clients and partial == "discard"):
-        return state
-    x_bar = start + eta_g * (np.mean([ends[i] for i in arrived], axis=0) - start)
-    corrections, kept = state.corrections.copy(), state.gradients.copy()
-    for i in clients if partial == "update" else arrived:
-        corrections[i] = (start - x_bar) / step - gradients[i]
-        kept[i] = gradients[i]
-    return Composite(x_bar, corrections, kept, step)
+    x_bar = start + eta_g * (np.mean(ends, axis=0) - start)
+    return Composite(x_bar, (start - x_bar) / step - np.array(gradients), np.array(gradients), step)
 
 
 # FedMid.
@@ -302,20 +271,17 @@ def fedmid_round(
 ) -> Array:
     """One round of FedMid with the Euclidean distance, x (d,) -> (d,).
 
-    Local step: z <- P_{eta g}(z - eta grad f_i(z)). The server: the prox of x + eta_g (mean z_tau - x), its parameter
-    by `server`: "round" eta_g eta tau, "step" eta_g eta, "none" no prox.
+    Local step: z <- P_{eta g}(z - eta grad f_i(z)). The server: the prox of x + eta_g (mean z_tau - x) with parameter
+    eta_g eta tau; `server` "none" leaves it out.
     """
-    parameters = {"round": eta_g * eta * tau, "step": eta_g * eta, "none": None}
-    if server not in parameters:
-        raise ValueError(f"unknown rule {server!r}")
     ends = []
     for i in range(problem.num_clients):
         z = x
         for t in range(tau):
             z = prox(z - eta * problem.gradient(i, z, rows(i, t)), eta)
         ends.append(z)
-    mean, parameter = x + eta_g * (np.mean(ends, axis=0) - x), parameters[server]
-    return mean if parameter is None else prox(mean, parameter)
+    mean = x + eta_g * (np.mean(ends, axis=0) - x)
+    return mean if server == "none" else prox(mean, eta_g * eta * tau)
 
 
 # FedDA.

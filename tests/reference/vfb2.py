@@ -1,7 +1,7 @@
 """Plain NumPy reference of VFB2, asynchronous vertical federated learning with backward updating, in float64.
 
 Source: "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (VFB2): problems (13), (14),
-(17), (18); Algorithms 1 to 7; Definition 4 and Figure 5 on pairs of trees; AFSVRG-VP as its experiments use it.
+(17), (18); Algorithms 2 to 7; AFSVRG-VP as its experiments use it.
 Label privacy: randomised response with the unbiased loss of "Learning with noisy labels" (Natarajan et al. 2013).
 
     f(w) = mean_i L(z_i, y_i) + lambda * sum_j g(w_j),   z = sum_p X_p w_p
@@ -10,23 +10,20 @@ Label privacy: randomised response with the unbiased loss of "Learning with nois
     q parties, l; m active parties             `parties`, p in 0..q-1; `active`, place k is the party active[k]
     lambda, gamma                              `weight`, `step`
     theta = dL/dz; theta_0; table alpha        `theta` (b,); `Party.theta0` (n,); `Party.alpha` (n,)
-    T_1, T_2                                   `first`, `second`: the parent of every party, -1 at the root
-    xi_1, xi_2; delta                          masked sums and sums of masks; `masks`
 
 Where this differs from the paper's boxes:
 - A batch of rows stands for the paper's one index i. Batches come from one permutation an epoch, cut among the active
   parties; see `batches`. The paper draws i with replacement.
 - SAGA keeps the loss alone in its table and evaluates the regulariser at the current block. The boxes of Algorithms 6
   and 7 put the regulariser into the table as well; both have the same mean, but not the same iterates.
-  `centralised(..., paper_table=True)` is the boxes. For SVRG the regulariser at w^s cancels, so there is one version.
+  For SVRG the regulariser at w^s cancels, so there is one version.
 
-Nothing is random but what the caller draws: batches are addressed by (seed, epoch), logs and labels take a generator.
+Nothing is random but the batches, which are addressed by (seed, epoch).
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +33,6 @@ from problems.randomness import stream
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 Epoch = Sequence[Sequence[Index]]  # the batches of every place
-Rate = TypeVar("Rate", float, Fraction)
 
 
 # The four problems.
@@ -115,7 +111,6 @@ def centralised(
     *,
     hook: Callable[[Array], None] | None = None,
     frozen: Sequence[int] = (),
-    paper_table: bool = False,
 ) -> Array:
     """SGD, SVRG or SAGA by full gradients, (d,); epochs[e][k] the batches of place k. hook(w) follows every update.
 
@@ -127,7 +122,7 @@ def centralised(
     free = np.array([j not in frozen for j in range(d)], dtype=np.float64)
     if algorithm not in ("sgd", "svrg", "saga"):
         raise ValueError(f"unknown algorithm {algorithm!r}")
-    table = problem.sample_gradients(X, y, w) + paper_table * problem.penalty_slope(w)
+    table = problem.sample_gradients(X, y, w)
     for epoch in epochs:
         anchor = w  # w^s
         for turn in rounds(epoch):
@@ -139,7 +134,7 @@ def centralised(
                     v = v - problem.gradient(X[B], y[B], anchor) + problem.gradient(X, y, anchor)
                 if algorithm == "saga":
                     v = v - table[B].mean(axis=0) + table.sum(axis=0) / n
-                    table[B] = new + paper_table * problem.penalty_slope(w)
+                    table[B] = new
                 w = w - step * free * v
                 if hook is not None:
                     hook(w.copy())
@@ -204,14 +199,6 @@ def make_parties(
     return [Party(X[:, c], problem, algorithm, step, start[c], p in still) for p, c in enumerate(columns)]
 
 
-def whole(parties: Sequence[Party], columns: Sequence[Index]) -> Array:
-    """The model (d,) put together again from the blocks."""
-    w = np.zeros(sum(len(c) for c in columns))
-    for party, c in zip(parties, columns, strict=True):
-        w[c] = party.w
-    return w
-
-
 def full_pass(problem: Problem, parties: Sequence[Party], y: Array, places: int) -> Array:
     """Every party remembers the thetas (n,) of the current point; place k computes those of the k-th chunk of rows."""
     chunks = np.array_split(np.arange(len(y)), places)
@@ -219,31 +206,6 @@ def full_pass(problem: Problem, parties: Sequence[Party], y: Array, places: int)
     for party in parties:
         party.remember(theta)
     return theta
-
-
-def split(
-    problem: Problem,
-    parties: Sequence[Party],
-    y: Array,
-    epochs: Sequence[Epoch],
-    *,
-    start: bool = True,
-    hook: Callable[[], None] | None = None,
-) -> None:
-    """`centralised`, with partial sums up and theta down; changes `parties`. hook() follows every update.
-
-    SVRG takes a snapshot before every epoch. SAGA fills its table first if `start`; else it goes on with the table.
-    """
-    for e, epoch in enumerate(epochs):
-        if parties[0].algorithm == "svrg" or (parties[0].algorithm == "saga" and start and e == 0):
-            full_pass(problem, parties, y, len(epoch))
-        for turn in rounds(epoch):
-            thetas = [problem.thetas(_sum([p.partial(B) for p in parties]), y[B]) for _, B in turn]
-            for (_, B), theta in zip(turn, thetas, strict=True):
-                for party in parties:
-                    party.apply(B, theta)
-                if hook is not None:
-                    hook()
 
 
 def _sum(vectors: Sequence[Array]) -> Array:
@@ -283,14 +245,12 @@ def replay(
     active: Sequence[int],
     epochs: Sequence[Epoch],
     logs: Logs,
-    *,
-    start: bool = True,
-    rounded: bool = False,
 ) -> Replay:
     """The run that wrote `logs`, computed again; changes `parties`. The order within each party is all that matters.
 
-    SVRG: every log must finish an epoch before it starts the next; there the snapshot is taken. SAGA as in `split`.
-    `rounded`: what the dominator receives is summed in the ring, in fixed point. ValueError: no run can write the log.
+    SVRG: every log must finish an epoch before it starts the next; there the snapshot is taken. SAGA fills its
+    table first.
+    ValueError: no run can write the log.
     """
     rows, epoch_of = _updates(active, epochs)
     partials: dict[tuple[int, int, int], Array] = {}
@@ -312,9 +272,7 @@ def replay(
                 raise ValueError(f"party {p}: {event} by another than the dominator, or for the second time")
             if any((r, a, t) not in partials for r in others):
                 return False
-            received = [partials[r, a, t] for r in others]
-            add = ring_sum if rounded else _sum
-            z = parties[a].partial(B) + (add(received) if received else 0.0)
+            z = _sum([parties[a].partial(B), *(partials[r, a, t] for r in others)])
             thetas[a, t] = problem.thetas(z, y[B])
         elif kind == "apply":
             if key in applied:
@@ -329,7 +287,7 @@ def replay(
 
     algorithm = parties[0].algorithm
     for number, stage in enumerate(_stages(logs, epoch_of, len(epochs)) if algorithm == "svrg" else [logs]):
-        if algorithm == "svrg" or (algorithm == "saga" and start and number == 0):
+        if algorithm == "svrg" or (algorithm == "saga" and number == 0):
             full_pass(problem, parties, y, len(active))
         queues = [deque(log) for log in stage]
         while any(queues):
@@ -382,7 +340,7 @@ def _counts(
 
 
 def synchronous_logs(parties: int, active: Sequence[int], counts: Sequence[int], epochs: int) -> list[list[Event]]:
-    """The logs of `split`; counts[k]: the updates of place k an epoch."""
+    """The logs of a run in step; counts[k]: the updates of place k an epoch."""
     logs: list[list[Event]] = [[] for _ in range(parties)]
     for stage in _counts(active, counts, epochs, barrier=True):
         for t in range(max(counts)):
@@ -390,56 +348,6 @@ def synchronous_logs(parties: int, active: Sequence[int], counts: Sequence[int],
             for p in range(parties):
                 logs[p] += [Event("theta" if p == a else "partial", a, u) for a, u in turn]
                 logs[p] += [Event("apply", a, u) for a, u in turn]
-    return logs
-
-
-def random_logs(
-    rng: np.random.Generator,
-    parties: int,
-    active: Sequence[int],
-    counts: Sequence[int],
-    epochs: int,
-    window: int,
-    skew: int,
-    barrier: bool,
-) -> list[list[Event]]:
-    """The logs of a legal asynchronous run with parties of random speeds; `barrier` before every epoch, as SVRG has.
-
-    One dominator's frames keep their order on every link. Window: p sends (a, t) after it has applied (a, t - window).
-    Skew: p holds back (a, t) while t - the fewest updates it has applied of an unfinished dominator > skew. With a
-    barrier t counts from the barrier and a dominator is finished with its epoch: counts that differ by one would
-    otherwise drift apart by one an epoch, and `skew` would stop the run for good.
-    """
-    logs: list[list[Event]] = [[] for _ in range(parties)]
-    speeds = rng.exponential(size=parties) + 0.02
-    for stage in _counts(active, counts, epochs, barrier):
-        number = {a: c for a, _, c in stage}
-        sent = {(p, a): 0 for p in range(parties) for a in active}  # the dominator's own: thetas computed
-        applied = dict.fromkeys(sent, 0)
-        while True:
-            ready = []
-            for (p, a), t in sent.items():
-                if applied[p, a] < sent[a, a] and p != a:
-                    ready.append(("apply", p, a))
-                if p == a and t < number[a] and all(sent[r, a] > t for r in range(parties) if r != a):
-                    ready.append(("theta", p, a))
-                if p != a and may_send(t, a, {b: applied[p, b] for b in active}, number, window, skew):
-                    ready.append(("partial", p, a))
-            if not ready:
-                break
-            weights = np.array([speeds[p] for _, p, _ in ready])
-            kind, p, a = ready[rng.choice(len(ready), p=weights / weights.sum())]
-            first = next(f for b, f, _ in stage if b == a)
-            if kind == "apply":
-                logs[p].append(Event("apply", a, first + applied[p, a]))
-                applied[p, a] += 1
-            elif kind == "partial":
-                logs[p].append(Event("partial", a, first + sent[p, a]))
-                sent[p, a] += 1
-            else:  # Algorithm 2, lines 3-7: nothing comes between theta and its own update
-                logs[a] += [Event("theta", a, first + sent[a, a]), Event("apply", a, first + sent[a, a])]
-                sent[a, a] += 1
-                applied[a, a] += 1
     return logs
 
 
@@ -470,119 +378,6 @@ def check_logs(
             raise ValueError(f"party {p}: events after the last update")
 
 
-# Masked sums in Z_2^64, in Python's integers.
-
-MODULUS = 1 << 64
-SCALE = 1 << 40
-
-
-def encode(value: float, limit: float = 2.0**22) -> int:
-    """round(value * 2^40) mod 2^64, ties to even; ValueError unless |value| < limit."""
-    if not abs(value) < limit:
-        raise ValueError(f"{value} is not within ({-limit}, {limit})")
-    return round(Fraction(value) * SCALE) % MODULUS
-
-
-def decode(element: int) -> float:
-    """The element as a signed number of 2^-40."""
-    return float(Fraction((element + MODULUS // 2) % MODULUS - MODULUS // 2, SCALE))
-
-
-def ring_sum(vectors: Sequence[Array]) -> Array:
-    """The sum of float64 vectors (k,) as a dominator gets it through the ring, masks or not."""
-    return np.array([decode(sum(encode(float(v)) for v in column) % MODULUS) for column in zip(*vectors, strict=True)])
-
-
-def pairwise_masks(parties: int, dominator: int, pads: Mapping[tuple[int, int], int]) -> dict[int, int]:
-    """The mask of every collaborator: pads[i, j], i < j, is added by i and taken off by j. They sum to 0."""
-    others = [p for p in range(parties) if p != dominator]
-    return {
-        p: (sum(pads[p, r] for r in others if r > p) - sum(pads[r, p] for r in others if r < p)) % MODULUS
-        for p in others
-    }
-
-
-# Two trees.
-
-
-def subtree(parent: Sequence[int], top: int) -> frozenset[int]:
-    """`top` and all below it."""
-    below = [subtree(parent, p) for p in range(len(parent)) if parent[p] == top]
-    return frozenset({top}).union(*below)
-
-
-def tree_messages(parent: Sequence[int], values: Sequence[int]) -> dict[int, int]:
-    """What every party sends to its parent, mod 2^64; the root's own sum stands under the root."""
-    return {p: sum(values[r] for r in subtree(parent, p)) % MODULUS for p in range(len(parent))}
-
-
-def two_trees_sum(first: Sequence[int], second: Sequence[int], values: Sequence[int], masks: Sequence[int]) -> int:
-    """Algorithm 1: xi_1 over T_1, xi_2 over T_2, and their difference mod 2^64."""
-    xi_1 = tree_messages(first, [v + mask for v, mask in zip(values, masks, strict=True)])[list(first).index(-1)]
-    xi_2 = tree_messages(second, masks)[list(second).index(-1)]
-    return (xi_1 - xi_2) % MODULUS
-
-
-def significantly_different(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Definition 4: no subtree of T_1 with more than one party, and not all, holds the same parties as one of T_2.
-
-    Figure 5 draws every party's value as a leaf, so leaf(T) is all parties of a subtree. With only its childless
-    parties Figure 5 itself would fail: party 4 is below 3 in one tree and below 2 in the other.
-    """
-    sets = [{subtree(tree, p) for p in range(len(tree))} for tree in (first, second)]
-    return not any(1 < len(parties) < len(first) for parties in sets[0] & sets[1])
-
-
-Row = list[Fraction]
-
-
-def row_reduce(rows: Iterable[Sequence[int | Fraction]]) -> list[Row]:
-    """The reduced row echelon form, exactly, without zero rows."""
-    left = [[Fraction(x) for x in row] for row in rows]
-    done: list[Row] = []
-    for column in range(len(left[0]) if left else 0):
-        found = next((row for row in left if row[column]), None)
-        if found is None:
-            continue
-        left.remove(found)
-        pivot = [x / found[column] for x in found]
-        done = [[x - row[column] * y for x, y in zip(row, pivot, strict=True)] for row in done] + [pivot]
-        left = [[x - row[column] * y for x, y in zip(row, pivot, strict=True)] for row in left]
-    return done
-
-
-def exposed(first: Sequence[int], second: Sequence[int], dominator: int, coalition: Iterable[int]) -> list[Row]:
-    """A basis, as coefficients of the q partials, of what `coalition` can compute beyond what it may know; [] is sound.
-
-    It has its own partials and masks, what its children send in T_1 (partials + masks) and in T_2 (masks), and at the
-    dominator the whole sum of a tree with another root. It may know its own partials and, the dominator, the total.
-    """
-    q, members = len(first), set(coalition)
-
-    def of(parties: Iterable[int]) -> list[int]:
-        return [int(p in set(parties)) for p in range(q)]
-
-    zero = [0] * q
-    seen = [row for p in sorted(members) for row in (of({p}) + zero, zero + of({p}))]  # (masks, partials)
-    for tree, masked in ((first, True), (second, False)):
-        for p in range(q):
-            if (dominator if tree[p] == -1 else tree[p]) in members:
-                seen.append(of(subtree(tree, p)) + (of(subtree(tree, p)) if masked else zero))
-    unmasked = [row[q:] for row in row_reduce(seen) if not any(row[:q])]
-    allowed: list[Row] = row_reduce([of({p}) for p in members] + ([[1] * q] if dominator in members else []))
-    known, beyond = allowed, list[Row]()
-    for row in unmasked:
-        if len(row_reduce([*known, row])) > len(known):
-            known, beyond = [*known, row], [*beyond, row]
-    return beyond
-
-
-def leaks(first: Sequence[int], second: Sequence[int], dominator: int) -> dict[int, list[Row]]:
-    """The corrected check, no collusion: every party that learns too much, and what; {} is a sound pair."""
-    found = {p: exposed(first, second, dominator, {p}) for p in range(len(first))}
-    return {p: rows for p, rows in found.items() if rows}
-
-
 # Label privacy.
 
 
@@ -591,12 +386,7 @@ def flip_rate(epsilon: float) -> float:
     return 1 / (1 + float(np.exp(epsilon)))
 
 
-def randomised_response(y: Array, epsilon: float, uniform: Array) -> Array:
-    """Labels -1/+1, (n,), each flipped where its `uniform` (n,) draw from [0, 1) is below the rate."""
-    return np.where(uniform < flip_rate(epsilon), -y, y)
-
-
-def correction(rate: Rate) -> tuple[Rate, Rate]:
+def correction(rate: float) -> tuple[float, float]:
     """The weights of l(z, y) and l(z, -y) in the corrected loss: Natarajan et al., Lemma 1, with equal rates."""
     return (1 - rate) / (1 - 2 * rate), -rate / (1 - 2 * rate)
 
