@@ -169,7 +169,12 @@ def run_trials(
 @contextmanager
 def _ray(jobs: int, address: str) -> Iterator[None]:
     if ray.is_initialized():
-        raise ConfigError("a Ray is running in this process already; a sweep starts its own")
+        raise ConfigError(
+            "Ray",
+            got="one that runs in this process already",
+            allowed="none, since a sweep starts its own",
+            hint="end it",
+        )
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
     try:
@@ -180,9 +185,13 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
             else:  # "local", or an address in the environment, or of the last ``ray start``, would count
                 ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=_OBJECT_STORE, **quiet)
         except (OSError, ValueError) as error:
-            where = f"--address {address!r}" if address else "Ray cannot start here"
-            told = f"{where}: {' '.join(str(error).split())}"
-            raise ConfigError(f"{told}; leave --address out, or give host:port of a Ray cluster's head") from None
+            where = f"--address {address!r}" if address else "a Ray of its own"
+            raise ConfigError(
+                where,
+                got=" ".join(str(error).split()),
+                allowed="host:port of a Ray cluster's head",
+                hint="leave --address out, or give one",
+            ) from None
         yield
     finally:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind

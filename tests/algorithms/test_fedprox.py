@@ -282,7 +282,7 @@ def test_a_resumed_run_is_the_whole_one(fraction: float, data: dict[str, Scalar]
         ({"fedprox.proximal-mu": -0.1}, ["fedprox.proximal-mu: got -0.1", "number >= 0"]),
         ({"fedprox.proximal-mu": "0.1"}, ["fedprox.proximal-mu: got '0.1'", "number >= 0"]),
         ({"fedprox.mu": 0.1}, ["fedprox.mu", "unknown"]),
-        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'fedprox' allows auto, cross-entropy"]),
+        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'fedprox', allowed: auto, cross-entropy"]),
     ],
 )
 def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:

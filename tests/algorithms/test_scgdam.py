@@ -784,8 +784,8 @@ def test_the_defaults_are_table_2() -> None:
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'local-scgdam' allows auto, compositional-auc"]),
-        ({"loss": "psm"}, ["loss: got 'psm'", "'local-scgdam' allows auto, compositional-auc"]),
+        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'local-scgdam', allowed: auto, compositional-auc"]),
+        ({"loss": "psm"}, ["loss: got 'psm'", "'local-scgdam', allowed: auto, compositional-auc"]),
         (
             {"loss": USER + "Robust"},
             ["got 'tests.algorithms.minimax_problems:Robust'", "'local-scgdam' cannot solve", "fedsgda-mb", "coda"],
@@ -820,7 +820,7 @@ def test_another_oracle_is_refused() -> None:
 
 def test_all_sites_together_need_both_classes() -> None:
     reports = tuple(SiteReport(identity=np.array([i, 2]), class_counts=np.array([15, 0])) for i in range(2))
-    with pytest.raises(StrategyError, match="0 positives and 30 negatives; AUC needs both"):
+    with pytest.raises(StrategyError, match="0 positives and 30 negatives at all sites together, .* AUC needs both"):
         LocalSCGDAM(TrainingSettings(batch_size=4)).meet(Roster((1, 2), reports))
 
 
@@ -841,7 +841,7 @@ def test_imbalance_that_leaves_a_client_without_positives_names_it() -> None:
         load(digits(imbalance=0.01), 16)
     message = str(refused.value)
     assert message.startswith(
-        "dataset 'digits': imbalance 0.01 leaves 0 positives to 3 of 16 clients, 13 to all together: "
+        "dataset 'digits': imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients, 13 to all together: "
     )
     assert "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)" in message
     assert message.endswith("raise imbalance, take fewer clients or another partition; see docs/data.md")
@@ -849,7 +849,7 @@ def test_imbalance_that_leaves_a_client_without_positives_names_it() -> None:
 
 
 def test_many_such_clients_are_counted() -> None:
-    with pytest.raises(DataError, match=r"to 27 of 40 clients.*client 20 \(3 without it\), and 19 more; raise"):
+    with pytest.raises(DataError, match=r"to 27 of 40 clients.*client 20 \(3 without it\), and 19 more, .*; raise"):
         load(digits(imbalance=0.01), 40)
 
 
@@ -861,10 +861,10 @@ def test_a_client_that_never_had_positives_is_no_reason_to_refuse() -> None:
 
 def test_the_refusal_ends_the_run_before_it_begins(tmp_path: Path) -> None:
     keys: dict[str, Scalar] = {"strategy": "local-scgdam", "dataset": "digits", "imbalance": 0.01}
-    with pytest.raises(RuntimeError, match="imbalance 0.01 leaves 0 positives to 3 of 16 clients"):
+    with pytest.raises(RuntimeError, match="imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients"):
         federate(tmp_path / "run", keys, 16)
     reason = json.loads((tmp_path / "run" / "failure.json").read_text("utf-8"))["reason"]
-    assert reason.startswith("dataset 'digits': imbalance 0.01 leaves 0 positives")
+    assert reason.startswith("dataset 'digits': imbalance: got 0.01, which leaves 0 positives")
 
 
 def test_without_imbalance_one_class_sites_take_part(tmp_path: Path) -> None:

@@ -182,7 +182,9 @@ def test_positive_labels() -> None:
     assert len(half.train.positives) + len(half.test.positives) == 901
     benign = load(DataSpec(dataset="breast-cancer", positive_label="benign"), 2)
     assert len(benign.train.positives) + len(benign.test.positives) == 357
-    with pytest.raises(DataError, match="positive-label '11' does not occur; labels that occur: 0, 1, 2"):
+    with pytest.raises(
+        DataError, match="positive-label: got '11', which does not occur, allowed: labels that occur: 0, 1, 2"
+    ):
         load(DataSpec(positive_label="11"), 2)
     with pytest.raises(DataError, match="one class only: 1,797 positives and 0 negatives"):
         load(DataSpec(positive_label="0,1,2,3,4,5,6,7,8,9"), 2)
@@ -205,9 +207,9 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     for feature in range(10):
         spread = data.train.features[:, feature].std()
         assert spread > 1.5 if feature == 1 else spread == pytest.approx(1.0, abs=0.15)
-    with pytest.raises(DataError, match="it needs 16 clients, got 8"):
+    with pytest.raises(DataError, match="number of clients: got 8, allowed: 16"):
         load(DataSpec(dataset="synthetic-offset-sites"), 8)
-    with pytest.raises(DataError, match="partition must be 'natural', got 'dirichlet'"):
+    with pytest.raises(DataError, match="partition: got 'dirichlet', allowed: 'natural'"):
         load(DataSpec(dataset="synthetic-offset-sites", partition="dirichlet"), 16)
     with pytest.raises(DataError, match="leave it at 0"):
         load(DataSpec(dataset="synthetic-offset-sites", imbalance=0.05), 16)
@@ -216,18 +218,18 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "digit"}, "dataset 'digit' is not known .did you mean 'digits'"),
-        ({"partition": "even"}, "partition 'even' is not known.*one of: iid, dirichlet"),
-        ({"partition_alpha": 0.0}, "partition-alpha must be a number above 0, got 0.0"),
+        ({"dataset": "digit"}, "dataset: got 'digit', allowed: .* .did you mean 'digits'"),
+        ({"partition": "even"}, "partition: got 'even', allowed: iid, dirichlet"),
+        ({"partition_alpha": 0.0}, "partition-alpha: got 0.0, allowed: a number above 0"),
         ({"partition_alpha": float("nan")}, "partition-alpha"),
-        ({"partition_classes": 0}, "partition-classes must be 1 or more, got 0"),
-        ({"imbalance": 1.0}, "imbalance must be"),
-        ({"label_noise": 0.5}, "label-noise must be at least 0 and below 0.5, got 0.5"),
+        ({"partition_classes": 0}, "partition-classes: got 0, allowed: 1 or more"),
+        ({"imbalance": 1.0}, "imbalance: got"),
+        ({"label_noise": 0.5}, "label-noise: got 0.5, allowed: at least 0 and below 0.5"),
         ({"label_noise": float("nan")}, "label-noise"),
-        ({"client_shift": float("inf")}, "client-shift must be a finite number"),
+        ({"client_shift": float("inf")}, "client-shift: got .*, allowed: a finite number"),
         ({"client_shift_std": -0.1}, "client-shift-std"),
         ({"test_fraction": 1.0}, "test-fraction"),
-        ({"seed": -1}, "seed must be 0 or a positive integer, got -1"),
+        ({"seed": -1}, "seed: got -1, allowed: 0 or a positive integer"),
     ],
 )
 def test_validate_names_the_key(options: dict[str, object], message: str) -> None:
@@ -240,7 +242,7 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
 
 @pytest.mark.parametrize("name", NEEDS_FILES)
 def test_sets_of_files_need_a_folder(name: str) -> None:
-    with pytest.raises(DataError, match=f"dataset '{name}' is read from files, got no data-dir: set data-dir"):
+    with pytest.raises(DataError, match=f"dataset '{name}' is read from files; set data-dir"):
         validate(DataSpec(dataset=name))
 
 
@@ -252,24 +254,24 @@ def test_every_name_is_described() -> None:
 @pytest.mark.parametrize(
     ("options", "num_clients", "message"),
     [
-        ({}, 0, "number of clients must be 1 or more, got 0"),
-        ({}, 1438, "1,438 clients but only 1,437 training samples"),
+        ({}, 0, "number of clients: got 0, allowed: 1 or more"),
+        ({}, 1438, "number of clients: got 1,438, but only 1,437 training samples"),
         (
             {"imbalance": 0.0001},
             2,
             "keeps no positive: the training set has 139 positives and 1,298 negatives",
         ),
-        ({"imbalance": 0.4}, 2, "needs 865 positives.*a share of 0.0967, which can only be lowered"),
-        ({"partition": "linear"}, 60, "linear.* over 60 clients fails .*: take fewer clients"),
+        ({"imbalance": 0.4}, 2, "needs 865 positives.*share of 0.0967, since it can only be lowered"),
+        ({"partition": "linear"}, 60, "linear.* over 60 clients, which fails .*; take fewer clients"),
         (
             {"partition": "pathological"},
             4,
-            "4 clients 2 classes each of 10: partition-classes must be between 3 and 10",
+            "partition-classes: got 2 for each of 4 clients, allowed: 3 to 10, since .* 10 classes",
         ),
         (
             {"partition": "pathological", "partition_classes": 11},
             4,
-            "11 classes each of 10",
+            "partition-classes: got 11 for each",
         ),
         ({"partition": "dirichlet", "partition_alpha": 1e-4}, 400, "dirichlet.*raise partition-alpha"),
     ],
@@ -281,7 +283,7 @@ def test_what_cannot_be_spread(options: dict[str, object], num_clients: int, mes
 
 @pytest.mark.parametrize("partition_id", [-1, 4])
 def test_there_is_no_such_client(partition_id: int) -> None:
-    with pytest.raises(DataError, match=f"no client {partition_id}: there are 4, numbered from 0"):
+    with pytest.raises(DataError, match=f"client: got {partition_id}, allowed: 0 to 3"):
         load(DataSpec(), 4).client(partition_id)
 
 
@@ -337,13 +339,15 @@ def test_clients_of_the_sparse_problem_each_hold_validation_rows_out() -> None:
 
 
 def test_a_problem_without_a_test_set_has_no_validation_rows() -> None:
-    with pytest.raises(DataError, match=r"'synthetic-pl' has no test set: validation-fraction must be 0, got 0\.5"):
+    with pytest.raises(
+        DataError, match=r"validation-fraction: got 0\.5, allowed: 0, since dataset 'synthetic-pl' has no test set"
+    ):
         load(DataSpec("synthetic-pl", validation_fraction=0.5), 3)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
 def test_a_wrong_validation_fraction(fraction: float) -> None:
-    with pytest.raises(DataError, match="validation-fraction must be 0"):
+    with pytest.raises(DataError, match="validation-fraction: got"):
         validate(DataSpec(validation_fraction=fraction))
 
 
@@ -361,5 +365,5 @@ def test_the_clients_are_the_first_of_more_sites(name: str) -> None:
 def test_sites_are_at_least_as_many_as_clients() -> None:
     with pytest.raises(DataError, match="partition-sites: got 2 for 3 clients, allowed: 0, or at least"):
         load(DataSpec(partition_sites=2), 3)
-    with pytest.raises(DataError, match="partition-sites must be 0"):
+    with pytest.raises(DataError, match="partition-sites: got 2, allowed: 0"):
         validate(DataSpec(dataset="synthetic-sparse-logistic", partition_sites=2))

@@ -32,7 +32,7 @@ def test_one_error_for_a_set_that_is_not_there(tmp_path: Path, name: str, file: 
     with pytest.raises(DataError) as caught:
         load(DataSpec(dataset=name, data_dir=str(tmp_path)), 2)
     message = str(caught.value)
-    assert message.startswith(f"data set '{name}' is not available: looked in '{tmp_path}'")
+    assert message.startswith(f"data set '{name}': got no such files in data-dir '{tmp_path}'")
     assert file in message
     assert page in message
     assert "set data-dir to that folder" in message
@@ -47,8 +47,8 @@ def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(DataError) as caught:
         load(DataSpec(dataset="stl10"), 2)
     message = str(caught.value)
-    assert "no data-dir was given" in message
-    assert "found no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
+    assert "got no data-dir" in message
+    assert "no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
     assert "stl10_binary.tar.gz" in message
     assert caught.value.__suppress_context__
 

@@ -141,21 +141,21 @@ def test_a_client_may_hold_one_class_but_not_all_together() -> None:
 def test_the_test_samples_need_both_classes_too() -> None:
     spec = DataSpec(NAME, synthetic_alpha=0.0, synthetic_beta=0.0, synthetic_samples=9)
     seed = next(seed for seed in range(60) if len(set(by_hand(seed, 0, 0.0, 0.0, 9)[1])) == 2)
-    with pytest.raises(DataError, match="the test set of 1 clients has one class only, [01] positives and [01] neg"):
+    with pytest.raises(DataError, match="got one class only in the test set of 1 clients, [01] positives and [01] neg"):
         load(replace(spec, seed=seed), 1)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition": "dirichlet"}, "comes in sites of its own: partition must be 'natural', got 'dirichlet'"),
-        ({"imbalance": 0.1}, "imbalance must be 0.0, got 0.1"),
-        ({"label_noise": 0.1}, "label-noise must be 0.0, got 0.1"),
-        ({"client_shift": 0.01}, "client-shift must be 0.0, got 0.01"),
-        ({"positive_label": "1"}, "positive-label must be '', got '1'"),
-        ({"synthetic_alpha": -1.0}, "synthetic.alpha must be 0 or above, got -1.0"),
-        ({"synthetic_beta": float("inf")}, "synthetic.beta must be 0 or above, got inf"),
-        ({"synthetic_samples": 0}, "synthetic.samples must be 1 or more, got 0"),
+        ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural'"),
+        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0.0"),
+        ({"label_noise": 0.1}, "label-noise: got 0.1, allowed: 0.0"),
+        ({"client_shift": 0.01}, "client-shift: got 0.01, allowed: 0.0"),
+        ({"positive_label": "1"}, "positive-label: got '1', allowed: ''"),
+        ({"synthetic_alpha": -1.0}, "synthetic.alpha: got -1.0, allowed: 0 or above"),
+        ({"synthetic_beta": float("inf")}, "synthetic.beta: got inf, allowed: 0 or above"),
+        ({"synthetic_samples": 0}, "synthetic.samples: got 0, allowed: 1 or more"),
     ],
 )
 def test_what_it_cannot_be_asked(options: dict[str, object], message: str) -> None:

@@ -62,9 +62,9 @@ def test_columns_are_read_as_they_are_written() -> None:
         ("[f|m]", "is no column"),
         ("a[f|m", "'a[f|m' is no column"),
         ("a[f|m]x", "is no column"),
-        ("a[f]", "needs two or more different values"),
-        ("a[f|f]", "needs two or more different values"),
-        ("a[f|]", "needs two or more different values"),
+        ("a[f]", "allowed: two or more different values"),
+        ("a[f|f]", "allowed: two or more different values"),
+        ("a[f|]", "allowed: two or more different values"),
         ("a,b,a", "column 'a' occurs twice"),
         ("a,a[f|m]", "column 'a' occurs twice"),
     ],
@@ -114,12 +114,16 @@ def test_listed_values_may_be_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "text in column 'sex': list its values in feature-columns, sex[value|value]"),
-        ({}, "age,height", "has no column 'height' of feature-columns; columns: weight, age, sex, one"),
-        ({"sex": ["d"] + ["f"] * 39}, "sex[f|m]", "column 'sex': 1 of 40 values are none of those in feature-columns"),
-        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': 1 of 40 values are missing or not finite"),
-        ({"label": "secret"}, "age", "a site's file may lack a label that others have: set positive-label"),
-        ({"label": None}, "age", "40 of 40 labels are missing"),
+        ({}, "", "list its values in feature-columns, sex[value|value]"),
+        ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
+        (
+            {"sex": ["d"] + ["f"] * 39},
+            "sex[f|m]",
+            "column 'sex': got 1 of 40 values that are none of those in feature-columns",
+        ),
+        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': got 1 of 40 values missing or not finite"),
+        ({"label": "secret"}, "age", "a site's file may lack one that others have"),
+        ({"label": None}, "age", "40 of 40 labels missing"),
     ],
 )
 def test_tables_that_cannot_be_used(change: dict[str, Any], columns: str, told: str, tmp_path: Path) -> None:
@@ -135,7 +139,7 @@ def test_labels_a_site_may_lack(tmp_path: Path) -> None:
     path = written(table().assign(label="well"), tmp_path / "t.csv")
     rows = read_own(path, spec(positive_label="ill", feature_columns="age"), 0)
     assert rows.class_counts(rows.train_rows) == (32, 0)
-    with pytest.raises(DataError, match="'first-half' depends on labels .* 1 different labels occur here"):
+    with pytest.raises(DataError, match="'first-half', which depends on labels .* 1 different labels occur here"):
         read_own(path, spec(positive_label="first-half", feature_columns="age"), 0)
 
 
@@ -186,9 +190,9 @@ def test_validation_rows_take_the_place_of_test_rows(tmp_path: Path, own_test_ro
         ("s.npz", "secret", "npz", "cannot be read as npz"),
         ("s.csv", "", "csv", "cannot be read as a table"),
         ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
-        ("s.xls", "", "csv", "is no file of dataset 'csv': expected .csv, .csv.gz, .parquet, .pq"),
-        ("s.csv", "", "npz", "is no file of dataset 'npz': expected .npz"),
-        ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': expected a folder of class folders"),
+        ("s.xls", "", "csv", "no file of dataset 'csv', allowed: .csv, .csv.gz, .parquet, .pq"),
+        ("s.csv", "", "npz", "no file of dataset 'npz', allowed: .npz"),
+        ("s.csv", "", "image-folder", "no file of dataset 'image-folder', allowed: a folder of class folders"),
     ],
 )
 def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_path: Path) -> None:
@@ -198,21 +202,24 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         read_own(str(tmp_path / name), wanted, 0)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="got no such file"):
         read_own(str(tmp_path / "nowhere"), wanted, 0)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dataset": "digits"}, "whose kind dataset names, allowed: csv, parquet, svmlight, npz, image-folder"),
-        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed with partition 'own': 0"),
+        ({"dataset": "digits"}, "allowed: csv, parquet, svmlight, npz, image-folder, since"),
+        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0 with partition 'own'"),
         ({"label_noise": 0.1}, "label-noise: got 0.1"),
         ({"client_shift": 0.1}, "client-shift: got 0.1"),
-        ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz' has columns of its own"),
-        ({"dataset": "npz", "standardise": False}, "standardise: got False, allowed with dataset csv or parquet"),
-        ({"dataset": "svmlight", "feature_columns": "a"}, "feature-columns must be a number of features, got 'a'"),
-        ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns must be a number of features"),
+        ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz', which has columns of its own"),
+        (
+            {"dataset": "npz", "standardise": False},
+            "standardise: got False with dataset 'npz', allowed: False with dataset csv or parquet",
+        ),
+        ({"dataset": "svmlight", "feature_columns": "a"}, "feature-columns: got 'a', allowed: a number of features"),
+        ({"dataset": "svmlight", "feature_columns": "0"}, "allowed: a number of features"),
     ],
 )
 def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> None:
@@ -331,16 +338,18 @@ def test_sites_scale_as_the_union_would_be(tmp_path: Path) -> None:
 
 def test_rows_are_not_scaled_by_something_else(tmp_path: Path) -> None:
     rows = read_own(written(table(), tmp_path / "t.csv"), spec(feature_columns="age,weight"), 0)
-    with pytest.raises(DataError, match="2 columns are to be standardised by all sites' means; got none"):
+    with pytest.raises(DataError, match="standardise: got no means, allowed: all sites' means of the 2 columns"):
         rows.samples(rows.train_rows, None)
-    with pytest.raises(DataError, match="got one of 1 columns"):
+    with pytest.raises(DataError, match="got means of 1 columns"):
         rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
 
 
 def test_means_of_a_few_rows_are_not_told(tmp_path: Path) -> None:
     few = table(11)
     path = written(few, tmp_path / "t.csv")
-    with pytest.raises(DataError, match="8 training rows: the means of fewer than 10 would tell of single ones"):
+    with pytest.raises(
+        DataError, match="training rows: got 8, allowed: 10 or more, since the means of fewer would tell of single ones"
+    ):
         read_own(path, spec(feature_columns="age"), 0).statistics()
     assert read_own(path, spec(feature_columns="age", standardise=False), 0).statistics() is None
 
@@ -367,25 +376,25 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
     [
         (
             {"columns": encode_names(("x0", "x1", "y"))},
-            "lacks 'x2' and has 'y' besides, compared with the columns of partition 0: make them alike",
+            "lacks 'x2' and 'y' besides, allowed: the columns of partition 0; make them alike",
         ),
-        ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', compared with"),
-        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "has 'x3' besides, compared with"),
-        ({"columns": encode_names(("x1", "x0", "x2"))}, "has its columns in another order than partition 0"),
-        ({"columns": np.frombuffer(b"no names", np.uint8)}, "sent no names of columns: SiteReport.columns"),
-        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "sent no names of columns"),
-        ({"shape": np.array([4])}, "has samples of shape (4,), partition 0 of (3,)"),
-        ({"shape": None}, "differs: partition 0 reads a file of its own, 1 does not"),
-        ({"means": None, "variances": None}, "and partition 0 do not both tell means"),
-        ({"variances": None}, "tells means of other columns than it names"),
-        ({"means": np.zeros(2), "variances": np.zeros(2)}, "tells means of other columns than it names"),
-        ({"variances": -np.ones(3)}, "tells a variance below 0"),
+        ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', allowed: the columns"),
+        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "got 'x3' besides, allowed: the columns"),
+        ({"columns": encode_names(("x1", "x0", "x2"))}, "columns: got another order than partition 0"),
+        ({"columns": np.frombuffer(b"no names", np.uint8)}, "columns: got no names: SiteReport.columns"),
+        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "columns: got no names"),
+        ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
+        ({"shape": None}, "got a file of its own at partition 0, none at 1"),
+        ({"means": None, "variances": None}, "means: got them from it or from partition 0 alone"),
+        ({"variances": None}, "means: got those of other columns"),
+        ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns"),
+        ({"variances": -np.ones(3)}, "variances: got one below 0"),
     ],
 )
 def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(StrategyError) as caught:
         agreed([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
-    assert str(caught.value).startswith("handshake: partition 1 ")
+    assert str(caught.value).startswith("handshake: partition 1: ")
     assert told in str(caught.value)
 
 

@@ -169,5 +169,5 @@ def test_a_pairwise_risk_needs_both_classes_somewhere() -> None:
     class Roster:
         class_counts = report
 
-    with pytest.raises(RuntimeError, match="all sites together hold 0 positives and 7 negatives"):
+    with pytest.raises(RuntimeError, match="got 0 positives and 7 negatives at all sites together"):
         strategy.meet(Roster())  # type: ignore[arg-type]

@@ -154,10 +154,10 @@ def test_a_metric_without_a_name_is_a_payload_error() -> None:
 @pytest.mark.parametrize(
     ("parties", "settings", "told"),
     [
-        (1, {"allow_two_parties": True}, "got 1 parties; needs at least 2"),
+        (1, {"allow_two_parties": True}, "number of parties: got 1, allowed: 2 or more"),
         (2, {}, "take at least 3, or set vfb2.allow-two-parties=true"),
-        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, but there are 3 parties"),
-        (4, {"delay": "1,2,3"}, "vfb2.delay: got 3 numbers for 4 parties"),
+        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, allowed: at most as many as parties, 3"),
+        (4, {"delay": "1,2,3"}, "vfb2.delay: got .* for 4 parties, allowed: one number, or one for each"),
     ],
 )
 def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
@@ -173,9 +173,14 @@ def test_two_parties_may_meet_where_that_is_asked() -> None:
 @pytest.mark.parametrize(
     ("parties", "cores", "actors", "told"),
     [
-        (7, 2, 16, r"min\(32, 2 cores \+ 4\) = 6 clients"),
-        (33, 64, 64, r"min\(32, 64 cores \+ 4\) = 32 clients"),
-        (4, 8, 3, "Ray runs 3 clients at once.*num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=4"),
+        (7, 2, 16, r"min\(32, 2 cores \+ 4\) = 6, what Flower's simulation runs"),
+        (33, 64, 64, r"min\(32, 64 cores \+ 4\) = 32, what Flower's simulation runs"),
+        (
+            4,
+            8,
+            3,
+            "allowed: 3, what Ray runs at once.*num-supernodes=4 client-resources-num-cpus=1 init-args-num-cpus=4",
+        ),
     ],
 )
 def test_flower_s_simulation_has_room_for_so_many(parties: int, cores: int, actors: int, told: str) -> None:
@@ -253,9 +258,9 @@ def test_parties_of_one_host_meet_in_a_folder() -> None:
 def test_parties_of_several_hosts_need_addresses() -> None:
     near, far = credentials(advertised=text("a:1")), credentials(host=1, advertised=text("b:2"))
     assert addresses_of([near, far], "auto", 7) == ["tcp:a:1", "tcp:b:2"]
-    with pytest.raises(StrategyError, match="on 2 hosts and party 1 has no address.*advertise"):
+    with pytest.raises(StrategyError, match="party 1: got no address, .* on 2 hosts.*advertise"):
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
-    with pytest.raises(StrategyError, match="got 'unix', but the 2 parties are on 2 hosts"):
+    with pytest.raises(StrategyError, match="got 'unix' for 2 parties on 2 hosts"):
         addresses_of([near, far], "unix", 7)
 
 
@@ -270,29 +275,31 @@ def test_tcp_on_one_host_needs_none() -> None:
 def test_parties_whose_rows_differ_are_named() -> None:
     same, other = (np.array([8, 2]), text(b"a" * 32)), (np.array([8, 2]), text(b"b" * 32))
     assert check_rows([same, same, same]) == (8, 2)
-    with pytest.raises(StrategyError, match=r"3 of 5 parties agree on 10 rows; not so party 1 \(10 rows\), 4 \(7 rows"):
+    with pytest.raises(
+        StrategyError, match=r"party 1, 4: got other rows \(10, 7\) than 3 of 5 parties, who agree on 10"
+    ):
         check_rows([same, other, same, same, (np.array([6, 1]), text(b"a" * 32))])
 
 
 @pytest.mark.parametrize(("digests", "rows", "agreeing", "named"), [
-    ("xxyx", (9, 9, 7, 9), "3 of 4", "party 2 (7 rows)"),
-    ("xxyx", (9, 9, 9, 9), "3 of 4", "party 2 (9 rows)"),
+    ("xxyx", (9, 9, 7, 9), "3 of 4", "party 2: got other rows (7)"),
+    ("xxyx", (9, 9, 9, 9), "3 of 4", "party 2: got other rows (9)"),
     # the reporter is not right by being first
-    ("yxx", (4, 5, 5), "2 of 3", "party 0 (4 rows)"),
+    ("yxx", (4, 5, 5), "2 of 3", "party 0: got other rows (4)"),
     # of groups of one size, the one with the lowest party counts as right
-    ("xy", (4, 5), "1 of 2", "party 1 (5 rows)"),
-    ("xyz", (4, 4, 4), "1 of 3", "party 1 (4 rows), 2 (4 rows)"),
-    ("xyzx", (4, 4, 5, 4), "2 of 4", "party 1 (4 rows), 2 (5 rows)"),
+    ("xy", (4, 5), "1 of 2", "party 1: got other rows (5)"),
+    ("xyz", (4, 4, 4), "1 of 3", "party 1, 2: got other rows (4, 4)"),
+    ("xyzx", (4, 4, 5, 4), "2 of 4", "party 1, 2: got other rows (4, 5)"),
     # equal digests do not help a party that counts otherwise
-    ("xxx", (4, 4, 3), "2 of 3", "party 2 (3 rows)"),
+    ("xxx", (4, 4, 3), "2 of 3", "party 2: got other rows (3)"),
 ])  # fmt: skip
 def test_those_outside_the_largest_group_are_named(
     digests: str, rows: tuple[int, ...], agreeing: str, named: str
 ) -> None:
     held = [(np.array([count, 0]), text(name.encode() * 32)) for name, count in zip(digests, rows, strict=True)]
-    with pytest.raises(StrategyError, match=re.escape(f"not so {named}. All")) as caught:
+    with pytest.raises(StrategyError, match=re.escape(named)) as caught:
         check_rows(held)
-    assert f"{agreeing} parties agree" in str(caught.value)
+    assert f"than {agreeing} parties, who agree" in str(caught.value)
 
 
 # How large a step may be.
@@ -305,7 +312,7 @@ def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -
     if fits:
         check_step(step * largest, 4.0, settings)
     else:
-        with pytest.raises(StrategyError, match="learning-rate: got 0.25025.*steps below 0.25 are stable"):
+        with pytest.raises(StrategyError, match="learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
             check_step(step * largest, 4.0, settings)
 
 
