@@ -417,7 +417,7 @@ def test_a_damaged_client_state_is_named_and_its_site_dropped(copy: Path) -> Non
     for state in states:
         state.write_bytes(state.read_bytes()[:20])
     (line,) = resumed(copy).lines[4:]
-    assert line["dropped"]["1"].startswith("a saved client state is unusable, remove it to begin afresh: /")
+    assert line["dropped"]["1"].startswith("state-dir: got an unusable client state: /")
     assert "client-1/round-000003.safetensors" in line["dropped"]["1"]
     assert line["clients_answered"] == 2
     assert line["state_lost"] == []

@@ -211,7 +211,7 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
         load(DataSpec(dataset="synthetic-offset-sites"), 8)
     with pytest.raises(DataError, match="partition: got 'dirichlet', allowed: 'natural'"):
         load(DataSpec(dataset="synthetic-offset-sites", partition="dirichlet"), 16)
-    with pytest.raises(DataError, match="leave it at 0"):
+    with pytest.raises(DataError, match="imbalance: got a share that changes the sizes"):
         load(DataSpec(dataset="synthetic-offset-sites", imbalance=0.05), 16)
 
 

@@ -260,7 +260,7 @@ def test_an_installed_copy_is_no_checkout(tree: Path, monkeypatch: pytest.Monkey
     ):
         checkout(None)
     (tree / "docs" / "configuration.md").unlink()
-    with pytest.raises(ConfigError, match=r"it has no docs/configuration.md; "):
+    with pytest.raises(ConfigError, match=r"which has no docs/configuration.md, "):
         checkout(tree)
 
 

@@ -1098,7 +1098,7 @@ def test_the_reference_of_vertical_learning_is_run_and_kept(
     path.write_text(VERTICAL.replace('engine = "nonfederated"', "clients = 1"))
     code, _, err = command("reproduce", path, "--out", tmp_path / "a", "--profile", "smoke")
     assert code == 1
-    assert "another engine; choose another directory" in err
+    assert "another engine, allowed: the same; choose another directory" in err
 
 
 def smoke(command: Line, monkeypatch: pytest.MonkeyPatch, name: str, out: Path) -> list[dict[str, str]]:
