@@ -90,8 +90,10 @@ class RunDirectory:
             directory._check_resumable(config)
         elif given and (base / given / "metrics.jsonl").exists():
             raise ConfigError(
-                f"{base / given} already holds a run; choose another run-name (or --out), or continue it with "
-                "resume=true"
+                "run-name",
+                got=f"{base / given}, which already holds a run",
+                allowed="a name of no run",
+                hint="choose another run-name (or --out), or continue it with resume=true",
             )
         else:
             free = base / name if given or not taken else base / f"{name}-{_next_number(taken, name)}"
@@ -100,7 +102,10 @@ class RunDirectory:
                 make_folder(free)
             except OSError as error:
                 raise ConfigError(
-                    f"output-dir: cannot create {free} ({error.strerror}): choose a folder that can be written to"
+                    "output-dir",
+                    got=f"{free}, which cannot be created ({error.strerror})",
+                    allowed="a folder that can be written to",
+                    hint="choose one",
                 ) from None
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
@@ -137,9 +142,10 @@ class RunDirectory:
                 line = None
             if not (isinstance(line, dict) and type(line.get("round")) is int):
                 raise ConfigError(
-                    f"resume: {path}: line {number} is not that of a round, got "
-                    f"{text[:40].decode(errors='replace')!r}, "
-                    "expected a JSON object with its round: remove the line, or begin a new run"
+                    f"resume: {path}: line {number}",
+                    got=repr(text[:40].decode(errors="replace")),
+                    allowed="a JSON object with its round",
+                    hint="remove the line, or begin a new run",
                 )
             found.append(line)
         return found
@@ -208,14 +214,19 @@ class RunDirectory:
         found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
         if not found:
             raise ConfigError(
-                f"resume: {self.path / 'checkpoints'} holds no checkpoint, expected one at least: begin a new "
-                "run, with checkpoint-every > 0"
+                f"resume: {self.path / 'checkpoints'}",
+                got="no checkpoint",
+                allowed="one at least",
+                hint="begin a new run, with checkpoint-every > 0",
             )
         try:
             return self._read_checkpoint(found[-1])
         except PayloadError as error:
             raise ConfigError(
-                f"resume: unusable checkpoint {error}; remove it to resume from the one before, if there is one"
+                "resume",
+                got=f"an unusable checkpoint, {error}",
+                allowed="a whole one of this run",
+                hint="remove it to resume from the one before, if there is one",
             ) from None
 
     def _read_checkpoint(self, path: Path) -> Checkpoint:
@@ -244,34 +255,47 @@ class RunDirectory:
         path = self.path / "config.toml"
         if not path.exists():
             raise ConfigError(
-                f"resume: got true, but there is no run in {self.path}: set run-name (or --out), or leave resume out"
+                "resume",
+                got=f"true, but there is no run in {self.path}",
+                allowed="true where there is one",
+                hint="set run-name (or --out), or leave resume out",
             )
         try:
             before = flattened(tomllib.loads(path.read_text("utf-8")))
         except ValueError as error:
-            raise ConfigError(f"resume: {path} cannot be read ({error}), expected TOML: begin a new run") from None
+            raise ConfigError(
+                f"resume: {path}", got=f"a file that cannot be read ({error})", allowed="TOML", hint="begin a new run"
+            ) from None
         now = flattened(config.resolved())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]
-            was = f"was started with {before[key]!r}" if key in before else "has no such key in its config.toml"
+            was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
             raise ConfigError(
-                f"resume: {key} is {now.get(key)!r}, but the run in {self.path} {was}: set it so, or begin a new run"
+                f"resume: {key}",
+                got=repr(now.get(key)),
+                allowed=f"{was} the run in {self.path} was started",
+                hint="set it so, or begin a new run",
             )
         if not (self.path / "run-token").exists() or not re.fullmatch("[0-9a-f]{32}", self.token):
             raise ConfigError(
-                f"resume: {self.path / 'run-token'} is missing or damaged, expected 32 hexadecimal digits: begin a "
-                "new run"
+                f"resume: {self.path / 'run-token'}",
+                got="a file that is missing or damaged",
+                allowed="32 hexadecimal digits",
+                hint="begin a new run",
             )
         covered = self.newest_checkpoint().server_round
         lines = [line for line in self.lines() if line["round"] <= covered]
         counted = all(type(line.get(key)) is int for line in lines for key in _COUNTED)
         if not counted or [line["round"] for line in lines] != list(range(covered + 1)):
             raise ConfigError(
-                f"resume: {self.path / 'metrics.jsonl'} has {len(lines)} lines of rounds up to {covered}, expected one "
-                f"of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}: "
-                "begin a new run"
+                f"resume: {self.path / 'metrics.jsonl'}",
+                got=f"{len(lines)} lines of rounds up to {covered}",
+                allowed=(
+                    f"one of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}"
+                ),
+                hint="begin a new run",
             )
 
     # The end.

@@ -40,6 +40,7 @@ from payloads.wire import (
     need,
     payload_record,
 )
+from problems.errors import NOTHING
 
 STATE = "client-state"
 # the record beside it: the round that made it
@@ -69,19 +70,25 @@ def node_place(context: Context) -> tuple[int, int]:
         place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     except KeyError as error:
         raise ConfigError(
-            f"node config has no {error}, got {', '.join(context.node_config) or 'nothing'}: start the SuperNode with "
-            "--node-config 'partition-id=0 num-partitions=3'"
+            "node config",
+            got=f"{', '.join(context.node_config) or NOTHING}, without {error}",
+            allowed="partition-id and num-partitions",
+            hint="start the SuperNode with --node-config 'partition-id=0 num-partitions=3'",
         ) from None
     except ValueError:
         got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
         raise ConfigError(
-            f"node config: got {got}, allowed: integers: start the SuperNode with --node-config 'partition-id=0 "
-            "num-partitions=3'"
+            "node config",
+            got=got,
+            allowed="integers",
+            hint="start the SuperNode with --node-config 'partition-id=0 num-partitions=3'",
         ) from None
     if not 0 <= place[0] < place[1]:
         raise ConfigError(
-            f"partition-id: got {place[0]}, allowed: 0 to num-partitions - 1 = {place[1] - 1}: give another "
-            "--node-config"
+            "partition-id",
+            got=place[0],
+            allowed=f"0 to num-partitions - 1 = {place[1] - 1}",
+            hint="give another --node-config",
         )
     return place
 
@@ -243,5 +250,10 @@ def recall(
         try:
             return store.load(client.memory, since, server_round)
         except PayloadError as error:
-            raise ConfigError(f"a saved client state is unusable, remove it to begin afresh: {error}") from None
+            raise ConfigError(
+                "state-dir",
+                got=f"an unusable client state: {error}",
+                allowed="a whole one of this run",
+                hint="remove it to begin afresh",
+            ) from None
     return None, 0

@@ -22,6 +22,7 @@ from payloads.settings import Settings, TrainingSettings, kebab
 from payloads.vfb2 import VERTICAL, VFB2Settings
 from problems.data import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import DRAWN
+from problems.errors import InputError
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.models import MODELS
@@ -33,8 +34,8 @@ from problems.vertical.objectives import make_objective as make_vertical_objecti
 Scalar = bool | int | float | str
 
 
-class ConfigError(ValueError):
-    """A run config that cannot be run; the message is complete and needs no traceback."""
+class ConfigError(InputError, ValueError):
+    """A run config, or a command line, that cannot be run."""
 
 
 class RunSettings(Settings):
@@ -143,7 +144,7 @@ COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 # key and value, which may have spaces in quotes
 _PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
 # how pairs are written
-_PAIRS = """ (such as 'seed=1 strategy="fedx2"', strings in double quotes; see docs/configuration.md)"""
+_PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
 
 
 def listed(section: str) -> str:
@@ -181,15 +182,22 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
         found = [key for key, _ in re.findall(_PAIR, text)]
         twice = [key for place, key in enumerate(found) if key in found[:place]]
         if twice:
-            raise ConfigError(f"{option} {text!r}: {twice[0]} is there twice, allowed: once: leave one out") from None
-        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs{_PAIRS}") from None
+            raise ConfigError(
+                option, got=f"{text!r}: {twice[0]} is there twice", allowed="once", hint="leave one out"
+            ) from None
+        raise ConfigError(option, got=repr(text), allowed=_PAIRS, hint="see docs/configuration.md") from None
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise ConfigError(
-            f"{option} {text!r}: {reason}; allowed: a .toml file that can be read, or pairs{_PAIRS}"
+            option,
+            got=f"{text!r}: {reason}",
+            allowed=f"a .toml file that can be read, or {_PAIRS}",
+            hint="see docs/configuration.md",
         ) from None
     if text.strip() and not values and not text.endswith(".toml"):
-        raise ConfigError(f"{option} {text!r} is not a list of key=value pairs, nor a .toml file{_PAIRS}")
+        raise ConfigError(
+            option, got=repr(text), allowed=f"{_PAIRS}, or a .toml file", hint="see docs/configuration.md"
+        )
     return values
 
 
@@ -208,12 +216,12 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
     if problems:
-        raise ConfigError(f"{'; '.join(problems)}; {listed('keys')}")
+        raise ConfigError.joined(problems)
     run, training, data = (parts[model] for model in _COMMON)
     assert isinstance(run, RunSettings)
     assert isinstance(training, TrainingSettings)
     if run.strategy not in ALGORITHMS:
-        raise ConfigError(_choice("strategy", run.strategy, list(ALGORITHMS), listed("strategies")))
+        raise _choice("strategy", run.strategy, list(ALGORITHMS), listed("strategies"))
     algorithm = ALGORITHMS[run.strategy]
     drawn = tables[_SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
     spec = DataSpec(
@@ -224,17 +232,19 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
         allowed = ["auto", *MODELS, "package.module:factory"]
-        raise ConfigError(_choice("model", run.model, allowed, listed("models")))
+        raise _choice("model", run.model, allowed, listed("models"))
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.strategy.vertical and not spec.data_dir)
     except DataError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError.of(error) from None
     _check_participation(run.strategy, algorithm, training)
     if training.dtype not in algorithm.strategy.number_types:
         raise ConfigError(
-            f"dtype: got {training.dtype!r}, but strategy {run.strategy!r} computes in "
-            f"{' or '.join(algorithm.strategy.number_types)}: leave it out"
+            "dtype",
+            got=repr(training.dtype),
+            allowed=f"{' or '.join(algorithm.strategy.number_types)}, since strategy {run.strategy!r} computes in it",
+            hint="leave it out",
         )
     if algorithm.strategy.vertical:
         _check_vertical(run.strategy, spec, family)
@@ -257,38 +267,47 @@ def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
 def _check_participation(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
     if algorithm.strategy.needs_all_clients and training.fraction_train < 1:
         raise ConfigError(
-            f"fraction-train: got {training.fraction_train!r}, but it must be 1.0, since strategy {strategy!r} "
-            f"{algorithm.strategy.needs_all_clients}: leave it out"
+            "fraction-train",
+            got=training.fraction_train,
+            allowed=f"1.0, since strategy {strategy!r} {algorithm.strategy.needs_all_clients}",
+            hint="leave it out",
         )
 
 
 def _check_vertical(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     """Refuse what has no meaning where all clients hold the same rows."""
     assert isinstance(vfb2, VFB2Settings)
-    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows (docs/vertical.md)"
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
     if spec.dataset in DRAWN:
         raise ConfigError(
-            f"dataset: got {spec.dataset!r}, whose clients draw rows of their own, allowed: any but "
-            f"{', '.join(DRAWN)}, {clients_columns}"
+            "dataset",
+            got=f"{spec.dataset!r}, whose clients draw rows of their own",
+            allowed=f"any but {', '.join(DRAWN)}, {clients_columns}",
+            hint="see docs/vertical.md",
         )
     if spec.partition not in COLUMN_PARTITIONS:
         raise ConfigError(
-            f"partition: got {spec.partition!r}, allowed: {' or '.join(COLUMN_PARTITIONS)}, {clients_columns}"
+            "partition",
+            got=repr(spec.partition),
+            allowed=f"{' or '.join(COLUMN_PARTITIONS)}, {clients_columns}",
+            hint="leave it out, see docs/vertical.md",
         )
     for key, got, allowed in (
         ("feature-columns", spec.feature_columns, ""),
         ("standardise", spec.standardise, True),
+        ("client-shift", spec.client_shift, 0.0),
+        ("partition-sites", spec.partition_sites, 0),
     ):
         if got != allowed:
-            raise ConfigError(f"{key}: got {got!r}, allowed: {allowed!r}, {clients_columns}: leave it out")
-    if spec.client_shift:
-        raise ConfigError(f"client-shift: got {spec.client_shift!r}, allowed: 0, {clients_columns}")
-    if spec.partition_sites:
-        raise ConfigError(f"partition-sites: got {spec.partition_sites!r}, allowed: 0, {clients_columns}: leave it out")
+            raise ConfigError(
+                key, got=repr(got), allowed=f"{allowed!r}, {clients_columns}", hint="leave it out, see docs/vertical.md"
+            )
     if vfb2.label_epsilon and not make_vertical_objective(vfb2.problem).classification:
         raise ConfigError(
-            f"vfb2.label-epsilon: got {vfb2.label_epsilon!r}, allowed: 0, since problem {vfb2.problem!r} has no "
-            "classes: leave it out, or set vfb2.problem"
+            "vfb2.label-epsilon",
+            got=vfb2.label_epsilon,
+            allowed=f"0, since problem {vfb2.problem!r} has no classes",
+            hint="leave it out, or set vfb2.problem",
         )
 
 
@@ -299,12 +318,17 @@ def _with_own_problem(
     if AUC_MINIMAX not in algorithm.losses:
         fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(
-            f"dataset: got {dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve; "
-            f"strategies that can: {', '.join(fitting)}"
+            "dataset",
+            got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
+            allowed=f"that with strategy {' or '.join(fitting)}",
+            hint="set strategy to one of them, or dataset to another",
         )
     if training.loss not in ("auto", dataset):
         raise ConfigError(
-            f"loss: got {training.loss!r}, but dataset {dataset!r} is a problem of its own, allowed: auto: leave it out"
+            "loss",
+            got=repr(training.loss),
+            allowed=f"auto, since dataset {dataset!r} is a problem of its own",
+            hint="leave it out",
         )
     return training.model_copy(update={"loss": dataset})
 
@@ -315,38 +339,49 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         try:
             find_factory(loss)
         except ProblemError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError.of(error) from None
         return training
     everything = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC, VERTICAL]
     if ":" in loss:
         fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(
-            f"loss: got {loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve, allowed: "
-            f"{', '.join(('auto', *algorithm.losses))}; strategies that can: {', '.join(fitting)}"
+            "loss",
+            got=f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve",
+            allowed=", ".join(("auto", *algorithm.losses)),
+            hint=f"set strategy to one that can: {', '.join(fitting)}",
         )
     if loss not in everything:
-        raise ConfigError(_choice("loss", loss, ["auto", *everything], "see docs/configuration.md"))
+        raise _choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
     if loss not in algorithm.losses:
         fitting = [name for name, row in ALGORITHMS.items() if loss in row.losses]
         raise ConfigError(
-            f"loss: got {loss!r}, but strategy {strategy!r} allows {', '.join(('auto', *algorithm.losses))}; "
-            f"{loss!r} goes with strategy {' or '.join(fitting)}"
+            "loss",
+            got=f"{loss!r} with strategy {strategy!r}",
+            allowed=", ".join(("auto", *algorithm.losses)),
+            hint=f"leave it out: {loss!r} goes with strategy {' or '.join(fitting)}",
         )
     if loss in PAIRWISE_LOSSES:
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:
-            raise ConfigError(f"{error}; {listed('keys')}") from None
+            raise ConfigError(
+                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=listed("keys")
+            ) from None
     if isinstance(family, CompositeSettings):
         try:
             make_penalty(family.penalty, [("x", (1, 1))], **{**family.penalty_options, "parameters": "all"})
         except ValueError as error:
-            raise ConfigError(f"composite.{error}; see docs/composite.md") from None
+            raise ConfigError(
+                "composite.penalty",
+                got=f"{family.penalty!r}, but {error}",
+                allowed="options that fit it",
+                hint="see docs/composite.md",
+            ) from None
     return training.model_copy(update={"loss": loss})
 
 
 def _parse(
-    model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[str]
+    model: type[Settings], prefix: str, flat: Mapping[str, Scalar], keys: dict[str, str], problems: list[ConfigError]
 ) -> Any:
     names = {prefix + kebab(name): kebab(name) for name in model.model_fields}
     try:
@@ -354,18 +389,26 @@ def _parse(
     except ValidationError as error:
         # a key that may be a number or a word has one detail for each; a default goes by its Python name
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
-        problems += [f"{key}: got {got!r}, allowed: {keys[key]}" for key, got in found.items()]
+        problems += [
+            ConfigError(key, got=repr(got), allowed=keys[key], hint=listed("keys")) for key, got in found.items()
+        ]
         return None
 
 
-def _unknown(key: str, keys: Mapping[str, str]) -> str:
+def _unknown(key: str, keys: Mapping[str, str]) -> ConfigError:
     close = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"allowed: the {len(keys)} of docs/configuration.md"
-    shown = key if key.isprintable() else repr(key)
-    return f"{shown}: unknown run-config key; {hint}"
+    return ConfigError(
+        key if key.isprintable() else repr(key),
+        got="an unknown run-config key",
+        allowed=f"the {len(keys)} of docs/configuration.md" + _meant(close),
+        hint=listed("keys"),
+    )
 
 
-def _choice(key: str, got: str, allowed: list[str], way_out: str) -> str:
+def _choice(key: str, got: str, allowed: list[str], way_out: str) -> ConfigError:
     close = difflib.get_close_matches(got, allowed, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    return f"{key}: got {got!r}, allowed: {', '.join(allowed)}{hint}; {way_out}"
+    return ConfigError(key, got=repr(got), allowed=", ".join(allowed) + _meant(close), hint=way_out)
+
+
+def _meant(close: list[str]) -> str:
+    return f" (did you mean {close[0]!r}?)" if close else ""

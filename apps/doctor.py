@@ -23,17 +23,19 @@ from flwr.app import Context, RecordDict
 from apps.config import ConfigError, parse_pairs
 from apps.state_store import STATE_DIR
 from payloads.flower_internals import NO_INSTALLATION
+from problems.errors import NOTHING, InputError
 
 PROJECT = "florilegium"
 SECONDS = 5.0
 WARNING_DAYS = 30
 LOOPBACK = IPv4Address("127.0.0.1")
+INSTALL = "pip install -e . -c constraints.txt"
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
-class WrongError(Exception):
-    """What a check found wrong, in one line."""
+class WrongError(InputError):
+    """What a check found wrong."""
 
 
 class Finding(NamedTuple):
@@ -62,19 +64,21 @@ def packages() -> str:
     try:
         wanted = [Requirement(line) for line in requires(PROJECT) or []]
     except PackageNotFoundError:
-        raise WrongError(f"{PROJECT} is not installed here: pip install -e . -c constraints.txt") from None
+        raise WrongError(
+            PROJECT, got="a package that is not installed here", allowed="an installation", hint=INSTALL
+        ) from None
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     bad = []
     for one in needed:
         try:
             found = version(one.name)
         except PackageNotFoundError:
-            bad.append(f"{one.name} is missing")
+            bad.append(WrongError(one.name, got=NOTHING, allowed=str(one.specifier) or "any version", hint=INSTALL))
             continue
         if not one.specifier.contains(found, prereleases=True):
-            bad.append(f"{one.name} is {found}, allowed: {one.specifier}")
+            bad.append(WrongError(one.name, got=found, allowed=str(one.specifier), hint=INSTALL))
     if bad:
-        raise WrongError(f"{'; '.join(bad)}; pip install -e . -c constraints.txt")
+        raise WrongError.joined(bad)
     return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
 
 
@@ -107,7 +111,7 @@ def device(context: Context) -> str:
 def writable(folder: Path) -> str:
     """Files can be written to a folder that exists."""
     if not folder.is_dir():
-        raise WrongError(f"got {folder}, expected a folder that exists: make it, or give another")
+        raise WrongError("folder", got=folder, allowed="one that exists", hint="make it, or give another")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(b"0")
     return f"{folder} can be written to"
@@ -124,12 +128,17 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         shown.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         raise WrongError(
-            f"{path} was not issued by {authority}, expected the same authority: make both with deploy/certificates.sh"
+            path,
+            got=f"a certificate that was not issued by {authority}",
+            allowed="the same authority",
+            hint="make both with deploy/certificates.sh",
         ) from None
     if key is not None and load_pem_private_key(key.read_bytes(), None).public_key() != shown.public_key():
         raise WrongError(
-            f"{key} is not the key of {path}, expected the key of its certificate: make both with "
-            "deploy/certificates.sh"
+            key,
+            got=f"another key than that of {path}",
+            allowed="the key of its certificate",
+            hint="make both with deploy/certificates.sh",
         )
     try:
         names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
@@ -137,14 +146,18 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         names = []
     if LOOPBACK not in names:
         raise WrongError(
-            f"{path} does not name {LOOPBACK}, where the SuperLink's own child processes reach it, expected it among "
-            "subjectAltName's addresses: make one with deploy/certificates.sh"
+            path,
+            got=f"a certificate that does not name {LOOPBACK}, where the SuperLink's own child processes reach it",
+            allowed="it among subjectAltName's addresses",
+            hint="make one with deploy/certificates.sh",
         )
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
         raise WrongError(
-            f"{path} is valid for {days} more days, expected {WARNING_DAYS} at least: make a new one with "
-            "deploy/certificates.sh"
+            path,
+            got=f"a certificate that is valid for {days} more days",
+            allowed=f"{WARNING_DAYS} at least",
+            hint="make a new one with deploy/certificates.sh",
         )
     return f"{path} is valid for {days:,} days"
 
@@ -158,14 +171,20 @@ def node_key(path: Path) -> str:
         key = load_ssh_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
         raise WrongError(
-            f"{path} is no private key in OpenSSH's format without a passphrase ({error}): make one with "
-            "deploy/node-key.sh"
+            path,
+            got=f"no such key ({error})",
+            allowed="a private key in OpenSSH's format without a passphrase",
+            hint="make one with deploy/node-key.sh",
         ) from None
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise WrongError(f"{path} is no key on a NIST curve: make one with deploy/node-key.sh")
+        raise WrongError(
+            path, got="a key of another kind", allowed="one on a NIST curve", hint="make one with deploy/node-key.sh"
+        )
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise WrongError(f"{path} can be read by others (mode {mode:o}): chmod 600 {path}")
+        raise WrongError(
+            path, got=f"a key that others can read (mode {mode:o})", allowed="mode 600", hint=f"chmod 600 {path}"
+        )
     return f"{path} is a key on {key.curve.name}"
 
 
@@ -173,7 +192,7 @@ def reachable(address: str, authority: Path | None) -> str:
     """A SuperLink listens, and with an authority its certificate is one of that authority for this name."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise WrongError(f"--superlink: got {address!r}, expected host:port: give it as to flower-supernode")
+        raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
     name = host.strip("[]")
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
@@ -185,13 +204,17 @@ def reachable(address: str, authority: Path | None) -> str:
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise WrongError(
-            f"{address} listens, but TLS fails ({reason}): expected a certificate of {authority}; see "
-            "docs/deployment.md"
+            address,
+            got=f"TLS that fails ({reason})",
+            allowed=f"a certificate of {authority}",
+            hint="see docs/deployment.md",
         ) from None
     except OSError as error:
         raise WrongError(
-            f"{address} cannot be reached ({error.strerror or error}), expected a SuperLink that listens; see "
-            "docs/deployment.md"
+            address,
+            got=f"no connection ({error.strerror or error})",
+            allowed="a SuperLink that listens",
+            hint="see docs/deployment.md",
         ) from None
 
 
@@ -202,7 +225,10 @@ def port_free(host: str, port: int) -> str:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
         raise WrongError(
-            f"got {host}:{port} ({error.strerror or error}), expected a free port of this machine: give another --port"
+            "port",
+            got=f"{host}:{port} ({error.strerror or error})",
+            allowed="a free port of this machine",
+            hint="give another --port",
         ) from None
     return f"{host}:{port} is free"
 
@@ -211,8 +237,10 @@ def no_installation(environment: Mapping[str, str]) -> str:
     """Flower will not install the project's dependencies anew for every run."""
     if environment.get(NO_INSTALLATION) != "1":  # as Flower reads it: "true" is not enough
         raise WrongError(
-            f"{NO_INSTALLATION} is not set to 1: give flower-superlink --disable-runtime-dependency-installation, or "
-            "every run installs all packages anew"
+            NO_INSTALLATION,
+            got=environment.get(NO_INSTALLATION, NOTHING),
+            allowed="1, or every run installs all packages anew",
+            hint="give flower-superlink --disable-runtime-dependency-installation",
         )
     return f"{NO_INSTALLATION} is set"
 

@@ -16,6 +16,7 @@ from apps.vertical_evaluation import VerticalEvaluator
 from payloads.composite import CompositeSettings
 from payloads.record import FloatArray
 from problems.data import FederatedData
+from problems.errors import NOTHING
 from problems.minimax import SYNTHETIC_PL
 from strategies.schema import Schema
 
@@ -52,8 +53,10 @@ def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
     if resources.is_problem(config):
         if test is None:
             raise ConfigError(
-                f"loss: got {config.training.loss!r}, which is evaluated on a test set of the server's own, and "
-                "data-dir is empty: set data-dir to a test set"
+                "data-dir",
+                got=NOTHING,
+                allowed=f"a test set of the server's own, on which loss {config.training.loss!r} is evaluated",
+                hint="set data-dir to a test set",
             )
         evaluator: Evaluator = ProblemEvaluator(config, test)
     else:

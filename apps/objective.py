@@ -126,7 +126,12 @@ def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
         penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
         return penalty, selected(layout, config.family.parameters)
     except ValueError as error:
-        raise ConfigError(f"composite: model {config.run.model!r}: {error}; see docs/composite.md") from None
+        raise ConfigError(
+            "composite.penalty",
+            got=f"{config.family.penalty!r}, but with model {config.run.model!r}: {error}",
+            allowed="what the model's parameters allow",
+            hint="see docs/composite.md",
+        ) from None
 
 
 _optima: dict[Hashable, Optimum] = {}

@@ -41,13 +41,15 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
     path = node.get(DATA_PATH, "")
     if not path or not isinstance(path, str):
         raise ConfigError(
-            f"partition {partition_id}: partition={OWN!r} needs a {DATA_PATH} in every node config, such as "
-            f"'{DATA_PATH}=\"/srv/site.csv\"'; got {path!r}; see {PAGE}"
+            f"partition {partition_id}: {DATA_PATH}",
+            got=repr(path),
+            allowed=f"a path in every node config, since partition={OWN!r}",
+            hint=f"give one, such as '{DATA_PATH}=\"/srv/site.csv\"'; see {PAGE}",
         )
     try:
         return _read(path, config.data, partition_id)
     except DataError as error:
-        raise DataError(f"partition {partition_id}: {error}") from error
+        raise error.at(f"partition {partition_id}") from error
 
 
 def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
@@ -59,7 +61,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
     try:
         statistics = rows.statistics()
     except DataError as error:
-        raise DataError(f"partition {partition_id}: {error}") from error
+        raise error.at(f"partition {partition_id}") from error
     means, variances = statistics or (None, None)
     return SiteReport(
         identity=np.array([partition_id, num_partitions]),
@@ -93,12 +95,18 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
             f"columns {', '.join(map(repr, differing[:8]))}" if differing else f"shapes: {rows.shape}, {schema.shape}"
         )
         raise DataError(
-            f"data-dir: {config.data.data_dir} and the sites' files differ in {what}; expected the same, see {PAGE}"
+            "data-dir",
+            got=f"{config.data.data_dir}, from which the sites' files differ in {what}",
+            allowed="the same",
+            hint=f"see {PAGE}",
         )
     for label, name in enumerate(("negative", "positive")):
         if not rows.class_counts(rows.test_rows)[label]:
             raise DataError(
-                f"data-dir: {config.data.data_dir} has no {name} row; metrics need both classes: set positive-label"
+                "data-dir",
+                got=f"{config.data.data_dir}, which has no {name} row",
+                allowed="both classes, since metrics need both",
+                hint="set positive-label",
             )
     return rows.samples(rows.test_rows, _arrays(schema.scaling))
 
@@ -119,8 +127,10 @@ def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     file = Path(path).expanduser()
     if not file.is_absolute():
         raise DataError(
-            f"data-dir, data-path: got {path!r}, which is relative, and an app runs in a folder of its own: give "
-            "the whole path"
+            "data-dir, data-path",
+            got=f"{path!r}, which is relative",
+            allowed="a whole path, since an app runs in a folder of its own",
+            hint="give it",
         )
     found = file.stat() if file.exists() else None
     changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)

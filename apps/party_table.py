@@ -58,7 +58,12 @@ class PartyTable:
         self.labelled = label_column in frame.columns
         self._labels = _labels(frame.pop(label_column), spec, classification)[order] if self.labelled else None
         if not len(frame.columns):
-            raise DataError(f"{path} has no column of features, got only id and label: expected one at least")
+            raise DataError(
+                path,
+                got="no column of features, only id and label",
+                allowed="one at least",
+                hint="add columns of features",
+            )
         self.names: list[str] = []
         blocks, scaled = [], []
         for name in frame.columns:
@@ -116,22 +121,26 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
 
     if column not in frame.columns:
         known = ", ".join(map(str, frame.columns[:20]))
-        raise DataError(f"{path} has no column {column!r}: set vfb2.id-column; columns: {known}")
+        raise DataError(path, got=f"no column {column!r}", allowed=f"one of {known}", hint="set vfb2.id-column")
     found = frame[column]
     if not path.name.endswith(PARQUET_ENDINGS):
         found = pd.read_csv(path, usecols=[column], dtype=str)[column]
     missing = int(found.isna().sum())
     if missing:
         raise DataError(
-            f"{path}, column {column!r}: {missing:,} of {len(found):,} ids are missing, expected none: fill or "
-            "drop them"
+            f"{path}, column {column!r}",
+            got=f"{missing:,} of {len(found):,} ids missing",
+            allowed="none",
+            hint="fill or drop them",
         )
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         raise DataError(
-            f"{path}, column {column!r}: {int((counts > 1).sum()):,} ids occur more than once, such as "
-            f"{str(values[counts > 1][0])!r}, expected once: drop the others"
+            f"{path}, column {column!r}",
+            got=f"{int((counts > 1).sum()):,} ids more than once, such as {str(values[counts > 1][0])!r}",
+            allowed="once",
+            hint="drop the others",
         )
     return ids
 

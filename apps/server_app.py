@@ -24,7 +24,7 @@ app = ServerApp()
 
 
 class RunFailedError(RuntimeError):
-    """The run ended without a result; the message is the reason, the log's last word."""
+    """The run ended without a result; the message is the reason, the log's last word, whatever failed."""
 
 
 @app.main()

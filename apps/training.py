@@ -203,9 +203,13 @@ class Training:
         checkpoint = self.directory.newest_checkpoint()
         if checkpoint.server_round > self.config.training.num_server_rounds:
             raise ConfigError(
-                f"num-server-rounds: got {self.config.training.num_server_rounds}, but the run in "
-                f"{self.directory.path} has already made {checkpoint.server_round} rounds: "
-                f"set num-server-rounds to {checkpoint.server_round} or more"
+                "num-server-rounds",
+                got=self.config.training.num_server_rounds,
+                allowed=(
+                    f"{checkpoint.server_round} or more, since the run in {self.directory.path} has already made as "
+                    "many rounds"
+                ),
+                hint="raise it",
             )
         state_type = self.strategy.state_type
         try:
@@ -218,7 +222,10 @@ class Training:
                 self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
         except (ValueError, LookupError) as error:
             raise ConfigError(
-                f"resume: the newest checkpoint does not fit this run ({error}): begin a new run"
+                "resume",
+                got=f"a newest checkpoint that does not fit this run ({error})",
+                allowed="one of this run",
+                hint="begin a new run",
             ) from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)

@@ -26,6 +26,7 @@ from clients.vfb2 import VFB2Client
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
 from problems.data.spec import GENERIC
+from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 
@@ -97,16 +98,22 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         try:
             data = _own_table(Path(str(node[DATA_PATH])).expanduser(), config.data, vfb2.id_column, vfb2.problem)
         except DataError as error:
-            raise DataError(f"partition {place}: {DATA_PATH}: {error}; see docs/vertical.md") from error
+            raise DataError.of(
+                error, f"partition {place}: {DATA_PATH}", hint=f"{error.hint}; see docs/vertical.md"
+            ) from error
     elif vfb2.alignment == "intersection":
         raise ConfigError(
-            "vfb2.alignment: got 'intersection', but simulated parties hold the same rows; it is for parties whose "
-            f"node config has a {DATA_PATH}: give them one, or leave it out"
+            "vfb2.alignment",
+            got="'intersection' with simulated parties, who hold the same rows",
+            allowed=f"that for parties whose node config has a {DATA_PATH}",
+            hint="give them one, or leave it out",
         )
     elif config.data.dataset in GENERIC and not config.data.data_dir:
         raise ConfigError(
-            f"partition {place}: dataset {config.data.dataset!r} is read from files: give the node a {DATA_PATH}, or "
-            "set data-dir"
+            f"partition {place}: {DATA_PATH}",
+            got=NOTHING,
+            allowed=f"a table, since dataset {config.data.dataset!r} is read from files",
+            hint=f"give the node a {DATA_PATH}, or set data-dir",
         )
     else:
         data = _simulated(config, parties, place, labelled=place < vfb2.active_parties)
@@ -155,11 +162,13 @@ def _read_table(path: Path, changed: int, spec: DataSpec, id_column: str, proble
 def _own_table(path: Path, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
     if spec.dataset not in ("csv", "parquet"):
         raise ConfigError(
-            f"dataset: got {spec.dataset!r}, but a party with a {DATA_PATH} reads a table, allowed: csv, parquet: "
-            "set it to one"
+            "dataset",
+            got=repr(spec.dataset),
+            allowed=f"csv, parquet, since a party with a {DATA_PATH} reads a table",
+            hint="set it to one",
         )
     if not path.is_file():
-        raise DataError(f"{str(path)!r} does not exist, expected a file")
+        raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
     with _load_lock:
         return _read_table(path, path.stat().st_mtime_ns, spec, id_column, problem)
 
@@ -169,14 +178,24 @@ def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     certificate, key, authority = (_of(node, name, "") for name in PEER_FILES)
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
-        raise ConfigError(f"node config: got {got} without {lacks}, allowed: both or neither: give {lacks} too")
+        raise ConfigError(
+            "node config", got=f"{got} without {lacks}", allowed="both or neither", hint=f"give {lacks} too"
+        )
     if authority and not certificate:
         raise ConfigError(
-            f"node config: got peer-ca {authority!r} alone, which needs peer-cert and peer-key: give them too"
+            "node config",
+            got=f"peer-ca {authority!r} alone",
+            allowed="that with peer-cert and peer-key",
+            hint="give them too",
         )
     for name, path in zip(PEER_FILES, (certificate, key, authority), strict=True):
         if path and not Path(path).expanduser().is_file():
-            raise ConfigError(f"node config: {name}: got {path!r}, which does not exist: give the path of a PEM file")
+            raise ConfigError(
+                f"node config: {name}",
+                got=f"{path!r}, which does not exist",
+                allowed="an existing file",
+                hint="give the path of a PEM file",
+            )
     if not certificate:
         return None, None
     identity = Identity.from_files(Path(certificate).expanduser(), Path(key).expanduser())
@@ -187,5 +206,5 @@ def _of(node: Mapping[str, Any], name: str, default: T) -> T:
     value = node.get(name, default)
     if not isinstance(value, type(default)):
         kind = "true or false" if isinstance(default, bool) else "text"
-        raise ConfigError(f"node config: {name}: got {value!r}, allowed: {kind}; see docs/vertical.md")
+        raise ConfigError(f"node config: {name}", got=repr(value), allowed=kind, hint="see docs/vertical.md")
     return value

@@ -113,7 +113,12 @@ def run(
     parse_run_config(flat)
     clients, nodes = _sites(clients, node_config)
     if nodes and engine is Engine.FLOWER:
-        raise ConfigError(f"--node-config: got {len(nodes)}, allowed: in this process only: leave --engine out")
+        raise ConfigError(
+            "--node-config",
+            got=f"{len(nodes)} with --engine flower",
+            allowed="in this process only",
+            hint="leave --engine out",
+        )
     with log_off(quiet), stdout_to_stderr(as_json):
         if engine is Engine.INPROCESS:
             try:
@@ -133,8 +138,10 @@ def _sites(clients: int | None, node_config: list[str] | None) -> tuple[int, lis
     nodes = node_configs_of(node_config)
     if nodes and clients not in (None, len(nodes)):
         raise ConfigError(
-            f"--node-config: got {len(nodes)}, but --clients {clients}, allowed: one for each of them: leave "
-            "--clients out"
+            "--node-config",
+            got=f"{len(nodes)}, but --clients {clients}",
+            allowed="one for each client",
+            hint="leave --clients out",
         )
     return clients or len(nodes) or 8, nodes
 
@@ -244,7 +251,12 @@ def sweep(
     """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
     wanted = mode or (Mode.MIN if better(metric) is min else Mode.MAX)
     if grace > 1 and not asha:
-        raise ConfigError(f"--grace: got {grace}, but there is nothing to stop: give --asha too")
+        raise ConfigError(
+            "--grace",
+            got=f"{grace}, but there is nothing to stop",
+            allowed="1, or any with --asha",
+            hint="give --asha too",
+        )
     clients, nodes = _sites(clients, node_config)
     asked = Sweep(
         clients,
@@ -289,7 +301,12 @@ def reproduce(
 ) -> None:
     """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
     if data_dir is not None and not data_dir.expanduser().exists():
-        raise ConfigError(f"--data-dir: got {data_dir}, which does not exist: give the folder of the data sets' files")
+        raise ConfigError(
+            "--data-dir",
+            got=f"{data_dir}, which does not exist",
+            allowed="an existing folder",
+            hint="give the folder of the data sets' files",
+        )
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     experiment = find_experiment(name)
     if tune:

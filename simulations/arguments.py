@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from apps.config import ConfigError, Scalar, parse_pairs
+from problems.errors import NOTHING
 from simulations import PAGE
 
 
@@ -28,7 +29,7 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     for key in ("output-dir", "run-name"):
         if key in flat:
             raise ConfigError(
-                f"{key}: got {flat[key]!r} by --config, allowed: by --out alone: leave it out of --config"
+                key, got=f"{flat[key]!r} by --config", allowed="by --out alone", hint="leave it out of --config"
             )
     return flat
 
@@ -43,7 +44,10 @@ def node_configs_of(texts: Sequence[str] | None) -> list[dict[str, Scalar]]:
     for key in ("partition-id", "num-partitions"):
         if any(key in config for config in configs):
             raise ConfigError(
-                f"--node-config: got {key}, which follows from the order and the number of these options: leave it out"
+                "--node-config",
+                got=key,
+                allowed="any other, since it follows from the order and the number of these options",
+                hint="leave it out",
             )
     return configs
 
@@ -114,7 +118,12 @@ def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
         key, right = _split(text, option, "key=distribution(arguments)")
         call = re.fullmatch(r"\s*([\w-]+)\s*\((.*)\)\s*", right)
         if call is None:
-            raise ConfigError(f"{option}: want key=distribution(arguments), with one of {', '.join(KINDS)}; {PAGE}")
+            raise ConfigError(
+                option,
+                got=right.strip() or NOTHING,
+                allowed=f"key=distribution(arguments), with one of {', '.join(KINDS)}",
+                hint=PAGE,
+            )
         found[_once(key, found, option)] = Distribution(
             right.strip(), _sampler(call[1], _values(call[2], option), option)
         )
@@ -126,27 +135,31 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
         choices = _distinct(arguments, option)
         return lambda rng: choices[int(rng.integers(len(choices)))]
     if name not in RANGES:
-        raise ConfigError(f"{option}: unknown distribution {name!r}, allowed: {', '.join(KINDS)}; {PAGE}")
+        raise ConfigError(option, got=f"unknown distribution {name!r}", allowed=", ".join(KINDS), hint=PAGE)
     make, usage = RANGES[name]
     whole = name == "randint"
     numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
     if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
         raise ConfigError(
-            f"{option}: want {usage} with two finite {'integers' if whole else 'numbers'}, got {len(arguments)} "
-            f"values; {PAGE}"
+            option,
+            got=f"{len(arguments)} values",
+            allowed=f"{usage} with two finite {'integers' if whole else 'numbers'}",
+            hint=PAGE,
         )
     low, high = numbers
     if low >= high:
-        raise ConfigError(f"{option}: the range from {low} to {high} is empty, low must be less than high; {PAGE}")
+        raise ConfigError(option, got=f"an empty range from {low} to {high}", allowed="low less than high", hint=PAGE)
     if name == "loguniform" and low <= 0:
-        raise ConfigError(f"{option}: the range from {low} to {high} has no logarithm, low must be positive; {PAGE}")
+        raise ConfigError(
+            option, got=f"the range from {low} to {high}, which has no logarithm", allowed="low above 0", hint=PAGE
+        )
     return make(low, high)
 
 
 def _split(text: str, option: str, form: str) -> tuple[str, str]:
     key, equals, right = text.partition("=")
     if not equals or not key.strip():
-        raise ConfigError(f"{option}: want {form}; {PAGE}")
+        raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
     return key.strip(), right
 
 
@@ -157,21 +170,26 @@ def _values(text: str, option: str) -> list[Scalar]:
         values = [None]
     if not all(isinstance(value, bool | int | float | str) for value in values):
         raise ConfigError(
-            f"{option}: want numbers, true, false or strings in double quotes, separated by commas; {PAGE}"
+            option,
+            got=repr(text),
+            allowed="numbers, true, false or strings in double quotes, separated by commas",
+            hint=PAGE,
         )
     if not values:
-        raise ConfigError(f"{option}: there is no value, expected one at least; {PAGE}")
+        raise ConfigError(option, got="no value", allowed="one at least", hint=PAGE)
     return values
 
 
 def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
     twice = [value for number, value in enumerate(values) if value in values[:number]]
     if twice:
-        raise ConfigError(f"{option}: {twice[0]!r} is there twice, allowed: once; leave one out")
+        raise ConfigError(option, got=f"{twice[0]!r}, which is there twice", allowed="once", hint="leave one out")
     return values
 
 
 def _once(key: str, before: dict[str, Any], option: str) -> str:
     if key in before:
-        raise ConfigError(f"{option}: {key} is already varied, allowed: once; give all its values in one option")
+        raise ConfigError(
+            option, got=f"{key}, which is already varied", allowed="once", hint="give all its values in one option"
+        )
     return key

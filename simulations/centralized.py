@@ -43,8 +43,10 @@ def centralized(
     training = config.training
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
         raise ConfigError(
-            f"loss: got {training.loss!r}, which has no centralised reference, allowed: "
-            f"{', '.join((*PAIRWISE_LOSSES, CROSS_ENTROPY))}: set strategy or loss"
+            "loss",
+            got=f"{training.loss!r}, which has no centralised reference",
+            allowed=", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY)),
+            hint="set strategy or loss",
         )
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]

@@ -52,8 +52,10 @@ class Choosing(Runs):
         self._here = f"experiment {experiment.name!r}: tune"
         if experiment.tune is None:
             raise ConfigError(
-                f"--tune: experiment {experiment.name!r} has no [tune], expected run-config keys and their values; "
-                f"{PAGE}"
+                "--tune",
+                got=f"experiment {experiment.name!r}, which has no [tune]",
+                allowed="one with run-config keys and their values there",
+                hint=PAGE,
             )
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
@@ -63,7 +65,12 @@ class Choosing(Runs):
         runs = [run for search in self.searches for _, several in search.points for run in several]
         super().__init__(expansion, out, runs, "tune")
         if len(self.runs) < len(runs):
-            raise ConfigError(f"{self._here}: two points would have one run directory; leave one out")
+            raise ConfigError(
+                self._here,
+                got="two points that would have one run directory",
+                allowed="points that differ",
+                hint="leave one out",
+            )
         self.metrics = list(dict.fromkeys([self.metric, *experiment.metrics]))
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
@@ -119,20 +126,25 @@ def _check(here: str, tune: Tuning, metric: str, lines: Sequence[Line]) -> None:
     check_metric(metric, lines[0].config, f"{here}.metric")
     if not tune.validation_fraction and metric not in _OF_TRAINING:
         raise ConfigError(
-            f"{here}.validation-fraction: got 0, but {metric!r} is measured on the test rows, which no choice may see; "
-            f"allowed: a number above 0, or a metric of the training problem: {', '.join(_OF_TRAINING)}; {PAGE}"
+            f"{here}.validation-fraction",
+            got=0,
+            allowed=(
+                f"a number above 0, since {metric!r} is measured on the test rows, which no choice may see; or a "
+                f"metric of the training problem: {', '.join(_OF_TRAINING)}"
+            ),
+            hint=PAGE,
         )
     methods = list(dict.fromkeys(line.method for line in lines))
     for method in tune.methods:
         if method not in methods:
-            raise ConfigError(f"{here}.methods: got {method!r}, allowed: {', '.join(methods)}; {PAGE}")
+            raise ConfigError(f"{here}.methods", got=repr(method), allowed=", ".join(methods), hint=PAGE)
 
 
 def _searches(here: str, tune: Tuning, lines: Sequence[Line]) -> list[_Search]:
     tried = [line for line in lines if tune.grid_of(line.method)]
     if not tried:
         raise ConfigError(
-            f"{here}: there is no grid, expected one at least: give tune.grid, or one of a method under tune.methods"
+            here, got="no grid", allowed="one at least", hint="give tune.grid, or one of a method under tune.methods"
         )
     found = [
         _search(here, tune, line) for line in tried if fits({k: v for k, v in tune.at.items() if k in line.at}, line.at)
@@ -140,7 +152,12 @@ def _searches(here: str, tune: Tuning, lines: Sequence[Line]) -> list[_Search]:
     for line in tried:
         if not any(fits(search.at, line.at) for search in found):
             told = ", ".join(settings(tune.at))
-            raise ConfigError(f"{here}.at: with {told} nothing is chosen for {line.title}; leave coordinates out of it")
+            raise ConfigError(
+                f"{here}.at",
+                got=f"{told}, with which nothing is chosen for {line.title}",
+                allowed="coordinates that choose for each run",
+                hint="leave coordinates out of it",
+            )
     return found
 
 
@@ -159,7 +176,9 @@ def _trial(here: str, tune: Tuning, line: Line, point: dict[str, Scalar], seed: 
     try:
         rounds = parse_run_config({**line.config, **changes}).training.num_server_rounds
     except ConfigError as error:
-        raise ConfigError(f"{here}, {line.title}, {', '.join(settings(point))}: {error}; {PAGE}") from None
+        raise ConfigError.of(
+            error, f"{here}, {line.title}, {', '.join(settings(point))}", hint=f"{error.hint}; {PAGE}"
+        ) from None
     changes["evaluate-every"] = rounds  # only the last round counts
     name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
     return PlannedRun(name, line, seed, changes, ", ".join(settings(point)))

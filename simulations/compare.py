@@ -116,7 +116,10 @@ class Comparison:
         if metric is not None and metric not in self.metrics:
             allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
             raise ConfigError(
-                f"--metric: got {metric!r}, allowed by these runs: {allowed}; leave it out to draw the first"
+                "--metric",
+                got=repr(metric),
+                allowed=f"those of these runs: {allowed}",
+                hint="leave it out to draw the first",
             )
         return metric or next(iter(self.metrics), None)
 
@@ -128,7 +131,10 @@ class Comparison:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"--out: cannot create {folder} ({error.strerror}): choose a folder that can be written to"
+                "--out",
+                got=f"{folder}, which cannot be created ({error.strerror})",
+                allowed="a folder that can be written to",
+                hint="choose one",
             ) from None
         write_atomic(folder / "compare.csv", self.csv().encode())
         if metric is not None:

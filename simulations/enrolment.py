@@ -36,8 +36,10 @@ def checkout(into: Path | None) -> Path:
     ]
     if missing:
         raise ConfigError(
-            f"--into: {root} is no checkout of Florilegium, for it has no {missing[0]}; allowed: the root of one: "
-            "clone the project and give its root with --into"
+            "--into",
+            got=f"{root}, which has no {missing[0]}",
+            allowed="the root of a checkout of Florilegium",
+            hint="clone the project and give its root with --into",
         )
     return root
 
@@ -53,25 +55,33 @@ def write(one: NewAlgorithm, root: Path) -> tuple[list[Path], list[Path]]:
     """
     if one.name in {*ALGORITHMS, *strategies_of(root)}:
         raise ConfigError(
-            f"NAME: got {one.name!r}, but there is a strategy of that name, allowed: a new one; "
-            "`python -m simulations list strategies` shows those there are"
+            "NAME",
+            got=f"{one.name!r}, but there is a strategy of that name",
+            allowed="a new one",
+            hint="choose one that `python -m simulations list strategies` does not show",
         )
     for path in paths(one).values():
         for there in (path, path.with_suffix("")):
             if (root / there).exists():
                 raise ConfigError(
-                    f"--family: got {one.family!r}, but {there} is there already, allowed: a name of no module: choose "
-                    "another --family, or move it away"
+                    "--family",
+                    got=f"{one.family!r}, but {there} is there already",
+                    allowed="a name of no module",
+                    hint="choose another --family, or move it away",
                 )
     if one.table in run_config_of(root):
         raise ConfigError(
-            f"--family: got run-config table {one.table!r}, but there is a key or table of that name, allowed: a new "
-            "one: choose another --family"
+            "--family",
+            got=f"run-config table {one.table!r}, but there is a key or table of that name",
+            allowed="a new one",
+            hint="choose another --family",
         )
     if names := clashes(one):
         raise ConfigError(
-            f"--class-name: got {one.prefix!r}, but class {min(names)} is there already, allowed: a beginning of new "
-            "names: choose another --class-name"
+            "--class-name",
+            got=f"{one.prefix!r}, but class {min(names)} is there already",
+            allowed="a beginning of new names",
+            hint="choose another --class-name",
         )
     new, changed = files(one), enrolled(one, root)
     for path, text in {**new, **changed}.items():
@@ -90,8 +100,10 @@ def run_config_of(root: Path) -> dict[str, Any]:
         config: dict[str, Any] = project["tool"]["flwr"]["app"]["config"]
     except (tomllib.TOMLDecodeError, KeyError) as error:
         raise ConfigError(
-            f"{root / PYPROJECT}: no table [tool.flwr.app.config] ({error}), expected the run config's defaults; "
-            f"{_WAY_OUT}"
+            root / PYPROJECT,
+            got=f"no table [tool.flwr.app.config] ({error})",
+            allowed="the run config's defaults",
+            hint=_WAY_OUT,
         ) from None
     return config
 
@@ -129,7 +141,10 @@ def _read(root: Path, name: str) -> str:
         return (root / name).read_text("utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{root / name}: {error.strerror}, expected a file, where the algorithm must be named; {_WAY_OUT}"
+            root / name,
+            got=error.strerror or str(error),
+            allowed="a file, where the algorithm must be named",
+            hint=_WAY_OUT,
         ) from None
 
 
@@ -137,8 +152,10 @@ def _strategies(page: str) -> re.Match[str]:
     found = _STRATEGIES.search(page)
     if found is None:
         raise ConfigError(
-            f"{CONFIGURATION}: no row `strategy`, expected one that lists all names, where the new one belongs; "
-            f"{_WAY_OUT}"
+            CONFIGURATION,
+            got="no row `strategy`",
+            allowed="one that lists all names, where the new one belongs",
+            hint=_WAY_OUT,
         )
     return found
 
@@ -164,8 +181,10 @@ def _with_section(one: NewAlgorithm, page: str) -> str:
     tables = [place for place, found in enumerate(sections) if found[0].startswith("## Table ")]
     if not tables:
         raise ConfigError(
-            f"{CONFIGURATION}: no section 'Table ...', expected one at least, after which the new one belongs; "
-            f"{_WAY_OUT}"
+            CONFIGURATION,
+            got="no section 'Table ...'",
+            allowed="one at least, after which the new one belongs",
+            hint=_WAY_OUT,
         )
     place = sections[tables[-1] + 1].start() if tables[-1] + 1 < len(sections) else len(page)
     allowed = {"bool": "`true`, `false`", "int": "integer", "float": "number", "str": "text"}
@@ -194,6 +213,6 @@ def _with_row(page: str, name: str, title: str, row: str) -> str:
     table = heading and re.compile(r"(?:^\|.*\n)+", re.MULTILINE).search(page, heading.end())
     if not table:
         raise ConfigError(
-            f"{name}: no table under {title!r}, expected one, where a row on the algorithm belongs; {_WAY_OUT}"
+            name, got=f"no table under {title!r}", allowed="one, where a row on the algorithm belongs", hint=_WAY_OUT
         )
     return f"{page[: table.end()]}{row}\n{page[table.end() :]}"

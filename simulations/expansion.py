@@ -10,6 +10,7 @@ from pathlib import Path
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.data.spec import NEEDS_FILES
+from problems.errors import NOTHING
 from simulations import PAGE
 from simulations.experiment import Claim, Experiment, PaperValue, Profile, Run
 from simulations.launch import NONFEDERATED
@@ -18,7 +19,7 @@ from simulations.output import shown
 from simulations.records import TRAINING_SECONDS, check_metric
 from simulations.tuned import Tuned, fits
 
-_COORDINATES = f"allowed: coordinates of the runs, which are their method, dataset and axes; {PAGE}"
+_COORDINATES = "coordinates of the runs, which are their method, dataset and axes"
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has
 
 
@@ -124,7 +125,12 @@ def expand(
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
     cells = _kept(chosen, every)
     if not cells:
-        raise ConfigError(f"{here}: profiles.{profile}.only leaves no run, expected one at least: drop one of its keys")
+        raise ConfigError(
+            f"{here}: profiles.{profile}.only",
+            got="keys that leave no run",
+            allowed="one run at least",
+            hint="drop one of its keys",
+        )
     _check_files(here, cells)
     lines = [_line(experiment, cell, here) for cell in cells]
     _check_tuned(here, tuned, experiment, profile, lines)
@@ -179,7 +185,7 @@ def _line(experiment: Experiment, cell: _Cell, here: str) -> Line:
             check_vertical(parsed)
     except ConfigError as error:
         where = "  ".join(filter(None, [cell.run.name, dataset, setting]))
-        raise ConfigError(f"{here}, {where}: {error}") from None
+        raise error.at(f"{here}, {where}") from None
     resolved = flattened(parsed.resolved())
     for metric in experiment.metrics:
         if metric != TRAINING_SECONDS:
@@ -198,7 +204,7 @@ def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
     def value(match: re.Match[str]) -> str:
         if match[1] not in words:
             raise ConfigError(
-                f"{where}: got {match[0]}, allowed: setting, a coordinate or a run-config key in braces; {PAGE}"
+                where, got=match[0], allowed="setting, a coordinate or a run-config key in braces", hint=PAGE
             )
         return shown(words[match[1]])
 
@@ -223,14 +229,18 @@ def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile
     got, wanted = (tuned.experiment, tuned.profile), (experiment.name, profile)
     if got != wanted:
         raise ConfigError(
-            f"tuned.toml: got experiment {got[0]!r}, profile {got[1]!r}, not {wanted[0]!r}, {wanted[1]!r}; "
-            "--tune writes it anew"
+            "tuned.toml",
+            got=f"experiment {got[0]!r}, profile {got[1]!r}",
+            allowed=f"{wanted[0]!r}, {wanted[1]!r}",
+            hint="give --tune, which writes it anew",
         )
     for choice in tuned.chosen:
         if not any(fits(choice.at, line.at) for line in lines):
             raise ConfigError(
-                f"{here}: tuned.toml has values for {', '.join(settings(choice.at))}, which no run has, allowed: "
-                "coordinates of the runs; --tune writes it anew"
+                f"{here}: tuned.toml",
+                got=f"values for {', '.join(settings(choice.at))}, which no run has",
+                allowed="coordinates of the runs",
+                hint="give --tune, which writes it anew",
             )
 
 
@@ -240,7 +250,7 @@ def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], cells: Sequenc
         for value in values:
             if value not in there:
                 allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
-                raise ConfigError(f"{where}.{key}: got {value!r}, allowed: {allowed}; {PAGE}")
+                raise ConfigError(f"{where}.{key}", got=repr(value), allowed=allowed, hint=PAGE)
 
 
 def _check_files(here: str, cells: Sequence[_Cell]) -> None:
@@ -251,7 +261,12 @@ def _check_files(here: str, cells: Sequence[_Cell]) -> None:
             missing.append(str(cell.at[_DATASET]))
     if missing:
         names = ", ".join(dict.fromkeys(missing))
-        raise ConfigError(f"{here} reads files of {names}: give their folder by --data-dir (docs/data.md names them)")
+        raise ConfigError(
+            "--data-dir",
+            got=f"{NOTHING}, but {here} reads files of {names}",
+            allowed="their folder",
+            hint="give it; docs/data.md names the files",
+        )
 
 
 def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
@@ -262,14 +277,21 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
         before = curves.setdefault((line.panel, line.curve, line.clients if joined else 0), line)
         if before is not line:
             raise ConfigError(
-                f"{here}: {before.title!r} and {line.title!r} would both be curve {line.curve!r} of panel "
-                f"{line.panel!r}; tell them apart by panel or curve"
+                here,
+                got=(
+                    f"{before.title!r} and {line.title!r}, which would both be curve {line.curve!r} of panel "
+                    f"{line.panel!r}"
+                ),
+                allowed="one run a curve",
+                hint="tell them apart by panel or curve",
             )
         before = seen.setdefault(run_folder(line, 0), line)
         if before is not line:
             raise ConfigError(
-                f"{here}: {before.title!r} and {line.title!r} would have one run directory, {run_folder(line, 0)}; "
-                "tell them apart by name or coordinates"
+                here,
+                got=f"{before.title!r} and {line.title!r}, which would have one run directory, {run_folder(line, 0)}",
+                allowed="one for each",
+                hint="tell them apart by name or coordinates",
             )
 
 
@@ -283,17 +305,22 @@ def _paper(
         where = f"{here}: paper-values[{number}]"
         if not any(wanted <= {**cell.at, _DATASET: cell.origin}.items() for cell in cells):
             raise ConfigError(
-                f"{where}: no run has {', '.join(f'{key} = {shown(v)}' for key, v in wanted)}; {_COORDINATES}"
+                where,
+                got=f"{', '.join(f'{key} = {shown(v)}' for key, v in wanted)}, which no run has",
+                allowed=_COORDINATES,
+                hint=PAGE,
             )
         metric = value.metric or experiment.metrics[0]
         if metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {metric!r}, allowed: {', '.join(experiment.metrics)}; {PAGE}")
+            raise ConfigError(f"{where}.metric", got=repr(metric), allowed=", ".join(experiment.metrics), hint=PAGE)
         for place, (line, origin) in enumerate(zip(lines, origins, strict=True)):
             if wanted <= line.at.items() and (_DATASET in value.at or line.dataset == origin):
                 if (place, metric) in found:
                     raise ConfigError(
-                        f"{where}: {line.title!r} has a value of the paper already, allowed: one: add coordinates "
-                        "to its at"
+                        where,
+                        got=f"a second value of the paper for {line.title!r}",
+                        allowed="one",
+                        hint="add coordinates to its at",
                     )
                 found[place, metric] = value
     return found
@@ -307,16 +334,20 @@ def _claims(
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         if claim.metric and claim.metric not in experiment.metrics:
-            raise ConfigError(f"{where}.metric: got {claim.metric!r}, allowed: {', '.join(experiment.metrics)}; {PAGE}")
+            raise ConfigError(
+                f"{where}.metric", got=repr(claim.metric), allowed=", ".join(experiment.metrics), hint=PAGE
+            )
         for side in (claim.better, claim.than):
             wanted = {**side, **claim.at}
             if not any(wanted.items() <= at.items() for at in everywhere):
                 told = ", ".join(f"{k} = {shown(v)}" for k, v in wanted.items())
-                raise ConfigError(f"{where}: no run has {told}; {_COORDINATES}")
+                raise ConfigError(where, got=f"{told}, which no run has", allowed=_COORDINATES, hint=PAGE)
         if not _pairs(claim, everywhere):
             raise ConfigError(
-                f"{where}: no two runs differ in {', '.join(claim.better)} alone; add the rest to better and "
-                f"than, {PAGE}"
+                where,
+                got=f"no two runs that differ in {', '.join(claim.better)} alone",
+                allowed="a pair at least",
+                hint=f"add the rest to better and than, {PAGE}",
             )
     return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
 

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_
 
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
+from problems.errors import NOTHING
 from simulations import PAGE
 
 _LISTED = "`python -m simulations list experiments` explains them"
@@ -54,12 +55,13 @@ def _check_config(flat: Mapping[str, Any]) -> None:
     for key, value in flat.items():
         _check_free(key, value)
         if not isinstance(value, Scalar):
-            raise ValueError(f"{key}: got {value!r}, allowed: a number, text, true or false; axes take several values")
+            allowed = "a number, text, true or false"
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint="give several values by axes")
 
 
 def _check_free(key: str, value: Any) -> None:
     if key in SET_BY_COMMAND:
-        raise ValueError(f"{key}: got {value!r}, but the command sets it: leave it out")
+        raise ConfigError(key, got=repr(value), allowed="none, since the command sets it", hint="leave it out")
 
 
 class Case(_Overrides):
@@ -84,7 +86,7 @@ class Run(_Overrides):
     @model_validator(mode="after")
     def _alone(self) -> Self:
         if self.engine == "nonfederated" and self.clients is not None:
-            raise ValueError(f"clients: got {self.clients}, but a nonfederated run has none; leave it out")
+            raise ConfigError("clients", got=self.clients, allowed="none in a nonfederated run", hint="leave it out")
         return self
 
     @field_validator("axes", mode="before")
@@ -111,9 +113,9 @@ def _flat_grid(nested: Any) -> Any:
     for key, values in grid.items():
         _check_free(key, values)
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
-            raise ValueError(f"{key}: got {values!r}, allowed: a list of numbers, text, true or false")
+            raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
         if len({repr(value) for value in values}) < len(values):
-            raise ValueError(f"{key}: got {values!r}, where a value occurs twice, allowed: once: leave one out")
+            raise ConfigError(key, got=f"{values!r}, where a value occurs twice", allowed="once", hint="leave one out")
     return grid
 
 
@@ -189,11 +191,15 @@ class Claim(Settings):
     @model_validator(mode="after")
     def _comparable(self) -> Self:
         if self.better.keys() != self.than.keys() or self.better == self.than:
-            raise ValueError(
-                f"got better = {self.better}, than = {self.than}, allowed: other values of the same coordinates"
+            raise ConfigError(
+                "than",
+                got=f"{self.than}, and better = {self.better}",
+                allowed="other values of the same coordinates",
+                hint=PAGE,
             )
         if twice := self.at.keys() & self.better.keys():
-            raise ValueError(f"at: got {', '.join(sorted(twice))}, which better and than say already")
+            allowed = "coordinates that better and than do not say"
+            raise ConfigError("at", got=", ".join(sorted(twice)), allowed=allowed, hint="leave them out")
         return self
 
 
@@ -242,17 +248,20 @@ class Experiment(Settings):
     @model_validator(mode="after")
     def _x_axes(self) -> Self:
         if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
-            raise ValueError(f"x: got {', '.join(self.x)}, allowed: each once, and clients only alone")
+            raise ConfigError("x", got=", ".join(self.x), allowed="each once, and clients only alone", hint=PAGE)
         if self.x_label and len(self.x_label) != len(self.x):
             got = ", ".join(self.x_label)
-            raise ValueError(f"x-label: got {got}, allowed: as many as x has, {len(self.x)}, or none")
+            raise ConfigError("x-label", got=got, allowed=f"as many as x has, {len(self.x)}, or none", hint=PAGE)
         return self
 
     def profile(self, name: str) -> Profile:
         """Raises ConfigError: there is no such profile."""
         if name not in self.profiles:
             raise ConfigError(
-                f"--profile: got {name!r}, but experiment {self.name!r} has {', '.join(self.profiles)}; {_LISTED}"
+                "--profile",
+                got=repr(name),
+                allowed=f"those of experiment {self.name!r}: {', '.join(self.profiles)}",
+                hint=_LISTED,
             )
         return self.profiles[name]
 
@@ -290,9 +299,11 @@ def find_experiment(name: str) -> Experiment:
     known = packaged()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
         allowed = ", ".join(known)
-        raise ConfigError(f"experiment: got {name!r}, allowed: {allowed}, or the path of a .toml file{hint}; {_LISTED}")
+        raise ConfigError(
+            "experiment", got=repr(name), allowed=f"{allowed}, or the path of a .toml file{hint}", hint=_LISTED
+        )
     return read_experiment(known[name])
 
 
@@ -306,34 +317,38 @@ def read_experiment(path: Path) -> Experiment:
         content = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(f"{path}: cannot be read ({reason}): give the path of a TOML file, {PAGE}") from None
+        raise ConfigError(
+            path,
+            got=f"a file that cannot be read ({reason})",
+            allowed="TOML",
+            hint=f"give the path of a TOML file, {PAGE}",
+        ) from None
     try:
         return Experiment.model_validate({"name": path.stem, **content})
     except ValidationError as error:
-        told = "; ".join(f"{path}: {problem}" for problem in problems(error, Experiment))
-        raise ConfigError(f"{told}; {PAGE}") from None
+        raise ConfigError.joined([problem.at(str(path)) for problem in problems(error, Experiment, PAGE)]) from None
 
 
-def problems(error: ValidationError, model: type[Settings]) -> Iterator[str]:
+def problems(error: ValidationError, model: type[Settings], way_out: str) -> Iterator[ConfigError]:
     """What is wrong with each key of a file whose content is this model."""
     for detail in error.errors(include_url=False):
         key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
-        where = f"{key}: " if key else ""
         if detail["type"] == "missing":
-            yield f"{where}is missing, expected a value"
+            yield ConfigError(key, got=NOTHING, allowed="a value", hint=way_out)
         elif detail["type"] == "extra_forbidden":
-            yield f"{where}unknown key{_hint(model, *detail['loc'])}"
-        elif detail["type"] == "value_error":
-            yield f"{where}{detail['ctx']['error']}"
+            yield ConfigError(key, got="an unknown key", allowed=_known(model, *detail["loc"]), hint=way_out)
+        elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
+            yield found.at(key) if key else found
         else:
-            yield f"{where}got {detail['input']!r}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+            told = detail["msg"][:1].lower() + detail["msg"][1:]
+            yield ConfigError(key, got=repr(detail["input"]), allowed=told, hint=way_out)
 
 
-def _hint(model: type[Settings], *location: int | str) -> str:
+def _known(model: type[Settings], *location: int | str) -> str:
     """What is allowed where an unknown key stands."""
     inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim, "tune": Tuning}
     if model is Experiment:
         model = TuningProfile if location[:2] == ("tune", "profiles") else inner.get(str(location[0]), Experiment)
     fields = [str(field.alias) for field in model.model_fields.values()]
     close = difflib.get_close_matches(str(location[-1]), fields, n=1)
-    return f", allowed: {', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"
+    return f"{', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"

@@ -20,6 +20,7 @@ from typing import Any
 import tomli_w
 import torch
 
+from apps.config import ConfigError
 from payloads.flower_internals import (
     COMPLETED,
     DETAILS,
@@ -38,7 +39,7 @@ POLL_SECONDS = 1.0
 
 
 class FlowerError(RuntimeError):
-    """``flwr`` refused a run, or the run did not complete; the message says why."""
+    """``flwr`` refused a run, or the run did not complete: a failure on the way, told in Flower's own words."""
 
 
 def run_with_flower(
@@ -56,11 +57,17 @@ def run_with_flower(
         client_gpus: the share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
 
     Raises:
+        ConfigError: there is no checkout to run from.
         FlowerError: the run was refused, failed or was stopped.
         MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
-        raise FlowerError(f"{PROJECT} holds no pyproject.toml: --engine flower needs a checkout of the project")
+        raise ConfigError(
+            "--engine",
+            got=f"flower, but {PROJECT} holds no pyproject.toml",
+            allowed="that in a checkout of the project",
+            hint="leave it out, or clone the project",
+        )
     require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"

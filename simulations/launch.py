@@ -111,7 +111,9 @@ def _run_reference(
 ) -> None:
     parsed = parse_run_config(config)
     if parsed.run.resume:
-        raise ConfigError(f"resume: got true, but a {name} reference is trained in one go; leave it out")
+        raise ConfigError(
+            "resume", got="true", allowed=f"false, since a {name} reference is trained in one go", hint="leave it out"
+        )
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
     history, named, columns = train(parsed)

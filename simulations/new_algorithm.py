@@ -123,8 +123,10 @@ def parse_setting(text: str) -> Setting:
     key = key.strip()
     if not equals or not _KEBAB.fullmatch(key) or len(key) > LONGEST:
         raise ConfigError(
-            f"--setting: got {text!r}, allowed: key=default with a kebab-case key of at most {LONGEST} characters: "
-            "give one such as momentum=0.9"
+            "--setting",
+            got=repr(text),
+            allowed=f"key=default with a kebab-case key of at most {LONGEST} characters",
+            hint="give one such as momentum=0.9",
         )
     try:
         (default,) = tomllib.loads(f"value = {value}").values()
@@ -133,18 +135,25 @@ def parse_setting(text: str) -> Setting:
     ordinary = not isinstance(default, str) or re.fullmatch(r"[ -~]{0,60}", default)
     if type(default) not in _TYPES or (isinstance(default, float) and not math.isfinite(default)):
         raise ConfigError(
-            f"--setting {key}: got {value!r}, allowed: a number, true, false, or a text in double quotes of its own: "
-            f"give one, e.g. '{key}=\"auto\"'"
+            f"--setting {key}",
+            got=repr(value),
+            allowed="a number, true, false, or a text in double quotes of its own",
+            hint=f"give one, e.g. '{key}=\"auto\"'",
         )
     if not ordinary or any(mark in str(default) for mark in "|`\\'\""):
         raise ConfigError(
-            f"--setting {key}: got {value!r}, allowed: up to 60 plain characters without quotes, | or `: choose "
-            "such a text"
+            f"--setting {key}",
+            got=repr(value),
+            allowed="up to 60 plain characters without quotes, | or `",
+            hint="choose such a text",
         )
     setting = Setting(key, default)
     if hasattr(Settings, setting.field) or setting.field.startswith("model_"):
         raise ConfigError(
-            f"--setting {key}: every settings model has something of that name, allowed: any other: choose one"
+            "--setting",
+            got=f"{key}, but every settings model has something of that name",
+            allowed="any other",
+            hint="choose one",
         )
     return setting
 
@@ -153,11 +162,16 @@ def _fields(option: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not _SNAKE.fullmatch(name) or keyword.iskeyword(name) or hasattr(Payload, name) or len(name) > LONGEST:
             raise ConfigError(
-                f"--{option}: got {name!r}, allowed: the Python name of a field, such as momentum, at most {LONGEST} "
-                "characters long, and none that every payload has: choose another"
+                f"--{option}",
+                got=repr(name),
+                allowed=(
+                    f"the Python name of a field, such as momentum, at most {LONGEST} characters long, and none that "
+                    "every payload has"
+                ),
+                hint="choose another",
             )
     if len(set(names)) < len(names):
-        raise ConfigError(f"--{option}: got {', '.join(names)}, but each field once: leave one out")
+        raise ConfigError(f"--{option}", got=", ".join(names), allowed="each field once", hint="leave one out")
     return tuple(names)
 
 
@@ -180,30 +194,44 @@ def describe(
     """
     if not _KEBAB.fullmatch(name) or len(name) > LONGEST:
         raise ConfigError(
-            f"NAME: got {name!r}, allowed: kebab-case, which is lower-case letters, digits and single hyphens, a "
-            f"letter first, at most {LONGEST} characters: choose one such as fed-avgm"
+            "NAME",
+            got=repr(name),
+            allowed=(
+                "kebab-case, which is lower-case letters, digits and single hyphens, a letter first, at most "
+                f"{LONGEST} characters"
+            ),
+            hint="choose one such as fed-avgm",
         )
     module = family or name.replace("-", "_")
     if not _SNAKE.fullmatch(module) or keyword.iskeyword(module) or len(module) > LONGEST:
         raise ConfigError(
-            f"{'--family' if family else 'NAME'}: got {family or name!r}, allowed: the name of a Python module in "
-            f"lower case, at most {LONGEST} characters: choose one with --family, such as fed_avgm"
+            "--family" if family else "NAME",
+            got=repr(family or name),
+            allowed=f"the name of a Python module in lower case, at most {LONGEST} characters",
+            hint="choose one with --family, such as fed_avgm",
         )
     prefix = prefix or "".join(part.capitalize() for part in name.split("-"))
     if not _CLASS.fullmatch(prefix) or len(prefix) > LONGEST or keyword.iskeyword(prefix):
         raise ConfigError(
-            f"--class-name: got {prefix!r}, allowed: the Python name of a class, at most {LONGEST} characters: choose "
-            "one such as FedAvgM"
+            "--class-name",
+            got=repr(prefix),
+            allowed=f"the Python name of a class, at most {LONGEST} characters",
+            hint="choose one such as FedAvgM",
         )
     if unknown := [loss for loss in losses if loss not in SAMPLE_LOSSES]:
         raise ConfigError(
-            f"--loss: got {unknown[0]!r}, allowed: {', '.join(SAMPLE_LOSSES)}; for a loss that is no mean over samples "
-            "take the modules of an algorithm that has it as a pattern, such as pairwise, minimax or sgdm (ratio-loss)"
+            "--loss",
+            got=repr(unknown[0]),
+            allowed=", ".join(SAMPLE_LOSSES),
+            hint=(
+                "for a loss that is no mean over samples take the modules of an algorithm that has it as a pattern, "
+                "such as pairwise, minimax or sgdm (ratio-loss)"
+            ),
         )
     keys = tuple(parse_setting(text) for text in settings)
     if len({setting.key for setting in keys}) < len(keys):
         raise ConfigError(
-            f"--setting: got {', '.join(setting.key for setting in keys)}, but each key once: leave one out"
+            "--setting", got=", ".join(setting.key for setting in keys), allowed="each key once", hint="leave one out"
         )
     fields = {"down": down, "up": up, "state": state, "memory": memory}
     checked = {option: _fields(option, names) for option, names in fields.items()}

@@ -20,8 +20,10 @@ def check_vertical(config: RunConfig) -> None:
     if not config.algorithm.strategy.vertical:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
         raise ConfigError(
-            f"strategy: got {config.run.strategy!r}, which is not vertical, allowed: {vertical}; for others there is "
-            "`python -m simulations centralized`"
+            "strategy",
+            got=f"{config.run.strategy!r}, which is not vertical",
+            allowed=vertical,
+            hint="for others take `python -m simulations centralized`",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.config import ConfigError, Scalar, flattened, listed, parse_run_config
 from problems.randomness import stream
 from simulations.arguments import Distribution, placed
 from simulations.flower import nested
@@ -66,25 +66,44 @@ class Sweep:
         check_metric(self.metric, self.config)
         if "resume" in self.config:
             raise ConfigError(
-                f"resume: got {self.config['resume']!r}, a sweep sets it itself: leave it out; --resume continues "
-                "a sweep"
+                "resume",
+                got=repr(self.config["resume"]),
+                allowed="nothing, since a sweep sets it itself",
+                hint="leave it out; --resume continues a sweep",
             )
         for key in [*self.grid, *self.random]:
             if key in ("output-dir", "run-name", "resume"):
-                raise ConfigError(f"{key}: got by --grid or --random, but the sweep sets it: leave it out")
+                raise ConfigError(
+                    key,
+                    got="values by --grid or --random",
+                    allowed="none, since the sweep sets it",
+                    hint="leave it out",
+                )
             if key == "seed":
-                raise ConfigError("seed: got by --grid or --random, allowed: a number of seeds: give --seeds")
+                raise ConfigError(
+                    "seed", got="values by --grid or --random", allowed="a number of seeds", hint="give --seeds"
+                )
             if key in self.config:
                 raise ConfigError(
-                    f"{key}: got {self.config[key]!r} by --config, but it is varied too: leave one of both out"
+                    key,
+                    got=f"{self.config[key]!r} by --config, but it is varied too",
+                    allowed="one of both",
+                    hint="leave one of both out",
                 )
         both = self.grid.keys() & self.random.keys()
         if both:
-            raise ConfigError(f"{min(both)}: got by --grid and by --random, allowed: by one of them: leave one out")
+            raise ConfigError(
+                min(both), got="values by --grid and by --random", allowed="by one of them", hint="leave one out"
+            )
         if self.samples > 1 and not self.random:
-            raise ConfigError(f"--samples: got {self.samples}, but there is nothing to draw: give --random too")
+            raise ConfigError(
+                "--samples",
+                got=f"{self.samples}, but there is nothing to draw",
+                allowed="1, or any with --random",
+                hint="give --random too",
+            )
         if not self.grid and not self.random and self.seeds == 1:
-            raise ConfigError("got no trials, expected two at least: give --grid, --random or --seeds")
+            raise ConfigError("sweep", got="no trials", allowed="two at least", hint="give --grid, --random or --seeds")
 
     @property
     def varied(self) -> list[str]:
@@ -116,7 +135,7 @@ class Sweep:
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
             parse_run_config(placed(dict(self.config), out))  # has the words for a wrong seed
-            raise ConfigError(f"seed: got {first_seed!r}, allowed: an integer; `python -m simulations list keys`")
+            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listed("keys"))
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
             name = trial_name(values, seed)
@@ -125,11 +144,13 @@ class Sweep:
                 rounds = parse_run_config(config).training.num_server_rounds
             except ConfigError as error:
                 where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
-                raise ConfigError(f"{error} (trial {where})" if where else str(error)) from None
+                raise error.at(f"trial {where}") if where else error from None
             if self.grace > rounds:
                 raise ConfigError(
-                    f"--grace: got {self.grace}, but a trial has only {rounds} rounds: lower it, or raise "
-                    "num-server-rounds"
+                    "--grace",
+                    got=f"{self.grace}, but a trial has only {rounds} rounds",
+                    allowed=f"at most {rounds}",
+                    hint="lower it, or raise num-server-rounds",
                 )
             trials.setdefault(name, Trial(name, values, seed, config, rounds))
         return list(trials.values())
@@ -173,17 +194,24 @@ def check_same(sweep: Sweep, path: Path) -> None:
     """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
     if not path.exists():
         raise ConfigError(
-            f"--resume: got --out {path.parent}, where there is no sweep: leave --resume out, or give its --out"
+            "--resume",
+            got=f"--out {path.parent}, where there is no sweep",
+            allowed="that of a sweep",
+            hint="leave --resume out, or give its --out",
         )
     try:
         before = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise ConfigError(f"--resume: {path} cannot be read ({error}), expected TOML: choose another --out") from None
+        raise ConfigError(
+            "--resume", got=f"{path}, which cannot be read ({error})", allowed="TOML", hint="choose another --out"
+        ) from None
     old, new = flattened(before), flattened(sweep.asked())
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if changed:
         key = changed[0]
         raise ConfigError(
-            f"--resume: {key} is {new.get(key)!r}, but the sweep in {path.parent} has {old.get(key)!r}: set it "
-            "so, or choose another --out"
+            f"--resume: {key}",
+            got=repr(new.get(key)),
+            allowed=f"{old.get(key)!r}, as in the sweep in {path.parent}",
+            hint="set it so, or choose another --out",
         )

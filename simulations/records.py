@@ -99,14 +99,24 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         ConfigError: there is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
-        raise ConfigError(f"{path} holds no run (there is no config.toml): give a run's directory, such as its --out")
+        raise ConfigError(
+            path,
+            got="no run (there is no config.toml)",
+            allowed="a run's directory",
+            hint="give one, such as its --out",
+        )
     try:
         config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a run ({error}); see docs/run-directory.md") from None
+        raise ConfigError(
+            path,
+            got=f"what cannot be read as a run ({error})",
+            allowed="a run's directory",
+            hint="see docs/run-directory.md",
+        ) from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:
@@ -138,4 +148,6 @@ def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metr
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         close = difflib.get_close_matches(metric, METRICS, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        raise ConfigError(f"{asked}: got {metric!r}, allowed: {', '.join(METRICS)}{hint}; see docs/run-directory.md")
+        raise ConfigError(
+            asked, got=repr(metric), allowed=f"{', '.join(METRICS)}{hint}", hint="see docs/run-directory.md"
+        )

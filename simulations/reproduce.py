@@ -92,14 +92,20 @@ class Runs:
             self._check_same()
         except OSError as error:
             raise ConfigError(
-                f"--out: cannot create {self.out} ({error.strerror}): choose a folder that can be written to"
+                "--out",
+                got=f"{self.out}, which cannot be created ({error.strerror})",
+                allowed="a folder that can be written to",
+                hint="choose one",
             ) from None
         with (self.out / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise ConfigError(
-                    f"--out: got {self.out}, where another process is reproducing: choose another, or wait for its end"
+                    "--out",
+                    got=f"{self.out}, where another process is reproducing",
+                    allowed="one process a directory",
+                    hint="choose another, or wait for its end",
                 ) from None
             for run in self.runs.values():
                 self._take(run)
@@ -161,20 +167,29 @@ class Runs:
         if not any(self.out.iterdir()):
             return
         if not path.exists():
-            raise ConfigError(f"--out: got {self.out}, which is not empty and holds no reproduction; choose another")
+            raise ConfigError(
+                "--out",
+                got=f"{self.out}, which is not empty and holds no reproduction",
+                allowed="a new directory, or a reproduction's",
+                hint="choose another",
+            )
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"--out: {path} cannot be read ({error}), expected a reproduction's copy of its experiment; "
-                "choose another"
+                "--out",
+                got=f"{path}, which cannot be read ({error})",
+                allowed="a reproduction's copy of its experiment",
+                hint="choose another",
             ) from None
         now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
         if was != now:
             raise ConfigError(
-                f"--out: {self.out} holds experiment {was['experiment']!r}, profile {was['profile']!r}, not "
-                f"{now['experiment']!r}, {now['profile']!r}; choose another"
+                "--out",
+                got=f"{self.out}, which holds experiment {was['experiment']!r}, profile {was['profile']!r}",
+                allowed=f"{now['experiment']!r}, {now['profile']!r}",
+                hint="choose another",
             )
 
     def _take(self, run: PlannedRun) -> None:
@@ -196,8 +211,10 @@ class Runs:
             unlike.append("clients")
         if unlike:
             raise ConfigError(
-                f"--out: the run in {self._path(run)} has finished with another {', '.join(unlike)}; "
-                "choose another directory, or delete this run"
+                "--out",
+                got=f"a run in {self._path(run)} that has finished with another {', '.join(unlike)}",
+                allowed="the same",
+                hint="choose another directory, or delete this run",
             )
         self.records[run.name] = record
 

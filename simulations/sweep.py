@@ -129,13 +129,19 @@ class Books:
         else:
             if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
                 raise ConfigError(
-                    f"--out: got {self.out}, which is not empty; choose another, or continue a sweep with --resume"
+                    "--out",
+                    got=f"{self.out}, which is not empty",
+                    allowed="a new directory",
+                    hint="choose another, or continue a sweep with --resume",
                 )
             try:
                 self.out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise ConfigError(
-                    f"--out: cannot create {self.out} ({error.strerror}): choose a folder that can be written to"
+                    "--out",
+                    got=f"{self.out}, which cannot be created ({error.strerror})",
+                    allowed="a folder that can be written to",
+                    hint="choose one",
                 ) from None
             write_asked(self.sweep, self.out / "sweep.toml")
         (self.out / "best.toml").unlink(missing_ok=True)

@@ -110,7 +110,10 @@ def read_tuned(path: Path) -> Tuned:
     try:
         return Tuned.model_validate(tomllib.loads(path.read_text("utf-8")))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}), expected what --tune writes: run it again") from None
+        raise ConfigError(
+            path, got=f"a file that cannot be read ({error})", allowed="what --tune writes", hint="run it again"
+        ) from None
     except ValidationError as error:
-        told = "; ".join(problems(error, Tuned))
-        raise ConfigError(f"{path}: {told}; expected what --tune writes: run it again") from None
+        raise ConfigError.joined(
+            [problem.at(str(path)) for problem in problems(error, Tuned, "run --tune again, which writes it")]
+        ) from None

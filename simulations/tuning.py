@@ -176,7 +176,12 @@ def run_trials(
 @contextmanager
 def _ray(jobs: int, address: str) -> Iterator[None]:
     if ray.is_initialized():
-        raise ConfigError("a Ray is running in this process already; a sweep starts its own")
+        raise ConfigError(
+            "Ray",
+            got="one that runs in this process already",
+            allowed="none, since a sweep starts its own",
+            hint="end it",
+        )
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
     # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
@@ -192,9 +197,13 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
                     memory = _OBJECT_STORE
                     ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
         except (OSError, ValueError) as error:
-            where = f"--address {address!r}" if address else "Ray cannot start here"
-            told = f"{where}: {' '.join(str(error).split())}"
-            raise ConfigError(f"{told}; leave --address out, or give host:port of a Ray cluster's head") from None
+            where = f"--address {address!r}" if address else "a Ray of its own"
+            raise ConfigError(
+                where,
+                got=" ".join(str(error).split()),
+                allowed="host:port of a Ray cluster's head",
+                hint="leave --address out, or give one",
+            ) from None
         yield
     finally:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind

@@ -46,7 +46,7 @@ from payloads.wire import (
 )
 from problems.randomness import Purpose, stream
 from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, mean_model, shortened
-from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
+from strategies.roster import Roster, SetupError, StrategyError, call_the_roll, reason_of
 from strategies.schema import Schema, agreed
 
 # exchanges of every strategy in which sites evaluate a model
@@ -207,9 +207,11 @@ class PayloadStrategy(Strategy):
         """Refuse sites that hold one class only, all together; ``what`` needs both."""
         negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
         if not negatives or not positives:
-            raise StrategyError(
-                f"all sites together hold {positives} positives and {negatives} negatives; {what} needs both: set "
-                "positive-label, or bring more rows"
+            raise SetupError(
+                "labels",
+                got=f"{positives} positives and {negatives} negatives at all sites together",
+                allowed=f"both classes, since {what} needs both",
+                hint="set positive-label, or bring more rows",
             )
 
     def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
@@ -221,8 +223,11 @@ class PayloadStrategy(Strategy):
             held: how many of them each site holds, in the roster's order.
         """
         if batch_size > sum(held):
-            raise StrategyError(
-                f"{key}: got {batch_size}, but all {len(held)} sites together hold {sum(held)} {kind}: lower {key}"
+            raise SetupError(
+                key,
+                got=batch_size,
+                allowed=f"at most {sum(held)}, since all {len(held)} sites together hold {sum(held)} {kind}",
+                hint=f"lower {key}",
             )
         small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
         named = [f"{partition} ({count})" for partition, count in small if count < batch_size]

@@ -18,7 +18,7 @@ from payloads.wire import model_arrays
 from problems.penalties import Penalty, make_penalty
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, mean_buffers, step_towards
-from strategies.roster import StrategyError
+from strategies.roster import SetupError
 
 
 class ProximalStrategy(LocalSGD):
@@ -85,10 +85,14 @@ class Composite(ProximalStrategy):
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Refuse a model that somebody has changed since: the clients' corrections follow from it."""
         if self.made is not None and not np.array_equal(self.made, model_arrays(arrays)[0], equal_nan=True):
-            raise StrategyError(
-                f"round {server_round}: the model is not the one that round {server_round - 1} made, as if a wrapper "
-                "had noised it; composite's clients work out their corrections from it, and would take the noise for a "
-                "gradient in every later round: fedmid, fedda and fast-fedda have no corrections"
+            raise SetupError(
+                f"round {server_round}: the model",
+                got="another one than the last round made, as if a wrapper had noised it",
+                allowed=(
+                    "the same, since composite's clients work out their corrections from it, and would take the noise "
+                    "for a gradient in every later round"
+                ),
+                hint="take fedmid, fedda or fast-fedda, which have no corrections",
             )
         return arrays
 

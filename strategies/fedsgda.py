@@ -19,7 +19,7 @@ from problems.randomness import Purpose
 from strategies.estimators import GradientEstimator, Minibatch, Spider, Storm, Svrg
 from strategies.minimax import MinimaxStrategy
 from strategies.replies import exact_mean
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster, SetupError
 
 
 class FedSGDA(MinimaxStrategy):
@@ -40,9 +40,11 @@ class FedSGDA(MinimaxStrategy):
         super().meet(roster)
         large = self.fedsgda.large_batch
         if self.estimator.periodic and isinstance(large, int) and large > len(roster):
-            raise StrategyError(
-                f"fedsgda.large-batch: got {large}, but there are {len(roster)} clients, allowed: at most as "
-                "many: lower it, or take more clients"
+            raise SetupError(
+                "fedsgda.large-batch",
+                got=large,
+                allowed=f"at most as many as clients, {len(roster)}",
+                hint="lower it, or take more clients",
             )
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:

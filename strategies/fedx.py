@@ -27,7 +27,7 @@ from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadErr
 from payloads.settings import Settings, TrainingSettings
 from strategies.pairwise import PairwiseStrategy
 from strategies.replies import Reply
-from strategies.roster import StrategyError
+from strategies.roster import SetupError
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,12 @@ class FedX1(PairwiseStrategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         if not self.tracks and not self.objective.linear:
-            raise StrategyError(f"strategy fedx1 needs a linear f, loss {self.loss!r} is not: set strategy to fedx2")
+            raise SetupError(
+                "loss",
+                got=f"{self.loss!r}, whose f is not linear",
+                allowed="a linear f with strategy fedx1",
+                hint="set strategy to fedx2",
+            )
         # the pool, oldest round first
         self.blocks: list[Block] = []
 

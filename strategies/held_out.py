@@ -10,7 +10,7 @@ from payloads.record import FloatArray
 from payloads.wire import model_record
 from strategies.base import PayloadStrategy
 from strategies.replies import pooled_moments
-from strategies.roster import StrategyError
+from strategies.roster import SetupError
 
 
 def held_out_scores(
@@ -19,7 +19,7 @@ def held_out_scores(
     """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
 
     Raises:
-        StrategyError: fewer than ``min-train-nodes`` answer, or those who do hold out one class only.
+        SetupError: fewer than ``min-train-nodes`` answer, or those who do hold out one class only.
     """
     assert strategy.roster is not None
     places, record = range(len(strategy.roster)), model_record(arrays)
@@ -31,10 +31,11 @@ def held_out_scores(
     negatives = np.sum([count.negatives for count in counts], axis=0)
     positives = np.sum([count.positives for count in counts], axis=0)
     if not negatives.any() or not positives.any():
-        raise StrategyError(
-            f"round {server_round}: the rows that the sites hold out have {int(positives.sum())} positives and "
-            f"{int(negatives.sum())} negatives; metrics need both: set positive-label, "
-            "or bring more rows"
+        raise SetupError(
+            f"round {server_round}: the rows that the sites hold out",
+            got=f"{int(positives.sum())} positives and {int(negatives.sum())} negatives",
+            allowed="both classes, since metrics need both",
+            hint="set positive-label, or bring more rows",
         )
     labels = np.repeat(np.array([0, 1], dtype=np.int8), [negatives.sum(), positives.sum()])
     centres = bins.centres()

@@ -18,7 +18,7 @@ from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GR
 from payloads.record import IntArray
 from payloads.vfb2 import ByteArray, Credentials, VFB2Settings
 from problems.vertical.solvers import largest_step
-from strategies.roster import StrategyError, reason_of
+from strategies.roster import SetupError, reason_of
 
 # the server's threads of Flower's simulation
 MOST_THREADS, MORE_THREADS = 32, 4
@@ -45,16 +45,24 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
     """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, or None: not known."""
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
-        raise StrategyError(
-            f"{parties} parties talk to each other and must run at once, but Flower's simulation runs at most "
-            f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads} clients at once on this machine: take "
-            "fewer parties, or the in-process engine"
+        raise SetupError(
+            "number of parties",
+            got=f"{parties}, who must run at once",
+            allowed=(
+                f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}, what Flower's simulation runs at "
+                "once on this machine"
+            ),
+            hint="take fewer parties, or the in-process engine",
         )
     if actors is not None and parties > actors:
-        raise StrategyError(
-            f"{parties} parties talk to each other and must run at once, but Ray runs {actors} clients at once, its "
-            f"CPUs divided by client-resources-num-cpus: give flwr run --federation-config 'num-supernodes={parties} "
-            f"client-resources-num-cpus=1 init-args-num-cpus={parties}'"
+        raise SetupError(
+            "number of parties",
+            got=f"{parties}, who must run at once",
+            allowed=f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus",
+            hint=(
+                f"give flwr run --federation-config 'num-supernodes={parties} client-resources-num-cpus=1 "
+                f"init-args-num-cpus={parties}'"
+            ),
         )
 
 
@@ -116,9 +124,11 @@ def addresses_of(
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
-        raise StrategyError(
-            f"vfb2.transport: got 'unix', but the {len(credentials)} parties are on {len(hosts)} hosts, "
-            "allowed: auto, tcp: leave it out"
+        raise SetupError(
+            "vfb2.transport",
+            got=f"'unix' for {len(credentials)} parties on {len(hosts)} hosts",
+            allowed="auto, tcp",
+            hint="leave it out",
         )
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
         folder = credentials[0].folder.tobytes().decode()
@@ -130,9 +140,11 @@ def addresses_of(
         ]
     without = [str(place) for place, address in enumerate(advertised) if not address]
     if without:
-        raise StrategyError(
-            f"the parties are on {len(hosts)} hosts and party {', '.join(without)} has no address: start the SuperNode "
-            "with --node-config 'advertise=\"host:port\"'"
+        raise SetupError(
+            f"party {', '.join(without)}",
+            got="no address",
+            allowed=f"one, since the parties are on {len(hosts)} hosts",
+            hint="start the SuperNode with --node-config 'advertise=\"host:port\"'",
         )
     return [f"tcp:{address}" for address in advertised]
 
@@ -150,10 +162,15 @@ def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:
-        shown = [f"{place} ({marks[place][0] + marks[place][1]:,} rows)" for place in differing]
-        raise StrategyError(
-            f"the parties' rows differ: {agreeing} of {len(marks)} parties agree on {common[0] + common[1]:,} rows; "
-            f'not so party {", ".join(shown)}. All must hold the same ids, or set vfb2.alignment="intersection"'
+        shown = [f"{marks[place][0] + marks[place][1]:,}" for place in differing]
+        raise SetupError(
+            f"party {', '.join(map(str, differing))}",
+            got=(
+                f"other rows ({', '.join(shown)}) than {agreeing} of {len(marks)} parties, who agree on "
+                f"{common[0] + common[1]:,}"
+            ),
+            allowed="the same ids everywhere",
+            hint='bring these, or set vfb2.alignment="intersection"',
         )
     return common[0], common[1]
 
@@ -171,12 +188,15 @@ def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
     if step < largest:
         return
     how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
-    told = (
-        f"learning-rate: got {step:g}, but with {vfb2.active_parties} active parties ({how}) an update may be "
-        f"{bound} others late, and with a largest eigenvalue of {eigenvalue:.4g} steps below {largest:.4g} are "
-        "stable: lower it, or set "
-        "vfb2.check-step"
+    error = SetupError(
+        "learning-rate",
+        got=f"{step:g}",
+        allowed=(
+            f"below {largest:.4g}, the stable steps with a largest eigenvalue of {eigenvalue:.4g}, since with "
+            f"{vfb2.active_parties} active parties ({how}) an update may be {bound} others late"
+        ),
+        hint="lower it, or set vfb2.check-step",
     )
     if vfb2.check_step == "refuse":
-        raise StrategyError(told)
-    log(WARNING, "%s: the run may diverge", told)
+        raise error
+    log(WARNING, "%s: the run may diverge", error)

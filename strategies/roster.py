@@ -22,6 +22,7 @@ from payloads.flower_internals import CLIENT_EXCEPTION
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
+from problems.errors import InputError
 from problems.randomness import Purpose, stream
 from strategies.replies import shortened
 
@@ -30,7 +31,15 @@ LARGEST_REPORT = 2**24
 
 
 class StrategyError(RuntimeError):
-    """A run that cannot go on; the message says at which round and why."""
+    """A run that cannot go on; the message says at which round and why.
+
+    Of this class itself is what fails on the way: a site's own words, or too few good replies. What the run config,
+    the sites or their data must be changed for is a `SetupError`.
+    """
+
+
+class SetupError(InputError, StrategyError):
+    """A run config, sites or data that a strategy cannot run with."""
 
 
 def reason_of(error: Error) -> str:
@@ -84,9 +93,11 @@ class Roster:
             StrategyError: there are fewer.
         """
         if count > len(self):
-            raise StrategyError(
-                f"round {server_round}: {count} clients are needed (min-train-nodes), {len(self)} are connected: lower "
-                "min-train-nodes, or connect more"
+            raise SetupError(
+                "min-train-nodes",
+                got=f"{count} for round {server_round}",
+                allowed=f"at most {len(self)}, since as many are connected",
+                hint="lower min-train-nodes, or connect more",
             )
         if count == len(self):
             return list(range(count))
@@ -127,9 +138,11 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
         if time.monotonic() > deadline:
             known = {report.partition_id for report in reports.values()}
             missing = [str(partition) for partition in range(expected) if partition not in known]
-            raise StrategyError(
-                f"handshake: {len(reports)} of {expected} sites joined within {timeout:g} s; "
-                f"missing partitions: {', '.join(missing)} (handshake-timeout sets the wait)"
+            raise SetupError(
+                "handshake",
+                got=f"{len(reports)} of {expected} sites within {timeout:g} s",
+                allowed=f"all; missing partitions: {', '.join(missing)}",
+                hint="start them, or raise handshake-timeout",
             )
         time.sleep(0.02)
 
@@ -163,17 +176,19 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
     order = sorted(reports, key=lambda node: reports[node].partition_id)
     partitions = [reports[node].partition_id for node in order]
     if doubled := _first_doubled(partitions):
-        raise StrategyError(
-            f"handshake: partition {doubled[0]} is claimed by two sites, allowed: one: give each SuperNode "
-            "another partition-id in "
-            "--node-config"
+        raise SetupError(
+            f"handshake: partition {doubled[0]}",
+            got="two sites that claim it",
+            allowed="one",
+            hint="give each SuperNode another partition-id in --node-config",
         )
     if partitions != list(range(len(partitions))):
         missing = sorted(set(range(len(partitions))) - set(partitions))
-        raise StrategyError(
-            f"handshake: {len(partitions)} sites must be partitions 0 to {len(partitions) - 1}, got "
-            f"{', '.join(map(str, partitions))}; missing: {', '.join(map(str, missing))}: "
-            "look at --node-config of each SuperNode"
+        raise SetupError(
+            "handshake",
+            got=f"partitions {', '.join(map(str, partitions))}",
+            allowed=f"0 to {len(partitions) - 1}, for {len(partitions)} sites; missing: {', '.join(map(str, missing))}",
+            hint="look at --node-config of each SuperNode",
         )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
 

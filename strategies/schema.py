@@ -10,9 +10,10 @@ import numpy as np
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
 from strategies.replies import pooled_moments
-from strategies.roster import StrategyError
+from strategies.roster import SetupError
 
 _SHOWN = 8
+_SAME_APP = "run the same release of the ClientApp at every site"
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
     """The schema of sites that all tell the same one; None where no site reads a file of its own.
 
     Raises:
-        StrategyError: names a site that differs from the first, and in what.
+        SetupError: names a site that differs from the first, and in what.
     """
     first = reports[0]
     if all(report.shape is None for report in reports):
@@ -42,7 +43,7 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
     for report in reports:
         difference = _difference(first, report)
         if difference:
-            raise StrategyError(f"handshake: partition {report.partition_id} {difference}")
+            raise difference.at(f"handshake: partition {report.partition_id}")
     assert first.shape is not None
     return Schema(tuple(first.shape.tolist()), first.column_names, pooled(reports))
 
@@ -62,37 +63,51 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
     return Scaling(means=np.where(constant, means[0], mean), deviations=np.where(constant, 0.0, np.sqrt(variance)))
 
 
-def _difference(first: SiteReport, other: SiteReport) -> str:
-    """In what a site differs from the first, in words; "" where in nothing."""
+def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
+    """In what a site differs from the first; None where in nothing."""
     than = f"partition {first.partition_id}"
     if (first.shape is None) != (other.shape is None):
         with_file, without = (other, first) if first.shape is None else (first, other)
-        return f"differs: partition {with_file.partition_id} reads a file of its own, {without.partition_id} does not"
+        return SetupError(
+            "data-path",
+            got=f"a file of its own at partition {with_file.partition_id}, none at {without.partition_id}",
+            allowed="one at every site, or at none",
+            hint="give every node a data-path, or none",
+        )
     assert first.shape is not None
     assert other.shape is not None
     try:
         here, there = other.column_names, first.column_names
     except PayloadError as error:
-        return f"sent no names of columns: {error}"
+        return SetupError("columns", got=f"no names: {error}", allowed="a name for each", hint=_SAME_APP)
     if here != there:
         lacks = [name for name in there if name not in here]
         more = [name for name in here if name not in there]
         if not lacks and not more:
-            return f"has its columns in another order than {than}: set feature-columns"
-        parts = [f"lacks {_named(lacks)}"] * bool(lacks) + [f"has {_named(more)} besides"] * bool(more)
-        return f"{' and '.join(parts)}, compared with the columns of {than}: make them alike, or set feature-columns"
+            return SetupError(
+                "columns", got=f"another order than {than}", allowed="the same", hint="set feature-columns"
+            )
+        parts = [f"a table that lacks {_named(lacks)}"] * bool(lacks) + [f"{_named(more)} besides"] * bool(more)
+        return SetupError(
+            "columns",
+            got=" and ".join(parts),
+            allowed=f"the columns of {than}",
+            hint="make them alike, or set feature-columns",
+        )
     if other.shape.tolist() != first.shape.tolist():
-        return (
-            f"has samples of shape {tuple(other.shape.tolist())}, {than} of {tuple(first.shape.tolist())}: "
-            "make them alike"
+        return SetupError(
+            "samples",
+            got=f"shape {tuple(other.shape.tolist())}",
+            allowed=f"that of {than}, {tuple(first.shape.tolist())}",
+            hint="make them alike",
         )
     if (first.means is None) != (other.means is None):
-        return f"and {than} do not both tell means of their columns"
+        return SetupError("means", got=f"them from it or from {than} alone", allowed="from both", hint=_SAME_APP)
     if other.means is not None and (other.variances is None or len(other.means) != len(here)):
-        return "tells means of other columns than it names"
+        return SetupError("means", got="those of other columns", allowed="of the columns it names", hint=_SAME_APP)
     if other.variances is not None and (other.variances < 0).any():
-        return "tells a variance below 0"
-    return ""
+        return SetupError("variances", got="one below 0", allowed="0 or more", hint=_SAME_APP)
+    return None
 
 
 def _named(names: Sequence[str]) -> str:

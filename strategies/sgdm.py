@@ -10,7 +10,7 @@ from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, ratio_weights
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, mean, mean_model
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster, SetupError
 
 
 class LocalSGDM(LocalSGD):
@@ -39,7 +39,12 @@ class LocalSGDM(LocalSGD):
         try:
             ratio_weights(self.class_counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
         except ValueError as error:
-            raise StrategyError(f"loss: all sites together: {error}: set positive-label, or bring more rows") from None
+            raise SetupError(
+                "loss",
+                got=f"{self.loss!r} with all sites together: {error}",
+                allowed="both classes",
+                hint="set positive-label, or bring more rows",
+            ) from None
 
     def down(self, server_round: int) -> SGDMDown:
         return SGDMDown(class_counts=self.class_counts, momentum=self.momentum)

@@ -44,7 +44,7 @@ from payloads.wire import ARRAYS, PAYLOAD, payload_record
 from strategies.base import PayloadStrategy
 from strategies.meeting import addresses_of, check_capacity, check_rows, check_step, meet_on
 from strategies.replies import NO_ANSWER, Exchange, Reply
-from strategies.roster import Roster, StrategyError
+from strategies.roster import Roster, SetupError
 
 # bytes of a party's certificate, the folder of its socket, and host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
@@ -100,24 +100,28 @@ class VFB2(PayloadStrategy):
         """Refuse too few parties, and lists of seconds that do not fit them."""
         parties, fewest = len(roster), 2 if self.vfb2.allow_two_parties else self.fewest_clients
         if parties < fewest:
-            told = "needs at least 2 parties: take more clients"
+            allowed, way_out = "2 or more", "take more clients"
             if parties == 2:
-                told = (
-                    "two parties learn each other's partial sums, which no mask can hide: take at least 3, or set "
-                    "vfb2.allow-two-parties=true"
-                )
-            raise StrategyError(f"{type(self).__name__}: got {parties} parties; {told}; see docs/vertical.md")
+                allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
+                way_out = "take at least 3, or set vfb2.allow-two-parties=true"
+            raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
         if self.vfb2.active_parties > parties:
-            raise StrategyError(
-                f"vfb2.active-parties: got {self.vfb2.active_parties}, but there are {parties} parties, allowed: "
-                "at most as "
-                "many: lower it"
+            raise SetupError(
+                "vfb2.active-parties",
+                got=self.vfb2.active_parties,
+                allowed=f"at most as many as parties, {parties}",
+                hint="lower it",
             )
         for name in ("extra_compute", "delay", "jitter"):
             try:
                 self.vfb2.seconds(name, parties)
-            except ValueError as error:
-                raise StrategyError(f"{error}; see docs/vertical.md") from None
+            except ValueError:
+                raise SetupError(
+                    f"vfb2.{name.replace('_', '-')}",
+                    got=f"{getattr(self.vfb2, name)!r} for {parties} parties",
+                    allowed="one number, or one for each of them",
+                    hint="see docs/vertical.md",
+                ) from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Handshake, credentials and alignment; where a run is resumed, the credentials again."""
@@ -162,17 +166,21 @@ class VFB2(PayloadStrategy):
         holders = [place for place, shown in enumerate(self.credentials) if shown.labels[0]]
         if len(holders) < self.vfb2.active_parties:
             held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
-            raise StrategyError(
-                f"vfb2.active-parties: got {self.vfb2.active_parties}, but labels are held by {held}: lower it, or set "
-                "label-column"
+            raise SetupError(
+                "vfb2.active-parties",
+                got=f"{self.vfb2.active_parties}, but labels are held by {held}",
+                allowed=f"at most {len(holders)}",
+                hint="lower it, or set label-column",
             )
         self.active = tuple(holders[: self.vfb2.active_parties])
         if self.vfb2.alignment == "digest" or self.rows is not None:
             rows = check_rows([(shown.rows, shown.digest) for shown in self.credentials])
             if self.rows is not None and rows != self.rows:
-                raise StrategyError(
-                    f"the parties hold {rows} training and test rows; this run began with {self.rows}: bring back "
-                    "the files it began with"
+                raise SetupError(
+                    "rows",
+                    got=f"{rows} training and test rows at the parties",
+                    allowed=f"{self.rows}, with which this run began",
+                    hint="bring back the files it began with",
                 )
             self.rows = rows
 
@@ -222,7 +230,7 @@ class VFB2(PayloadStrategy):
         """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
 
         Raises:
-            StrategyError: the segment has failed as often as it may; names the party to blame.
+            SetupError: the segment has failed as often as it may; names the party to blame.
         """
         assert self.roster is not None
         assert self._exchange is not None

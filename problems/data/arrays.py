@@ -41,14 +41,19 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
     except (OSError, EOFError, ValueError) as error:
         why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
         raise DataError(
-            f"{' or '.join(map(str, paths))} cannot be read as svmlight ({why}): expected lines such as '1 3:0.5 7:1'"
+            " or ".join(map(str, paths)),
+            got=f"a file that cannot be read as svmlight ({why})",
+            allowed="lines such as '1 3:0.5 7:1'",
+            hint="mend the file, or set dataset to its kind",
         ) from error
     matrices, labels = loaded[0::2], loaded[1::2]
     rows, columns = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
     if rows * columns * 4 > MAX_DENSE_BYTES:
         raise DataError(
-            f"{train}: {rows:,} x {columns:,} dense features need {rows * columns * 4 / 2**30:.0f} GiB, "
-            f"more than {MAX_DENSE_BYTES // 2**30}; choose fewer features"
+            train,
+            got=f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB",
+            allowed=f"{MAX_DENSE_BYTES // 2**30} GiB",
+            hint="choose fewer features",
         )
     dense = np.concatenate([matrix.toarray() for matrix in matrices])
     return make_source(np.concatenate(labels), dense, None if test is None else len(labels[0]))
@@ -67,7 +72,10 @@ def npz(train: Path, test: Path | None) -> Source:
     features, labels = _pair(train, arrays, "")
     if features is None or labels is None:
         raise DataError(
-            f"{train} needs arrays X and y (or features and labels); it holds: {', '.join(arrays) or 'none'}"
+            train,
+            got=f"arrays {', '.join(arrays) or 'none'}",
+            allowed="arrays X and y (or features and labels)",
+            hint="save the arrays under these names",
         )
     if test is not None:
         test_features, test_labels = _pair(test, _arrays(test), "")
@@ -77,8 +85,13 @@ def npz(train: Path, test: Path | None) -> Source:
         return make_source(labels, features)
     if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
         raise DataError(
-            f"{train}: training features {features.shape[1:]} {features.dtype} but test features "
-            f"{test_features.shape[1:]} {test_features.dtype}: expected the same"
+            train,
+            got=(
+                f"training features {features.shape[1:]} {features.dtype} but test features {test_features.shape[1:]} "
+                f"{test_features.dtype}"
+            ),
+            allowed="the same in both",
+            hint="save both alike",
         )
     return make_source(
         np.concatenate((labels, test_labels)),
@@ -92,7 +105,12 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as npz ({error}): expected arrays without Python objects") from error
+        raise DataError(
+            path,
+            got=f"a file that cannot be read as npz ({error})",
+            allowed="arrays without Python objects",
+            hint="save the arrays with numpy.savez",
+        ) from error
 
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
@@ -100,15 +118,25 @@ def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDA
     labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
     if (features is None) != (labels is None):
         raise DataError(
-            f"{path} holds only one of features and labels{ending}, expected both; it holds: {', '.join(arrays)}"
+            path,
+            got=f"only one of features and labels{ending}: {', '.join(arrays)}",
+            allowed="both",
+            hint="save the other too",
         )
     if features is None or labels is None:
         return None, None
     if features.ndim < 2 or features.dtype.kind not in "biuf":
-        raise DataError(f"{path}: features must be numbers of shape (n, ...), got {features.shape} {features.dtype}")
+        raise DataError(
+            path,
+            got=f"features {features.shape} {features.dtype}",
+            allowed="numbers of shape (n, ...)",
+            hint="save the features so",
+        )
     if labels.shape != (len(features),):
         raise DataError(
-            f"{path}: features {features.shape} and labels {labels.shape} do not belong together: expected one "
-            "label a row"
+            path,
+            got=f"features {features.shape} and labels {labels.shape}, which do not belong together",
+            allowed="one label a row",
+            hint="save them so",
         )
     return features, labels

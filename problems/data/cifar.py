@@ -69,7 +69,12 @@ def cifar(name: str, root: Path) -> Source | None:
 def _all_there(home: Path, names: tuple[str, ...]) -> list[Path]:
     missing = [name for name in names if not (home / name).is_file()]
     if missing:
-        raise DataError(f"{home} lacks {', '.join(missing)}; unpack the archive again")
+        raise DataError(
+            home,
+            got=f"a folder that lacks {', '.join(missing)}",
+            allowed="all files of the data set",
+            hint="unpack the archive again",
+        )
     return [home / name for name in names]
 
 
@@ -87,12 +92,17 @@ def _read_pickled(path: Path, key: bytes) -> Batch:
         AttributeError,
     ) as error:
         raise DataError(
-            f"{path} is not a CIFAR batch ({error}): expected arrays of data and labels; unpack the archive again"
+            path,
+            got=f"a file that is not a CIFAR batch ({error})",
+            allowed="arrays of data and labels",
+            hint="unpack the archive again",
         ) from error
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), IMAGE_BYTES):
         raise DataError(
-            f"{path}: expected data ({len(labels)}, {IMAGE_BYTES}) uint8, got {pixels.shape} {pixels.dtype}; "
-            "unpack the archive again"
+            path,
+            got=f"data {pixels.shape} {pixels.dtype}",
+            allowed=f"({len(labels)}, {IMAGE_BYTES}) uint8",
+            hint="unpack the archive again",
         )
     return pixels, labels.astype(np.int64)
 
@@ -102,7 +112,10 @@ def _read_binary(path: Path, label_bytes: int) -> Batch:
     record = label_bytes + IMAGE_BYTES
     if len(content) == 0 or len(content) % record:
         raise DataError(
-            f"{path} is damaged: {len(content):,} bytes are no multiple of {record:,}; unpack the archive again"
+            path,
+            got=f"a damaged file of {len(content):,} bytes",
+            allowed=f"a multiple of {record:,}",
+            hint="unpack the archive again",
         )
     records = content.reshape(-1, record)
     return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)  # the fine label is the last

@@ -50,7 +50,12 @@ def credit(path: Path) -> Source:
     missing = [name for name in (*CODES, *AMOUNTS) if name not in frame.columns]
     if label is None or missing:
         lacking = ", ".join([LABELS[0]] * (label is None) + missing)
-        raise DataError(f"{path} is not the UCI credit card file UCI_Credit_Card.csv: it lacks {lacking}")
+        raise DataError(
+            path,
+            got=f"a table that lacks {lacking}",
+            allowed="the UCI credit card file UCI_Credit_Card.csv",
+            hint="set data-dir to that file",
+        )
 
     def encode(train_rows: Rows) -> NDArray[np.float32]:
         blocks = []
@@ -59,7 +64,12 @@ def credit(path: Path) -> Source:
             unknown = np.setdiff1d(values, codes)
             if len(unknown):
                 listed = ", ".join(f"{code:g}" for code in unknown[:10])
-                raise DataError(f"{path}, column {name!r}: unknown code {listed}; known: {', '.join(map(str, codes))}")
+                raise DataError(
+                    f"{path}, column {name!r}",
+                    got=f"unknown code {listed}",
+                    allowed=", ".join(map(str, codes)),
+                    hint="take the file as it is published",
+                )
             blocks.append(values[:, None] == (codes[1:] if len(codes) == 2 else codes))
         amounts = np.stack([numeric_column(frame[name]) for name in AMOUNTS], axis=1)
         low, high = amounts[train_rows].min(axis=0), amounts[train_rows].max(axis=0)

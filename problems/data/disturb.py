@@ -28,8 +28,10 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
         held = int((labels == label).sum())
         if held < 2:
             raise DataError(
-                f"{held} {'positive' if label else 'negative'}: training and test set need one each: set "
-                "positive-label, or bring more rows"
+                "labels",
+                got=f"{held} {'positive' if label else 'negative'}",
+                allowed="one for the training set and one for the test set at least",
+                hint="set positive-label, or bring more rows",
             )
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
@@ -64,7 +66,7 @@ def split_rows(count: int, fraction: float, seed: int, purpose: str) -> tuple[Ro
         DataError: there are fewer than two rows.
     """
     if count < 2:
-        raise DataError(f"{count} rows are too few for a training and a test set: bring two or more")
+        raise DataError("rows", got=count, allowed="two or more, for a training and a test set", hint="bring more rows")
     held = min(max(round(Fraction(str(fraction)) * count), 1), count - 1)
     order = stream(seed, purpose).permutation(count)
     return np.sort(order[held:]), np.sort(order[:held])
@@ -94,11 +96,18 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        raise DataError(f"imbalance {imbalance} keeps no positive: {there}; raise imbalance, or leave it out")
+        raise DataError(
+            "imbalance",
+            got=f"{imbalance}, which keeps no positive: {there}",
+            allowed="a share that keeps one at least",
+            hint="raise imbalance, or leave it out",
+        )
     if kept > len(positives):
         raise DataError(
-            f"imbalance {imbalance} needs {kept:,} positives: {there}, a share of "
-            f"{len(positives) / len(labels):.4f}, which can only be lowered (0 leaves it as it is)"
+            "imbalance",
+            got=f"{imbalance}, which needs {kept:,} positives: {there}",
+            allowed=f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered",
+            hint="lower imbalance, or leave it out",
         )
     chosen = stream(seed, "imbalance").permutation(positives)[:kept]
     return np.sort(np.concatenate((chosen, negatives)))

@@ -49,7 +49,12 @@ class FederatedData:
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
-            raise DataError(f"no client {index}: there are {self.num_clients}, numbered from 0")
+            raise DataError(
+                "client",
+                got=index,
+                allowed=f"0 to {self.num_clients - 1}, since there are {self.num_clients}",
+                hint="choose one of these",
+            )
         samples = self.train.part(slice(int(self._ends[index]), int(self._ends[index + 1])))
         if self._spec.client_shift == 0.0:
             return samples
@@ -89,15 +94,19 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
         raise DataError(
-            f"partition {OWN!r}: the rows are at the sites, in files that only their nodes read; give each a "
-            "--node-config"
+            "partition",
+            got=repr(OWN),
+            allowed="any other, since the rows are at the sites, in files that only their nodes read",
+            hint="give each a --node-config",
         )
     if num_clients < 1:
-        raise DataError(f"the number of clients must be 1 or more, got {num_clients}")
+        raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="take more clients")
     if 0 < spec.partition_sites < num_clients:
         raise DataError(
-            f"partition-sites: got {spec.partition_sites} for {num_clients:,} clients, allowed: 0, or at least the "
-            "number of clients: raise it or leave it out"
+            "partition-sites",
+            got=f"{spec.partition_sites} for {num_clients:,} clients",
+            allowed="0, or at least the number of clients",
+            hint="raise it or leave it out",
         )
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
@@ -175,8 +184,13 @@ def _refuse_lost_positives(
     if lost:
         more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
         raise DataError(
-            f"imbalance {spec.imbalance} leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all "
-            f"together: {', '.join(lost[:8])}{more}; raise imbalance, take fewer clients or another partition"
+            "imbalance",
+            got=(
+                f"{spec.imbalance}, which leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all "
+                f"together: {', '.join(lost[:8])}{more}"
+            ),
+            allowed="a share that leaves each client one",
+            hint="raise imbalance, take fewer clients or another partition",
         )
 
 
@@ -209,9 +223,13 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
     for part, what in ((train, "the training set"), (test, "the test set")):
         if not (len(part.positives) and len(part.negatives)):
             raise DataError(
-                f"dataset {spec.dataset!r}: {what} of {num_clients:,} clients has one class only, "
-                f"{len(part.positives):,} positives and {len(part.negatives):,} negatives; take more clients, "
-                "a larger synthetic.samples or another seed"
+                f"dataset {spec.dataset!r}",
+                got=(
+                    f"one class only in {what} of {num_clients:,} clients, {len(part.positives):,} positives and "
+                    f"{len(part.negatives):,} negatives"
+                ),
+                allowed="both classes",
+                hint="take more clients, a larger synthetic.samples or another seed",
             )
     return FederatedData(train, test, [len(pair[0]) for pair in rows], spec)
 
@@ -220,6 +238,8 @@ def _both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -
     positives = int(labels.sum())
     if positives in (0, len(labels)):
         raise DataError(
-            f"{what} has one class only: {positives:,} positives and {len(labels) - positives:,} negatives; "
-            f"labels that occur: {', '.join(classes[:20])}; set positive-label"
+            what,
+            got=f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives",
+            allowed=f"both classes; labels that occur: {', '.join(classes[:20])}",
+            hint="set positive-label",
         )

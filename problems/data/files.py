@@ -27,9 +27,19 @@ def folder(data_dir: str) -> Path:
     """
     path = Path(data_dir).expanduser()
     if not path.exists():
-        raise DataError(f"data-dir {data_dir!r} does not exist: set data-dir to a file or folder that does")
+        raise DataError(
+            "data-dir",
+            got=f"{data_dir!r}, which does not exist",
+            allowed="a file or folder that does",
+            hint="set data-dir to one",
+        )
     if not path.is_dir():
-        raise DataError(f"data-dir {data_dir!r} is a file; this data set needs the folder that holds its files")
+        raise DataError(
+            "data-dir",
+            got=f"{data_dir!r}, which is a file",
+            allowed="the folder that holds this data set's files",
+            hint="set data-dir to it",
+        )
     return path
 
 
@@ -49,15 +59,12 @@ def find(root: Path, *names: str) -> Path | None:
 
 def not_found(dataset: str, looked_for: Sequence[str], data_dir: str, also: str = "") -> DataError:
     """Return the one error for a data set that is nowhere to be had."""
-    tried = f" {also}." if also else ""
-    place = (
-        f"looked in {data_dir!r} and the folders in it for {'; or '.join(looked_for)}"
-        if data_dir
-        else f"no data-dir was given (a folder with {'; or '.join(looked_for)})"
-    )
+    place = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
     return DataError(
-        f"data set {dataset!r} is not available: {place}.{tried} To get it: {WHERE[dataset]}; put it "
-        "into a folder and set data-dir to that folder"
+        f"data set {dataset!r}",
+        got=f"{place} ({also})" if also else place,
+        allowed=f"a folder with {'; or '.join(looked_for)}",
+        hint=f"to get it: {WHERE[dataset]}; put it into a folder and set data-dir to that folder",
     )
 
 
@@ -80,10 +87,12 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
         return named["train"][0], next(iter(named["test"]), None)
     if len(found) == 1 and not named["test"]:
         return found[0], None
-    there = ", ".join(entry.name for entry in found) or "none"
+    there = ", ".join(entry.name for entry in found) or "no file"
     raise DataError(
-        f"dataset {dataset!r} needs one file ({', '.join(endings)}) in data-dir {data_dir!r}, "
-        f"or train.* and test.*; found: {there}"
+        f"dataset {dataset!r}",
+        got=f"{there} in data-dir {data_dir!r}",
+        allowed=f"one file ({', '.join(endings)}), or train.* and test.*",
+        hint="set data-dir to the file",
     )
 
 
@@ -98,5 +107,8 @@ def read_bytes(path: Path) -> bytes:
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path} cannot be read ({error}): expected a file that is whole, packed where it ends in .gz"
+            path,
+            got=f"a file that cannot be read ({error})",
+            allowed="one that is whole, packed where it ends in .gz",
+            hint="fetch it again",
         ) from error

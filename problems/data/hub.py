@@ -32,15 +32,25 @@ def fetch(name: str) -> Source:
     try:
         from huggingface_hub import constants
     except ImportError as error:
-        raise DataError(f"flwr-datasets is not usable ({error}): {install('simulation')}") from None
+        raise DataError(
+            "flwr-datasets",
+            got=f"a package that is not usable ({error})",
+            allowed="one that is",
+            hint=install("simulation"),
+        ) from None
     online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
     try:
         with _offline(not online):
             splits = _splits(HUB[name][0])
     except Exception as error:  # the libraries below raise many unrelated types
         reason = (str(error).strip().splitlines() or [""])[0]
-        state = "failed" if online else "found no network and no local copy"
-        raise DataError(f"flwr-datasets {state} ({type(error).__name__}: {reason})") from None
+        state = "a failure" if online else "no network and no local copy"
+        raise DataError(
+            "flwr-datasets",
+            got=f"{state} ({type(error).__name__}: {reason})",
+            allowed="the hub, or a local copy",
+            hint="set data-dir",
+        ) from None
     return from_splits(splits, *HUB[name][1:])
 
 

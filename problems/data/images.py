@@ -34,14 +34,22 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DataError(f"{path} is not an IDX file of bytes: it starts with {content[:4].hex(' ')}, expected 00 00 08")
+        raise DataError(
+            path,
+            got=f"a file that starts with {content[:4].hex(' ')}",
+            allowed="an IDX file of bytes, which starts with 00 00 08",
+            hint="fetch it again",
+        )
     dimensions = content[3]
     start = 4 + 4 * dimensions
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     expected = int(np.prod(shape, dtype=np.int64))
     if len(shape) != dimensions or len(content) - start != expected:
         raise DataError(
-            f"{path} is damaged: {expected:,} bytes announced, {max(len(content) - start, 0):,} there: fetch it again"
+            path,
+            got=f"a damaged file of {max(len(content) - start, 0):,} bytes",
+            allowed=f"the {expected:,} bytes it announces",
+            hint="fetch it again",
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
@@ -55,8 +63,10 @@ def fashion_mnist(root: Path) -> Source | None:
     for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
         if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
             raise DataError(
-                f"{what} images {left.shape} and labels {right.shape} in {root} do not belong together: expected "
-                "one a row"
+                root,
+                got=f"{what} images {left.shape} and labels {right.shape}, which do not belong together",
+                allowed="one label an image",
+                hint="fetch the files again",
             )
     pixels = np.concatenate((images, test_images))[:, None]  # (n, 1, 28, 28)
     return make_source(np.concatenate((labels, test_labels)), pixels, train_count=len(labels))
@@ -75,8 +85,10 @@ def stl10(root: Path) -> Source | None:
         raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
         if len(raw) != len(label) * 3 * 96 * 96:
             raise DataError(
-                f"{images_path} holds {len(raw) / (3 * 96 * 96):g} images, {labels_path.name} {len(label)} labels: "
-                "expected as many"
+                images_path,
+                got=f"{len(raw) / (3 * 96 * 96):g} images, and {len(label)} labels in {labels_path.name}",
+                allowed="one label an image",
+                hint="unpack the archive again",
             )
         pixels.append(raw.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))  # stored column by column
         labels.append(label)
@@ -122,7 +134,10 @@ def _read_folders(train: Path, test: Path | None) -> Source:
     if unknown:
         named = ", ".join(sorted(unknown))
         raise DataError(
-            f"test classes without training images in {train.parent}: {named}; expected images in train/ too"
+            train.parent,
+            got=f"test classes without training images: {named}",
+            allowed="images of each class in train/ too",
+            hint="add them, or remove these classes",
         )
     return make_source(labels, _read_images(paths), train_count if len(labels) != train_count else None)
 
@@ -138,7 +153,12 @@ def _read_images(paths: list[Path]) -> Pixels:
                 sizes.setdefault(image.size, path)
         if len(sizes) > 1:
             (one, first), (other, second) = list(sizes.items())[:2]
-            raise DataError(f"images differ in size: {first} is {one}, {second} is {other}; bring them to one size")
+            raise DataError(
+                f"images in {first.parent}",
+                got=f"{first.name} of {one}, and {second} of {other}",
+                allowed="one size",
+                hint="bring them to one size",
+            )
         width, height = next(iter(sizes))
         pixels = np.empty((len(paths), 1 if grey else 3, height, width), dtype=np.uint8)
         for index, path in enumerate(paths):
@@ -146,5 +166,10 @@ def _read_images(paths: list[Path]) -> Pixels:
                 array = np.asarray(image.convert("L" if grey else "RGB"))  # (height, width[, 3])
             pixels[index] = array[None] if grey else array.transpose(2, 0, 1)
     except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}): replace it, or remove it") from error
+        raise DataError(
+            path,
+            got=f"a file that cannot be read as an image ({error})",
+            allowed="a whole image",
+            hint="replace it, or remove it",
+        ) from error
     return pixels

@@ -59,8 +59,10 @@ class SiteRows:
             return None
         if len(self.train_rows) < FEWEST_ROWS:
             raise DataError(
-                f"{len(self.train_rows)} training rows: the means of fewer than {FEWEST_ROWS} would tell of single "
-                "ones; bring more rows, or set standardise=false with columns that are scaled already"
+                "training rows",
+                got=len(self.train_rows),
+                allowed=f"{FEWEST_ROWS} or more, since the means of fewer would tell of single ones",
+                hint="bring more rows, or set standardise=false with columns that are scaled already",
             )
         return self.table.statistics(self.train_rows)
 
@@ -76,8 +78,13 @@ class SiteRows:
         features = self.features[rows]
         if self.table is not None:
             if scaling is None or len(scaling[0]) != features.shape[1]:
-                got = "none" if scaling is None else f"one of {len(scaling[0])} columns"
-                raise DataError(f"{features.shape[1]} columns are to be standardised by all sites' means; got {got}")
+                got = "no means" if scaling is None else f"means of {len(scaling[0])} columns"
+                raise DataError(
+                    "standardise",
+                    got=got,
+                    allowed=f"all sites' means of the {features.shape[1]} columns",
+                    hint="set standardise=false with columns that are scaled already",
+                )
             features = standardised(features, *scaling)
         check_finite(features)
         return Samples(as_float32(features), self.labels[rows])

@@ -43,7 +43,12 @@ def partition(
     """
     count, kind = len(labels), spec.partition
     if num_clients > count:
-        raise DataError(f"{num_clients:,} clients but only {count:,} training samples: take at most as many clients")
+        raise DataError(
+            "number of clients",
+            got=f"{num_clients:,}, but only {count:,} training samples",
+            allowed="at most as many clients",
+            hint="take fewer clients",
+        )
     rng = stream(spec.seed, f"partition {kind}")
     if site_sizes is not None:
         parts = _sites(site_sizes, count, num_clients)
@@ -63,12 +68,21 @@ def partition(
     empty = [client for client, rows in enumerate(parts) if len(rows) == 0]
     if empty:
         raise DataError(
-            f"partition {kind!r} over {num_clients:,} clients leaves client "
-            f"{', '.join(map(str, empty[:10]))} without a sample "
-            f"({count:,} training samples): take fewer clients{_way_out(kind)}"
+            "partition",
+            got=(
+                f"{kind!r} over {num_clients:,} clients, which leaves client {', '.join(map(str, empty[:10]))} without "
+                f"a sample of {count:,}"
+            ),
+            allowed="one at least for each",
+            hint=f"take fewer clients{_way_out(kind)}",
         )
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
-        raise DataError(f"partition {kind!r} over {num_clients:,} clients does not place every sample{_way_out(kind)}")
+        raise DataError(
+            "partition",
+            got=f"{kind!r} over {num_clients:,} clients, which does not place every sample",
+            allowed="each sample at one client",
+            hint=f"take fewer clients{_way_out(kind)}",
+        )
     return parts
 
 
@@ -80,9 +94,19 @@ def _iid(labels: NDArray[np.int8], num_clients: int, rng: np.random.Generator) -
 
 def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
     if num_clients != len(sizes):
-        raise DataError(f"the data set comes in {len(sizes)} sites: it needs {len(sizes)} clients, got {num_clients}")
+        raise DataError(
+            "number of clients",
+            got=num_clients,
+            allowed=f"{len(sizes)}, since the data set comes in {len(sizes)} sites",
+            hint=f"take {len(sizes)} clients",
+        )
     if sum(sizes) != count:
-        raise DataError("imbalance changes the sizes of the data set's own sites: leave it at 0")
+        raise DataError(
+            "imbalance",
+            got="a share that changes the sizes of the data set's own sites",
+            allowed=0,
+            hint="leave it out",
+        )
     return np.split(np.arange(count), np.cumsum(sizes)[:-1])
 
 
@@ -107,8 +131,13 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     circle = rng.permutation(np.unique(classes))
     if held > len(circle) or num_clients * held < len(circle):
         raise DataError(
-            f"partition 'pathological' gives {num_clients:,} clients {held} classes each of {len(circle)}: "
-            f"partition-classes must be between {-(-len(circle) // num_clients)} and {len(circle)}"
+            "partition-classes",
+            got=f"{held} for each of {num_clients:,} clients",
+            allowed=(
+                f"{-(-len(circle) // num_clients)} to {len(circle)}, since partition 'pathological' deals out "
+                f"{len(circle)} classes"
+            ),
+            hint="set it so",
         )
     takers: list[list[int]] = [[] for _ in circle]
     for place in range(num_clients * held):
@@ -172,15 +201,17 @@ def _by_flwr_datasets(
             parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
         except ValueError as error:
             raise DataError(
-                f"partition {spec.partition!r} over {num_clients:,} clients fails ({error}): take fewer "
-                f"clients{_way_out(spec.partition)}"
+                "partition",
+                got=f"{spec.partition!r} over {num_clients:,} clients, which fails ({error})",
+                allowed="one that places every sample",
+                hint=f"take fewer clients{_way_out(spec.partition)}",
             ) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]
 
 
 def _way_out(kind: str) -> str:
     hints = {
-        "dirichlet": "; or raise partition-alpha",
-        "shard": "; or lower partition-classes",
+        "dirichlet": ", or raise partition-alpha",
+        "shard": ", or lower partition-classes",
     }
     return hints.get(kind, "")

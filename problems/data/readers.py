@@ -83,12 +83,22 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.
     """
     if not path.exists():
-        raise DataError(f"{str(path)!r} does not exist: expected an existing file, or for images a folder")
+        raise DataError(
+            repr(str(path)),
+            got="no such file",
+            allowed="an existing file, or for images a folder",
+            hint="give its path",
+        )
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     if not path.is_file() or not path.name.endswith(endings):
-        raise DataError(f"{str(path)!r} is no file of dataset {spec.dataset!r}: expected {', '.join(endings)}")
+        raise DataError(
+            repr(str(path)),
+            got=f"no file of dataset {spec.dataset!r}",
+            allowed=", ".join(endings),
+            hint="set dataset to its kind, or give another path",
+        )
     if spec.dataset == "npz":
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":
@@ -105,7 +115,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         try:
             return fetch(name)
         except DataError as error:
-            raise not_found(name, _LOOKED_FOR[name], data_dir, also=f"Tried the network: {error}") from None
+            raise not_found(name, _LOOKED_FOR[name], data_dir, also=f"{error.key}: {error.got}") from None
     root = folder(data_dir)
     if name == "fashion-mnist":
         found = images.fashion_mnist(root)
@@ -132,7 +142,9 @@ def _folders(root: Path) -> Source:
     found = images.class_folders(root)
     if found is None:
         raise DataError(
-            f"no images in {str(root)!r}: expected train/<class>/ (and test/<class>/), or <class>/, with "
-            f"files {', '.join(images.IMAGE_ENDINGS)}"
+            repr(str(root)),
+            got="no images",
+            allowed=f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}",
+            hint="arrange the images so",
         )
     return found

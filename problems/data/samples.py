@@ -77,6 +77,11 @@ def check_finite(features: NDArray[Any]) -> None:
     finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
     if not finite.all():
         raise DataError(
-            f"{int((~finite).sum()):,} of {len(features):,} samples have features that are not finite in "
-            f"float32, the first is row {int(np.argmin(finite)) + 1:,}: fill or drop them"
+            "features",
+            got=(
+                f"{int((~finite).sum()):,} of {len(features):,} samples that are not finite in float32, the first is "
+                f"row {int(np.argmin(finite)) + 1:,}"
+            ),
+            allowed="none",
+            hint="fill or drop them",
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.columns import Columns, Encode, standardised
 from problems.data.spec import DataError
+from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
 Encoder = Callable[[Rows], NDArray[Any]]
@@ -62,7 +63,12 @@ def make_source(
     if not callable(features):
         array = features
         if len(array) != len(codes):
-            raise DataError(f"{len(array):,} rows of features but {len(codes):,} labels, expected one a row")
+            raise DataError(
+                "features",
+                got=f"{len(array):,} rows of features but {len(codes):,} labels",
+                allowed="one label a row",
+                hint="bring as many",
+            )
         return Source(classes, codes, lambda train_rows: array, train_count, site_sizes)
     return Source(classes, codes, features, train_count, site_sizes, columns)
 
@@ -70,9 +76,9 @@ def make_source(
 def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """Return the distinct labels as sorted text and each label's index among them."""
     if labels.ndim != 1:
-        raise DataError(f"labels must be one column, (n,), got shape {labels.shape}")
+        raise DataError("labels", got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
     if len(labels) == 0:
-        raise DataError("there is no sample, expected at least one of each class")
+        raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
     if labels.dtype.kind == "f":
         missing = int(np.isnan(labels).sum())
     elif labels.dtype.kind == "O":
@@ -82,7 +88,10 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
         missing = 0
     if missing:
         raise DataError(
-            f"{missing:,} of {len(labels):,} labels are missing, expected none: fill them, or drop their rows"
+            "labels",
+            got=f"{missing:,} of {len(labels):,} missing",
+            allowed="none",
+            hint="fill them, or drop their rows",
         )
 
     values, codes = np.unique(labels, return_inverse=True)
@@ -106,15 +115,27 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
         occur = f"{len(classes)} different labels occur here"
     if wanted == "":
         if site and not set(classes) <= {"0", "1", "-1"}:
-            raise DataError(f"a site's file may lack a label that others have: set positive-label; {occur}")
+            raise DataError(
+                "positive-label",
+                got=NOTHING,
+                allowed=f"a label, since a site's file may lack one that others have; {occur}",
+                hint="set positive-label",
+            )
         if not site and len(classes) != 2:
-            raise DataError(f"{len(classes)} labels: set positive-label to those that are positive; {occur}")
+            raise DataError(
+                "positive-label",
+                got=f"nothing for {len(classes)} labels",
+                allowed=f"some of them; {occur}",
+                hint="set positive-label to those that are positive",
+            )
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
             raise DataError(
-                "positive-label 'first-half' depends on labels that a site's file may lack: "
-                f"name the positive labels instead, with commas; {occur}"
+                "positive-label",
+                got="'first-half', which depends on labels that a site's file may lack",
+                allowed=f"labels with commas; {occur}",
+                hint="name the positive labels instead",
             )
         return np.arange(len(classes)) < len(classes) // 2
 
@@ -124,7 +145,12 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
-            raise DataError(f"positive-label {label!r} does not occur; {occur}")
+            raise DataError(
+                "positive-label",
+                got=f"{label!r}, which does not occur",
+                allowed=occur,
+                hint="set positive-label to one of them",
+            )
     return marked
 
 

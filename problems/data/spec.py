@@ -11,8 +11,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from problems.errors import NOTHING, InputError
 
-class DataError(ValueError):
+
+class DataError(InputError, ValueError):
     """The data cannot be had as asked; the message says what was expected, what was found and the way out."""
 
 
@@ -79,7 +81,12 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(f"feature-columns {text!r}: column {name!r} occurs twice, allowed: once; see {PAGE}")
+            raise DataError(
+                "feature-columns",
+                got=f"{text!r}: column {name!r} occurs twice",
+                allowed="once",
+                hint=f"leave one out, see {PAGE}",
+            )
     return tuple(columns)
 
 
@@ -88,12 +95,17 @@ def _column(part: str, text: str) -> Column:
     categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
     if not name.strip() or (bracket and not inside.endswith("]")):
         raise DataError(
-            f"feature-columns {text!r}: {part!r} is no column; allowed: names with commas, name[value|value] for "
-            f"text; see {PAGE}"
+            "feature-columns",
+            got=f"{text!r}: {part!r} is no column",
+            allowed="names with commas, name[value|value] for text",
+            hint=f"see {PAGE}",
         )
     if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
         raise DataError(
-            f"feature-columns {text!r}: {part!r} needs two or more different values in its brackets; see {PAGE}"
+            "feature-columns",
+            got=f"{text!r}: {part!r}",
+            allowed="two or more different values in its brackets",
+            hint=f"see {PAGE}",
         )
     return Column(name.strip(), categories)
 
@@ -148,9 +160,8 @@ class DataSpec:
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     """The error with the data set it is about, and the page that tells what can be read."""
-    text = str(error)
-    named = text if text.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}: {text}"
-    return DataError(f"{named}; see {PAGE}")
+    place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
+    return DataError.of(error, place, hint=error.hint if PAGE in error.hint else f"{error.hint}; see {PAGE}")
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -186,8 +197,10 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
         raise DataError(
-            f"dataset {spec.dataset!r} is read from files, got no data-dir: set data-dir to the file or its "
-            f"folder, see {PAGE}"
+            "data-dir",
+            got=NOTHING,
+            allowed=f"a file or folder, since dataset {spec.dataset!r} is read from files",
+            hint=f"set data-dir to the file or its folder, see {PAGE}",
         )
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
@@ -201,19 +214,24 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         ):
             if got not in allowed:
                 raise DataError(
-                    f"dataset {spec.dataset!r} {nature} in sites of its own: {key} must be {allowed[-1]!r}, got "
-                    f"{got!r}: "
-                    f"leave it out, see {PAGE}"
+                    key,
+                    got=repr(got),
+                    allowed=f"{allowed[-1]!r}, since dataset {spec.dataset!r} {nature} in sites of its own",
+                    hint=f"leave it out, see {PAGE}",
                 )
     if spec.dataset in UNLABELLED and spec.validation_fraction:
         raise DataError(
-            f"dataset {spec.dataset!r} has no test set: validation-fraction must be 0, got "
-            f"{spec.validation_fraction!r}: leave it out"
+            "validation-fraction",
+            got=spec.validation_fraction,
+            allowed=f"0, since dataset {spec.dataset!r} has no test set",
+            hint="leave it out",
         )
     if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
         raise DataError(
-            f"dataset 'synthetic-offset-sites' comes in its own 16 sites: partition must be 'natural', "
-            f"got {spec.partition!r}; see {PAGE}"
+            "partition",
+            got=repr(spec.partition),
+            allowed=f"'natural', since dataset {spec.dataset!r} comes in its own 16 sites",
+            hint=f"leave it out, see {PAGE}",
         )
 
 
@@ -225,21 +243,33 @@ def _check_columns(spec: DataSpec) -> None:
         _inside("feature-columns", number, not number or (number.isdigit() and int(number) > 0), "a number of features")
     elif spec.feature_columns:
         raise DataError(
-            f"feature-columns: got {spec.feature_columns!r}, but dataset {spec.dataset!r} has columns of its own, "
-            "allowed with "
-            f"dataset {', '.join((*TABLES, 'svmlight'))}: leave it out"
+            "feature-columns",
+            got=repr(spec.feature_columns),
+            allowed=(
+                f"'' with dataset {spec.dataset!r}, which has columns of its own; names go with dataset "
+                f"{', '.join((*TABLES, 'svmlight'))}"
+            ),
+            hint="leave it out",
         )
     if not spec.standardise and spec.dataset not in TABLES:
         raise DataError(
-            f"standardise: got False, allowed with dataset {' or '.join(TABLES)}, got {spec.dataset!r}: leave it out"
+            "standardise",
+            got=f"False with dataset {spec.dataset!r}",
+            allowed=f"False with dataset {' or '.join(TABLES)}",
+            hint="leave it out",
         )
 
 
 def _check_own(spec: DataSpec) -> None:
     if spec.dataset not in GENERIC:
         raise DataError(
-            f"dataset: got {spec.dataset!r}, but with partition {OWN!r} every node reads a file of its own, whose kind "
-            f"dataset names, allowed: {', '.join(GENERIC)}; see {PAGE}"
+            "dataset",
+            got=repr(spec.dataset),
+            allowed=(
+                f"{', '.join(GENERIC)}, since with partition {OWN!r} every node reads a file of its own, whose kind "
+                "dataset names"
+            ),
+            hint=f"see {PAGE}",
         )
     for key, got in (
         ("imbalance", spec.imbalance),
@@ -249,13 +279,17 @@ def _check_own(spec: DataSpec) -> None:
     ):
         if got:
             raise DataError(
-                f"{key}: got {got!r}, allowed with partition {OWN!r}: 0, the sites' rows are used as they are: "
-                "leave it out"
+                key,
+                got=got,
+                allowed=f"0 with partition {OWN!r}, since the sites' rows are used as they are",
+                hint="leave it out",
             )
     if spec.validation_fraction and spec.data_dir:
         raise DataError(
-            f"validation-fraction: got {spec.validation_fraction!r}, allowed with partition {OWN!r} and a data-dir: 0, "
-            "since the server evaluates on its own file: leave data-dir out, and the sites hold rows out"
+            "validation-fraction",
+            got=spec.validation_fraction,
+            allowed=f"0 with partition {OWN!r} and a data-dir, since the server evaluates on its own file",
+            hint="leave data-dir out, and the sites hold rows out",
         )
 
 
@@ -265,10 +299,14 @@ def _known(key: str, got: str, allowed: Iterable[str]) -> None:
         return
     close = difflib.get_close_matches(got, names, n=1)
     hint = f" (did you mean {close[0]!r}?)" if close else ""
-    told = f"`python -m simulations list {key}s` explains them"
-    raise DataError(f"{key} {got!r} is not known{hint}; one of: {', '.join(names)}; {told}")
+    raise DataError(
+        key,
+        got=repr(got),
+        allowed=f"{', '.join(names)}{hint}",
+        hint=f"`python -m simulations list {key}s` explains them",
+    )
 
 
 def _inside(key: str, got: object, holds: bool, allowed: str) -> None:
     if not holds:
-        raise DataError(f"{key} must be {allowed}, got {got!r}; see {PAGE}")
+        raise DataError(key, got=repr(got), allowed=allowed, hint=f"see {PAGE}")

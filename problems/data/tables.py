@@ -34,10 +34,13 @@ def read_table(path: Path) -> pd.DataFrame:
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
         raise DataError(
-            f"{path} cannot be read as a table ({why}): expected named columns and a row a sample"
+            path,
+            got=f"a file that cannot be read as a table ({why})",
+            allowed="named columns and a row a sample",
+            hint="mend the file, or set dataset to its kind",
         ) from error
     if frame.empty:
-        raise DataError(f"{path} has no row, expected names of columns and at least one row")
+        raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
     return frame
 
 
@@ -67,7 +70,7 @@ def table(
     frame = read_table(train)
     label_column = label_column or "label"
     if label_column not in frame.columns:
-        raise DataError(f"{train} has no column {label_column!r}: set label-column; {_columns(frame)}")
+        raise DataError(train, got=f"no column {label_column!r}", allowed=_columns(frame), hint="set label-column")
     wanted = parse_columns(feature_columns)
     train_count = None
     if test is not None:
@@ -75,18 +78,27 @@ def table(
         if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
             named = ", ".join(differing[:10])
-            raise DataError(f"{test} and {train} differ in columns: {named}; expected the same, or set feature-columns")
+            raise DataError(
+                test, got=f"other columns than {train}: {named}", allowed="the same", hint="set feature-columns"
+            )
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
     if labels.isna().any():
         raise DataError(
-            f"column {label_column!r}: {int(labels.isna().sum()):,} of {len(labels):,} labels are missing: fill "
-            "or drop them"
+            f"column {label_column!r}",
+            got=f"{int(labels.isna().sum()):,} of {len(labels):,} labels missing",
+            allowed="none",
+            hint="fill or drop them",
         )
     if not len(frame.columns):
-        raise DataError(f"{train} has no column but {label_column!r}, expected one of features at least")
+        raise DataError(
+            train,
+            got=f"no column but {label_column!r}",
+            allowed="one of features at least",
+            hint="add columns of features",
+        )
     if not wanted:
         names = [str(name) for name in frame.columns]
         wanted = tuple(Column(name) for name in (sorted(names) if site else names))
@@ -94,14 +106,22 @@ def table(
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
         raise DataError(
-            f"{train} has no column {', '.join(map(repr, lacking[:10]))} of feature-columns; {_columns(frame)}"
+            train,
+            got=f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns",
+            allowed=_columns(frame),
+            hint="set feature-columns to some of these",
         )
     numeric = {column.name: not column.categories and is_numeric(frame[column.name]) for column in wanted}
     text = [column.name for column in wanted if not column.categories and not numeric[column.name]]
     if site and text:
         raise DataError(
-            f"{train}: text in column {', '.join(map(repr, text[:10]))}: list its values in feature-columns, "
-            f"{text[0]}[value|value], or encode it as numbers, the same way at every site"
+            train,
+            got=f"text in column {', '.join(map(repr, text[:10]))}",
+            allowed="numbers, and text whose values are listed",
+            hint=(
+                f"list its values in feature-columns, {text[0]}[value|value], or encode it as numbers, the same way at "
+                "every site"
+            ),
         )
 
     def columns(train_rows: Rows) -> Encoded:
@@ -140,7 +160,7 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     if kinds.is_object_dtype(column.dtype):
         return False
     raise DataError(
-        f"column {str(column.name)!r} is of type {column.dtype}, allowed: numbers and text; encode it as such"
+        f"column {str(column.name)!r}", got=f"type {column.dtype}", allowed="numbers and text", hint="encode it as such"
     )
 
 
@@ -154,8 +174,10 @@ def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         raise DataError(
-            f"column {str(column.name)!r}: {len(bad):,} of {len(values):,} values are missing or not "
-            f"finite, the first in row {bad[0] + 1:,}; fill or drop them"
+            f"column {str(column.name)!r}",
+            got=f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}",
+            allowed="none",
+            hint="fill or drop them",
         )
     return values
 
@@ -170,8 +192,10 @@ def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[NDArray[np.float6
     categories = np.unique(values[train_rows])
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
-            f"column {str(column.name)!r} is text with {len(categories):,} different values "
-            f"(at most {MAX_CATEGORIES}): drop it or encode it as numbers"
+            f"column {str(column.name)!r}",
+            got=f"text with {len(categories):,} different values",
+            allowed=f"at most {MAX_CATEGORIES}",
+            hint="drop it or encode it as numbers",
         )
     return _indicators(values, categories), tuple(categories.tolist())
 
@@ -186,8 +210,13 @@ def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> 
     strange = np.flatnonzero(~np.isin(values, categories))
     if site and len(strange):
         raise DataError(
-            f"column {str(column.name)!r}: {len(strange):,} of {len(values):,} values are none of those in "
-            f"feature-columns ({', '.join(categories)}), the first in row {strange[0] + 1:,}"
+            f"column {str(column.name)!r}",
+            got=(
+                f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns, the first in "
+                f"row {strange[0] + 1:,}"
+            ),
+            allowed=", ".join(categories),
+            hint="list them in feature-columns",
         )
     return _indicators(values, np.array(categories))
 
@@ -196,7 +225,10 @@ def _texts(column: pd.Series[Any]) -> NDArray[np.str_]:
     missing = int(column.isna().sum())
     if missing:
         raise DataError(
-            f"column {str(column.name)!r}: {missing:,} of {len(column):,} values are missing; fill or drop it"
+            f"column {str(column.name)!r}",
+            got=f"{missing:,} of {len(column):,} values missing",
+            allowed="none",
+            hint="fill or drop it",
         )
     values = column.to_numpy(dtype=object)
     texts: NDArray[np.str_] = (np.array([as_text(value) for value in values]) if is_numeric(column) else values).astype(
@@ -212,4 +244,4 @@ def _indicators(values: NDArray[np.str_], categories: NDArray[np.str_]) -> NDArr
 
 def _columns(frame: pd.DataFrame) -> str:
     names = [str(name) for name in frame.columns]
-    return f"columns: {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"
+    return f"one of {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"

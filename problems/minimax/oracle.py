@@ -131,13 +131,17 @@ class FunctionOracle:
         expected = ((self.primal_dim,), (len(self.parameters) - self.primal_dim,))
         if not (isinstance(blocks, tuple) and len(blocks) == 2 and all(isinstance(b, Tensor) for b in blocks)):
             raise ProblemError(
-                f"{type(self.problem).__name__}.{what}: got {type(blocks).__name__}, expected a pair of tensors "
-                f"(x, y); see {PAGE}"
+                f"{type(self.problem).__name__}.{what}",
+                got=type(blocks).__name__,
+                allowed="a pair of tensors (x, y)",
+                hint=f"see {PAGE}",
             )
         shapes = tuple(tuple(block.shape) for block in blocks)
         if shapes != expected:
             raise ProblemError(
-                f"{type(self.problem).__name__}.{what}: got shapes {shapes[0]} and {shapes[1]}, "
-                f"expected {expected[0]} in x and {expected[1]} in y; see {PAGE}"
+                f"{type(self.problem).__name__}.{what}",
+                got=f"shapes {shapes[0]} and {shapes[1]}",
+                allowed=f"{expected[0]} in x and {expected[1]} in y",
+                hint=f"see {PAGE}",
             )
         return blocks

@@ -20,10 +20,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from problems.errors import InputError
+
 PAGE = "docs/minimax.md"
 
 
-class ProblemError(ValueError):
+class ProblemError(InputError, ValueError):
     """A minimax problem that cannot be used; the message names what is wrong and what is expected."""
 
 
@@ -51,7 +53,7 @@ class MinimaxProblem(ABC):
         value = self.value(x, y, rows)
         if not isinstance(value, Tensor) or value.ndim:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            raise ProblemError(f"{type(self).__name__}.value: got {got}, expected a scalar tensor; see {PAGE}")
+            raise ProblemError(f"{type(self).__name__}.value", got=got, allowed="a scalar tensor", hint=f"see {PAGE}")
         return value
 
     def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -90,11 +92,18 @@ def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem
     """
     problem = find_factory(path)(features, labels)
     if not isinstance(problem, MinimaxProblem):
-        raise ProblemError(f"loss {path!r}: returned {type(problem).__name__}, expected a MinimaxProblem; see {PAGE}")
+        raise ProblemError(
+            "loss",
+            got=f"{path!r}, which returned {type(problem).__name__}",
+            allowed="a MinimaxProblem",
+            hint=f"see {PAGE}",
+        )
     for name, least in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
         size = getattr(problem, name, None)
         if not isinstance(size, int) or size < least:
-            raise ProblemError(f"loss {path!r}: {name} is {size!r}, expected an integer >= {least}; see {PAGE}")
+            raise ProblemError(
+                "loss", got=f"{path!r}, whose {name} is {size!r}", allowed=f"an integer >= {least}", hint=f"see {PAGE}"
+            )
     return problem
 
 
@@ -110,9 +119,14 @@ def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
     except Exception as error:  # a module's own code may raise anything while it is imported
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ProblemError(
-            f"loss {path!r}: cannot be imported ({reason}); expected 'package.module:factory'; see {PAGE}"
+            "loss",
+            got=f"{path!r}, which cannot be imported ({reason})",
+            allowed="'package.module:factory'",
+            hint=f"see {PAGE}",
         ) from None
     if not callable(found):
-        raise ProblemError(f"loss {path!r}: is {type(found).__name__}, expected a class or function; see {PAGE}")
+        raise ProblemError(
+            "loss", got=f"{path!r}, which is {type(found).__name__}", allowed="a class or function", hint=f"see {PAGE}"
+        )
     factory: Callable[[Tensor, Tensor], object] = found
     return factory

@@ -198,8 +198,10 @@ class FlatModel:
         for name, view in zip(self.buffer_names, _views(self.buffers, self.buffer_shapes), strict=True):
             if buffers[name].data_ptr() != view.data_ptr():
                 raise ModelError(
-                    f"the module replaced its buffer '{name}'; expected the same tensor: change buffers in place, "
-                    "as with copy_()"
+                    "model",
+                    got=f"another tensor for its buffer '{name}'",
+                    allowed="the same tensor all the time",
+                    hint="change buffers in place, as with copy_()",
                 )
         return [copy(self.point()), copy(_on_host(self.buffers))]
 
@@ -379,16 +381,23 @@ def _check_module(module: nn.Module) -> None:
     """Raise ModelError for a module that flat vectors cannot carry."""
     if not any(True for _ in module.parameters()):
         raise ModelError(
-            f"model: {type(module).__name__} has no parameters to train, expected one at least; see {PAGE}"
+            "model",
+            got=f"{type(module).__name__}, which has no parameters to train",
+            allowed="one at least",
+            hint=f"see {PAGE}",
         )
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise ModelError(f"model: parameter '{name}' must be floating point, got {parameter.dtype}; see {PAGE}")
+            raise ModelError(
+                "model", got=f"parameter '{name}' of {parameter.dtype}", allowed="floating point", hint=f"see {PAGE}"
+            )
     for name, child in module.named_modules():
         if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
             raise ModelError(
-                f"model: batch norm '{name}' has momentum=None, a cumulative average that needs its count of "
-                "batches, and counts do not travel; give it a number, such as momentum=0.1"
+                "model",
+                got=f"batch norm '{name}' with momentum=None",
+                allowed="a number, since a cumulative average needs its count of batches, and counts do not travel",
+                hint="give it one, such as momentum=0.1",
             )
 
 

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parameter import is_lazy
 
+from problems.errors import InputError
 from problems.models.networks import MLP, TUTORIAL_SIDE, Linear, LinearNoIntercept, Table3CNN, TutorialCNN
 from problems.models.resnet import resnet18, resnet20
 from problems.randomness import seed_sequence
@@ -28,13 +29,13 @@ DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
 
 DOTTED_FORM = "package.module:factory"
 PAGE = "docs/configuration.md"
-# what an error ends with: where the models are listed, and what a factory of a user's own must do
+# where the models are listed, and what a factory of a user's own must do
 _LISTED = "`python -m simulations list models` explains them"
 _PAGE = f"see model in {PAGE}"
-_FACTORY = f"expected '{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module; {_PAGE}"
+_FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
 
 
-class ModelError(ValueError):
+class ModelError(InputError, ValueError):
     """A model that cannot be built or used: unknown, not importable, or not one score per sample."""
 
 
@@ -73,7 +74,12 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
-        raise ModelError(f"input_shape must hold positive integers, such as (30,) or (3, 32, 32); got {shape}")
+        raise ModelError(
+            "input_shape",
+            got=str(shape),
+            allowed="positive integers, such as (30,) or (3, 32, 32)",
+            hint="give one of such",
+        )
     build = MODELS[name].build if name in MODELS else _import_factory(name)
     (state,) = seed_sequence(seed, "model weights").generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
@@ -82,13 +88,20 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         try:
             module = build(shape)
         except ModelError as error:
-            raise ModelError(f"model '{name}' {error}; {_LISTED}") from error.__cause__
+            raise ModelError(
+                "model", got=f"'{name}' {error.got}", allowed=error.allowed, hint=error.hint
+            ) from error.__cause__
         except Exception as error:
             raise ModelError(
-                f"model '{name}' failed on input_shape {shape} ({_one_line(error)}), {_FACTORY}"
+                "model",
+                got=f"'{name}', which failed on input_shape {shape} ({_one_line(error)})",
+                allowed=_FACTORY,
+                hint=_PAGE,
             ) from error
         if not isinstance(module, nn.Module):
-            raise ModelError(f"model '{name}' returned {type(module).__name__}, {_FACTORY}")
+            raise ModelError(
+                "model", got=f"'{name}', which returned {type(module).__name__}", allowed=_FACTORY, hint=_PAGE
+            )
         _check_scores(name, module, shape)
     return module
 
@@ -97,16 +110,27 @@ def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
     """Import the factory that `package.module:factory` names."""
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
-        raise ModelError(f"unknown model '{name}'; expected one of {', '.join(MODELS)}, or '{DOTTED_FORM}'; {_LISTED}")
+        raise ModelError(
+            "model", got=f"'{name}', an unknown model", allowed=f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", hint=_LISTED
+        )
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's own code may raise anything while it is imported
-        raise ModelError(f"model '{name}': cannot import '{module_name}' ({_one_line(error)}), {_FACTORY}") from error
+        raise ModelError(
+            "model", got=f"'{name}': cannot import '{module_name}' ({_one_line(error)})", allowed=_FACTORY, hint=_PAGE
+        ) from error
     if not hasattr(module, attribute):
-        raise ModelError(f"model '{name}': module '{module_name}' has no attribute '{attribute}', {_FACTORY}")
+        raise ModelError(
+            "model",
+            got=f"'{name}': module '{module_name}' has no attribute '{attribute}'",
+            allowed=_FACTORY,
+            hint=_PAGE,
+        )
     factory = getattr(module, attribute)
     if not callable(factory) or isinstance(factory, nn.Module):
-        raise ModelError(f"model '{name}': got {type(factory).__name__}, which is not callable, {_FACTORY}")
+        raise ModelError(
+            "model", got=f"'{name}', a {type(factory).__name__}, which is not callable", allowed=_FACTORY, hint=_PAGE
+        )
     build: Callable[[tuple[int, ...]], nn.Module] = factory
     return build
 
@@ -125,11 +149,19 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
                 output = module(features)
         except Exception as error:
             raise ModelError(
-                f"model '{name}' failed on an input of shape {tuple(features.shape)} ({_one_line(error)}), {_FACTORY}"
+                "model",
+                got=f"'{name}', which failed on an input of shape {tuple(features.shape)} ({_one_line(error)})",
+                allowed=_FACTORY,
+                hint=_PAGE,
             ) from error
         if not isinstance(output, torch.Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ModelError(f"model '{name}' must return one floating-point tensor of scores, got {got}; {_PAGE}")
+            raise ModelError(
+                "model",
+                got=f"'{name}', which returned {got}",
+                allowed="one floating-point tensor of scores",
+                hint=_PAGE,
+            )
         outputs.append((batch, tuple(output.shape)))
     module.train()
     with torch.no_grad():
@@ -140,8 +172,10 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
     for batch, shape in outputs:
         if shape != (batch,) and not is_column:
             raise ModelError(
-                f"model '{name}' must return one score per sample: expected shape ({batch},) or ({batch}, 1) "
-                f"for an input of shape {(batch, *input_shape)}, got {shape}; {_PAGE}"
+                "model",
+                got=f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}",
+                allowed=f"one score per sample, ({batch},) or ({batch}, 1)",
+                hint=_PAGE,
             )
     if is_column:
         module.register_forward_hook(_drop_last_axis)
@@ -166,8 +200,10 @@ def _images_only(
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:
             raise ModelError(
-                "needs images, input_shape (channels, height, width) with sides of at least "
-                f"{side}; got {input_shape} ('linear' and 'mlp' take any shape)"
+                "model",
+                got=f"with input_shape {input_shape}",
+                allowed=f"images, (channels, height, width) with sides of at least {side}",
+                hint=f"set model to linear or mlp, which take any shape; {_LISTED}",
             )
         return build(input_shape)
 
@@ -185,7 +221,12 @@ def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     try:
         nets = importlib.import_module("monai.networks.nets")
     except ImportError as error:
-        raise ModelError("needs MONAI, the optional extra 'medical': pip install -e '.[medical]'") from error
+        raise ModelError(
+            "model",
+            got="without MONAI",
+            allowed="with MONAI, the optional extra 'medical'",
+            hint="pip install -e '.[medical]'",
+        ) from error
     module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
     if min(input_shape[1:]) < DENSENET_SIDE:
         module.register_forward_pre_hook(_pad_images)

@@ -57,7 +57,12 @@ class VerticalData:
             DataError: when there is no such party.
         """
         if not 0 <= party < len(self.columns):
-            raise DataError(f"no party {party}: there are {len(self.columns)}, numbered from 0")
+            raise DataError(
+                "party",
+                got=party,
+                allowed=f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}",
+                hint="choose one of these",
+            )
         columns = self.columns[party]
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
@@ -123,11 +128,18 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
     validate(spec)
     if spec.dataset in DRAWN:
-        raise DataError(f"dataset {spec.dataset!r} is drawn client by client: it has no columns to spread over parties")
+        raise DataError(
+            "dataset",
+            got=f"{spec.dataset!r}, which is drawn client by client",
+            allowed="one with columns to spread over parties",
+            hint="see docs/vertical.md",
+        )
     if partition not in COLUMN_PARTITIONS:
-        raise DataError(f"column partition {partition!r} is not known; one of: {', '.join(COLUMN_PARTITIONS)}")
+        raise DataError(
+            "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
+        )
     if parties < 1:
-        raise DataError(f"the number of parties must be 1 or more, got {parties}")
+        raise DataError("number of parties", got=parties, allowed="1 or more", hint="take more parties")
     wanted: list[tuple[str, object, object]] = [
         ("partition", spec.partition, "iid"),
         ("client-shift", spec.client_shift, 0.0),
@@ -143,7 +155,9 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         if got != allowed:
             rows = ("partition", "client-shift", "partition-sites")
             why = "parties share all rows" if key in rows else "labels are numbers"
-            raise DataError(f"{key} must be {allowed!r} where {why}, got {got!r}: leave it out, see docs/vertical.md")
+            raise DataError(
+                key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="leave it out, see docs/vertical.md"
+            )
 
 
 def _read(spec: DataSpec) -> _Table:
@@ -174,7 +188,10 @@ def _svmlight(train: Path, test: Path | None, features: int | None) -> _Table:
         loaded = load_svmlight_files(paths, n_features=features, zero_based="auto" if features is None else False)
     except (OSError, EOFError, ValueError) as error:
         raise DataError(
-            f"{' or '.join(paths)} cannot be read as svmlight ({error}): expected lines such as '1 3:0.5 7:1'"
+            " or ".join(paths),
+            got=f"a file that cannot be read as svmlight ({error})",
+            allowed="lines such as '1 3:0.5 7:1'",
+            hint="mend the file, or set dataset to its kind",
         ) from error
     matrix = canonical(sparse.csr_array(sparse.vstack(loaded[0::2], format="csr")))
     classes, codes = label_classes(np.concatenate(loaded[1::2]))
@@ -196,8 +213,10 @@ def _signs(table: _Table, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Ar
         positives = int(codes[rows].sum())
         if positives in (0, len(rows)):
             raise DataError(
-                f"{what} has one class only: {positives:,} positives and {len(rows) - positives:,} negatives; "
-                f"labels that occur: {', '.join(table.classes[:20])}; set positive-label"
+                what,
+                got=f"one class only: {positives:,} positives and {len(rows) - positives:,} negatives",
+                allowed=f"both classes; labels that occur: {', '.join(table.classes[:20])}",
+                hint="set positive-label",
             )
     return _as_signs(codes), train_rows, test_rows
 
@@ -208,10 +227,15 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
         numbers = np.array([float(name) for name in table.classes])
     except ValueError:
         named = ", ".join(table.classes[:20])
-        raise DataError(f"labels of a regression must be numbers, got {named}: set vfb2.problem to another") from None
+        raise DataError(
+            "labels of a regression", got=named, allowed="numbers", hint="set vfb2.problem to another"
+        ) from None
     if not np.isfinite(numbers).all():
         raise DataError(
-            f"labels of a regression must be finite, got {numbers.min():g} to {numbers.max():g}: drop such rows"
+            "labels of a regression",
+            got=f"{numbers.min():g} to {numbers.max():g}",
+            allowed="finite numbers",
+            hint="drop such rows",
         )
     count = len(table.codes)
     if table.train_count is not None:
@@ -221,8 +245,10 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     if spec.validation_fraction:
         if len(train_rows) < 2:
             raise DataError(
-                f"validation-fraction: got {spec.validation_fraction!r} with {len(train_rows)} training row, "
-                "expected 2 training rows at least: leave it out"
+                "validation-fraction",
+                got=f"{spec.validation_fraction!r} with {len(train_rows)} training row",
+                allowed="with 2 training rows at least",
+                hint="leave it out",
             )
         kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
         train_rows, test_rows = train_rows[kept], train_rows[held]
@@ -231,7 +257,12 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
 
 def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:
     if columns < parties:
-        raise DataError(f"{columns} columns cannot be spread over {parties} parties: take fewer")
+        raise DataError(
+            "columns",
+            got=f"{columns} for {parties} parties",
+            allowed="one for each at least",
+            hint="take fewer parties",
+        )
     order = stream(seed, "vertical columns").permutation(columns) if partition == "random" else np.arange(columns)
     return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
 
@@ -246,8 +277,13 @@ def _check_finite(features: Features) -> None:
     if len(places):
         row, column = places[0] + 1
         raise DataError(
-            f"{len(places):,} features in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} columns are not "
-            f"finite, the first in row {row:,}, column {column:,}: fill or drop them"
+            "features",
+            got=(
+                f"{len(places):,} that are not finite, in {len(np.unique(places[:, 1])):,} of {features.shape[1]:,} "
+                f"columns, the first in row {row:,}, column {column:,}"
+            ),
+            allowed="none",
+            hint="fill or drop them",
         )
 
 

@@ -276,7 +276,7 @@ def test_a_run_resumed_at_a_stage_s_end_or_inside_is_the_whole_one(
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"strategy": "coda", "fraction-train": 0.5}, ["fraction-train: got 0.5", "'coda'", "must be 1.0"]),
+        ({"strategy": "coda", "fraction-train": 0.5}, ["fraction-train: got 0.5", "allowed: 1.0", "'coda'"]),
         ({"coda.proximal": -0.1}, ["coda.proximal: got -0.1", "number >= 0"]),
         ({"coda.stage-rounds": 1.0}, ["coda.stage-rounds: got 1.0", "integer >= 0"]),
         ({"coda.stage-growth": 0.5}, ["coda.stage-growth: got 0.5", "number >= 1"]),

@@ -194,7 +194,7 @@ def test_clients_without_examples_end_the_run(data: dict[str, Scalar], tmp_path:
         ({"fedprox.proximal-mu": -0.1}, ["fedprox.proximal-mu: got -0.1", "number >= 0"]),
         ({"fedprox.proximal-mu": "0.1"}, ["fedprox.proximal-mu: got '0.1'", "number >= 0"]),
         ({"fedprox.mu": 0.1}, ["fedprox.mu", "unknown"]),
-        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'fedprox' allows auto, cross-entropy"]),
+        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'fedprox', allowed: auto, cross-entropy"]),
     ],
 )
 def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:

@@ -466,11 +466,11 @@ def test_what_was_sent_does_not_change_with_what_comes_next(reference: Array | N
         ({"fedsgda.dual-step": -1.0}, ["fedsgda.dual-step: got -1.0, allowed: ", "> 0"]),
         ({"fedsgda.alpha-constant": 0.0}, ["fedsgda.alpha-constant: got 0.0, allowed: ", "> 0"]),
         ({**PL, "loss": USER + "Robust"}, ["loss: got ", "Robust", "'synthetic-pl' is a problem of its own"]),
-        ({**PL, "partition": "dirichlet"}, ["'synthetic-pl' has no labels", "partition must be", "got 'dirichlet'"]),
-        ({**PL, "imbalance": 0.1}, ["'synthetic-pl' has no labels", "imbalance must be 0.0, got 0.1"]),
-        ({**PL, "label-noise": 0.1}, ["'synthetic-pl' has no labels", "label-noise must be 0.0, got 0.1"]),
-        ({**PL, "client-shift": 0.1}, ["'synthetic-pl' has no labels", "client-shift must be 0.0, got 0.1"]),
-        ({**PL, "positive-label": "1"}, ["'synthetic-pl' has no labels", "positive-label must be '', got '1'"]),
+        ({**PL, "partition": "dirichlet"}, ["'synthetic-pl' has no labels", "partition: got 'dirichlet', allowed: "]),
+        ({**PL, "imbalance": 0.1}, ["'synthetic-pl' has no labels", "imbalance: got 0.1, allowed: 0.0"]),
+        ({**PL, "label-noise": 0.1}, ["'synthetic-pl' has no labels", "label-noise: got 0.1, allowed: 0.0"]),
+        ({**PL, "client-shift": 0.1}, ["'synthetic-pl' has no labels", "client-shift: got 0.1, allowed: 0.0"]),
+        ({**PL, "positive-label": "1"}, ["'synthetic-pl' has no labels", "positive-label: got '1', allowed: ''"]),
         ({"loss": "synthetic-pl"}, ["loss: got 'synthetic-pl', allowed: auto"]),
         ({"loss": USER + "Missing"}, [f"loss '{USER}Missing': cannot be imported", "no attribute 'Missing'"]),
         ({"loss": ":Robust"}, ["loss ':Robust': cannot be imported", "expected 'package.module:factory'"]),
@@ -514,14 +514,17 @@ def test_a_large_batch_is_at_least_the_fewest_replies(tmp_path: Path) -> None:
 
 def test_a_batch_larger_than_all_sites(tmp_path: Path) -> None:
     message = failure(tmp_path / "run", "mb", {**PL, "batch-size": 301})
-    assert message == "batch-size: got 301, but all 3 sites together hold 300 samples: lower batch-size"
+    assert (
+        message
+        == "batch-size: got 301, allowed: at most 300, since all 3 sites together hold 300 samples; lower batch-size"
+    )
 
 
 @pytest.mark.parametrize("counts", [(4, 0), (0, 4)])
 def test_auc_needs_both_classes(counts: tuple[int, int]) -> None:
     reports = tuple(SiteReport(identity=np.array([i, 2]), class_counts=np.array(counts)) for i in range(2))
     strategy = FedSGDAMB(TrainingSettings(batch_size=2))
-    reason = f"all sites together hold {2 * counts[1]} positives and {2 * counts[0]} negatives; AUC needs both"
+    reason = f"got {2 * counts[1]} positives and {2 * counts[0]} negatives at all sites together, .* AUC needs both"
     with pytest.raises(StrategyError, match=reason):
         strategy.meet(Roster((1, 2), reports))
     other = FedSGDAMB(TrainingSettings(batch_size=2, loss="synthetic-pl"))
@@ -532,16 +535,16 @@ def test_auc_needs_both_classes(counts: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("problem", "parts"),
     [
-        ("not_a_problem", ["not_a_problem': returned Tensor, expected a MinimaxProblem"]),
-        ("NoPrimal", ["NoPrimal': primal_dim is 0, expected an integer >= 1"]),
-        ("WordPrimal", ["WordPrimal': primal_dim is 'four', expected an integer >= 1"]),
-        ("NoSizes", ["NoSizes': primal_dim is None, expected an integer >= 1"]),
-        ("NegativeDual", ["NegativeDual': dual_dim is -1, expected an integer >= 0"]),
+        ("not_a_problem", ["not_a_problem', which returned Tensor, allowed: a MinimaxProblem"]),
+        ("NoPrimal", ["NoPrimal', whose primal_dim is 0, allowed: an integer >= 1"]),
+        ("WordPrimal", ["WordPrimal', whose primal_dim is 'four', allowed: an integer >= 1"]),
+        ("NoSizes", ["NoSizes', whose primal_dim is None, allowed: an integer >= 1"]),
+        ("NegativeDual", ["NegativeDual', whose dual_dim is -1, allowed: an integer >= 0"]),
         ("MisshapenGradients", ["MisshapenGradients.gradients: got shapes (3,) and (0,)", "(4,) in x and (0,) in y"]),
-        ("ListedGradients", ["ListedGradients.gradients: got list, expected a pair of tensors (x, y)"]),
-        ("VectorValue", ["VectorValue.value: got shape (", "expected a scalar tensor"]),
-        ("PlainValue", ["PlainValue.value: got float, expected a scalar tensor"]),
-        ("MisshapenStart", ["MisshapenStart.start: got shapes (5,) and (0,)", "expected (4,) in x and (0,) in y"]),
+        ("ListedGradients", ["ListedGradients.gradients: got list, allowed: a pair of tensors (x, y)"]),
+        ("VectorValue", ["VectorValue.value: got shape (", "allowed: a scalar tensor"]),
+        ("PlainValue", ["PlainValue.value: got float, allowed: a scalar tensor"]),
+        ("MisshapenStart", ["MisshapenStart.start: got shapes (5,) and (0,)", "allowed: (4,) in x and (0,) in y"]),
     ],
 )
 def test_a_broken_problem_is_named_with_what_was_expected(problem: str, parts: list[str], tmp_path: Path) -> None:

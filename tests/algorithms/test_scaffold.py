@@ -165,7 +165,7 @@ def test_the_control_of_tiny_steps_keeps_its_digits() -> None:
     ("values", "parts"),
     [
         ({"server-learning-rate": 0.0}, ["server-learning-rate: got 0.0", "number > 0"]),
-        ({"loss": "ratio-loss"}, ["loss: got 'ratio-loss'", "'scaffold' allows auto, cross-entropy"]),
+        ({"loss": "ratio-loss"}, ["loss: got 'ratio-loss'", "'scaffold', allowed: auto, cross-entropy"]),
     ],
 )
 def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:

@@ -206,7 +206,7 @@ def test_the_ratio_loss_needs_both_classes_somewhere(labels: list[list[int]], to
     sites = [Site.from_arrays(i, np.ones((len(held), 2)), np.array(held)) for i, held in enumerate(labels)]
     roster, training = roster_of(sites), TrainingSettings(batch_size=1)
     LocalSGDM(training).meet(roster)
-    with pytest.raises(StrategyError, match=f"all sites together: the ratio loss needs both classes, got {told}"):
+    with pytest.raises(StrategyError, match=f"with all sites together: the ratio loss needs both classes, got {told}"):
         LocalSGDMRatio(training).meet(roster)
 
 
@@ -219,7 +219,7 @@ def test_the_ratio_loss_needs_both_classes_somewhere(labels: list[list[int]], to
         ({"sgdm.ratio-beta": "1"}, ["sgdm.ratio-beta: got '1'", "number >= 0"]),
         (
             {"loss": "ratio-loss"},
-            ["loss: got 'ratio-loss'", "'local-sgdm' allows auto, cross-entropy", "local-sgdm-rl"],
+            ["loss: got 'ratio-loss'", "'local-sgdm', allowed: auto, cross-entropy", "local-sgdm-rl"],
         ),
         ({"strategy": "local-sgdm-rl", "loss": "cross-entropy"}, ["loss: got 'cross-entropy'", "auto, ratio-loss"]),
         ({"loss": "ratio"}, ["loss: got 'ratio'", "ratio-loss", "did you mean"]),
@@ -232,5 +232,7 @@ def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar]
 
 
 def test_more_than_all_samples_a_batch_is_refused(data: dict[str, Scalar], tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="batch-size: got 111, but all 4 sites together hold 110 samples"):
+    with pytest.raises(
+        RuntimeError, match="batch-size: got 111, allowed: at most 110, since all 4 sites together hold 110 samples"
+    ):
         Watched(tmp_path, {**data, "strategy": "local-sgdm-rl", "batch-size": 111})

@@ -112,7 +112,7 @@ def test_a_checkpoint_is_read_as_it_was_written(small: RunDirectory, sound: byte
 def test_cut_anywhere_it_is_refused(small: RunDirectory, sound: bytes) -> None:
     for length in range(len(sound)):
         newest(small).write_bytes(sound[:length])
-        with pytest.raises(ConfigError, match=r"resume: unusable checkpoint .*round-000007\.safetensors: "):
+        with pytest.raises(ConfigError, match=r"resume: got an unusable checkpoint, .*round-000007\.safetensors: "):
             small.newest_checkpoint()
 
 
@@ -132,7 +132,9 @@ def test_changed_anywhere_it_is_refused_or_says_the_same(
         found = small.newest_checkpoint()
     except ConfigError as error:
         reason = str(error)
-    assert reason.startswith(f"resume: unusable checkpoint {newest(small)}: ") or (not reason and same(found, expected))
+    assert reason.startswith(f"resume: got an unusable checkpoint, {newest(small)}: ") or (
+        not reason and same(found, expected)
+    )
 
 
 def test_one_byte_flipped_anywhere_in_the_arrays_is_refused(small: RunDirectory, sound: bytes) -> None:
@@ -235,7 +237,9 @@ def test_a_renamed_checkpoint_is_refused(copy: Path) -> None:
 def test_a_foreign_file_is_refused(content: bytes, told: str, copy: Path) -> None:
     (copy / "checkpoints" / "round-000009.safetensors").write_bytes(content)
     reason = refusal(copy)
-    assert reason.startswith(f"resume: unusable checkpoint {copy / 'checkpoints' / 'round-000009.safetensors'}: ")
+    assert reason.startswith(
+        f"resume: got an unusable checkpoint, {copy / 'checkpoints' / 'round-000009.safetensors'}: "
+    )
     assert told in reason
 
 
@@ -267,14 +271,14 @@ def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines()
     lines[number] = text
     (copy / "metrics.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    assert f"metrics.jsonl: line {number + 1} is not that of a round, got {text!r}" in refusal(copy)
+    assert f"metrics.jsonl: line {number + 1}: got {text!r}" in refusal(copy)
 
 
 @pytest.mark.parametrize("kept", [[], [0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
 def test_the_lines_that_a_checkpoint_stands_for_are_all_there(kept: list[int], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(lines[number] for number in kept), "utf-8")
-    assert f"metrics.jsonl has {len(kept)} lines of rounds up to 3, expected one of each round from 0" in refusal(copy)
+    assert f"metrics.jsonl: got {len(kept)} lines of rounds up to 3, allowed: one of each round from 0" in refusal(copy)
 
 
 def test_a_line_without_its_bytes_is_refused(copy: Path) -> None:
@@ -289,8 +293,8 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
     (copy / "run-token").unlink()
     if token is not None:
         (copy / "run-token").write_bytes(token)
-    told = "is missing or damaged, expected 32 hexadecimal digits: begin a new run"
-    assert refusal(copy) == f"resume: {copy / 'run-token'} {told}"
+    told = "got a file that is missing or damaged, allowed: 32 hexadecimal digits; begin a new run"
+    assert refusal(copy) == f"resume: {copy / 'run-token'}: {told}"
 
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
@@ -300,19 +304,19 @@ def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
     assert whole.endswith(b" = 0.0\n")
     for length in (*range(len(whole) - len(b".0\n")), len(whole) - len(b"0\n")):
         (copy / "config.toml").write_bytes(whole[:length])
-        with pytest.raises(ConfigError, match=r"^resume: .*(config\.toml|was started with)"):
+        with pytest.raises(ConfigError, match=r"^resume: .*(config\.toml|was started)"):
             RunDirectory.open(config)
 
 
 def test_a_config_that_is_no_text_is_refused(copy: Path) -> None:
     (copy / "config.toml").write_bytes(b"\xff\xfe\x00")
-    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'} cannot be read (")
+    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'}: got a file that cannot be read (")
 
 
 def test_a_directory_without_a_config_is_no_run(copy: Path) -> None:
     (copy / "config.toml").unlink()
-    told = f"resume: got true, but there is no run in {copy}: set run-name (or --out), or leave resume out"
-    assert refusal(copy) == told
+    assert refusal(copy).startswith(f"resume: got true, but there is no run in {copy}, allowed: ")
+    assert refusal(copy).endswith("; set run-name (or --out), or leave resume out")
 
 
 # What clients keep on their disks.
@@ -413,7 +417,7 @@ def test_a_damaged_client_state_is_named_and_its_site_dropped(copy: Path) -> Non
     for state in states:
         state.write_bytes(state.read_bytes()[:20])
     (line,) = resumed(copy).lines[4:]
-    assert line["dropped"]["1"].startswith("a saved client state is unusable, remove it to begin afresh: /")
+    assert line["dropped"]["1"].startswith("state-dir: got an unusable client state: /")
     assert "client-1/round-000003.safetensors" in line["dropped"]["1"]
     assert line["clients_answered"] == 2
     assert line["state_lost"] == []

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from apps.config import known_keys
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
@@ -122,7 +123,7 @@ def test_more_clients_than_samples(command: Line, tmp_path: Path, subcommand: st
     keys = save_npz(tmp_path / "data.npz", np.ones((4, 2)), [0, 1, 0, 1])
     config = " ".join(f'{key}="{value}"' for key, value in keys.items())
     answer = command(subcommand, "--out", tmp_path / "run", "--clients", 9, "-c", config)
-    assert_refused(answer, "9 clients but only 4 training samples")
+    assert_refused(answer, "number of clients: got 9, but only 4 training samples")
 
 
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
@@ -178,6 +179,6 @@ def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "error: fedx.gama: unknown run-config key; did you mean 'fedx.gamma'?; "
-        "`python -m simulations list keys` explains them\n"
+        f"error: fedx.gama: got an unknown run-config key, allowed: the {len(known_keys())} of docs/configuration.md "
+        "(did you mean 'fedx.gamma'?); `python -m simulations list keys` explains them\n"
     )

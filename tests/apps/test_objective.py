@@ -294,15 +294,15 @@ def test_an_optimum_that_was_not_reached_is_not_reported(
 REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     (
         {"composite.parameters": "hidden.weight"},
-        ["composite: model 'linear'", "got 'hidden.weight'", "output.weight, output.bias"],
+        ["with model 'linear'", "got 'hidden.weight'", "output.weight, output.bias"],
     ),
     (
         {"composite.penalty": "nuclear-norm", "composite.parameters": "all"},
-        ["composite: model 'linear'", "'nuclear-norm'", "'output.bias' of shape (1,) is not a matrix"],
+        ["with model 'linear'", "'nuclear-norm'", "'output.bias' of shape (1,) is not a matrix"],
     ),
     (
         {"composite.penalty": "group-lasso", "composite.groups": "columns", "composite.parameters": "all"},
-        ["composite: model 'linear'", "'columns'", "'output.bias' of shape (1,) has no axis 1"],
+        ["with model 'linear'", "'columns'", "'output.bias' of shape (1,) has no axis 1"],
     ),
 ]
 

@@ -312,7 +312,7 @@ def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
         tmp_path,
         [table[(table["ill"] == "no") | (table.index == table.index[table["ill"] == "yes"][0])] for table in tables],
     )
-    with pytest.raises(RuntimeError, match="round 0: the rows that the sites hold out have 0 positives and"):
+    with pytest.raises(RuntimeError, match="round 0: the rows that the sites hold out: got 0 positives and"):
         play(tmp_path / "run", nodes, {"strategy": "local-sgd"})
 
 
@@ -335,39 +335,45 @@ def test_sites_that_differ_are_named(nodes: list[dict[str, Scalar]], tmp_path: P
     table.drop(columns="age").to_csv(path, index=False)
     told = refused(tmp_path / "a", nodes)
     assert told.startswith(
-        f"partition 1: dataset 'csv': {path} has no column 'age' of feature-columns; columns: name, sex, weight"
+        f"partition 1: dataset 'csv': {path}: got no column 'age' of feature-columns, allowed: one of name, sex, weight"
     )
 
     numbers = [pd.read_csv(str(node["data-path"]))[["weight", "ill"]] for node in nodes]
     for node, extra in zip(nodes, ("age", "age", "height"), strict=True):
         numbers[0].assign(**{extra: 1.0}).to_csv(str(node["data-path"]), index=False)
     told = refused(tmp_path / "b", nodes, {"feature-columns": ""})
-    assert told.startswith("handshake: partition 2 lacks 'age' and has 'height' besides, compared with the columns of ")
+    assert told.startswith(
+        "handshake: partition 2: columns: got a table that lacks 'age' and 'height' besides, allowed: the columns of "
+    )
 
 
 def test_a_node_without_a_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
-    told = "partition 1: partition='own' needs a data-path in every node config, such as 'data-path=\"/srv/site.csv\"'"
-    assert refused(tmp_path / "a", [nodes[0], {}, nodes[2]]).startswith(f"{told}; got ''")
-    assert refused(tmp_path / "b", [nodes[0], {"data-path": 3}, nodes[2]]).startswith(f"{told}; got 3")
+    told = "a path in every node config, since partition='own'; give one, such as 'data-path=\"/srv/site.csv\"'"
+    assert refused(tmp_path / "a", [nodes[0], {}, nodes[2]]).startswith(
+        f"partition 1: data-path: got '', allowed: {told}"
+    )
+    assert refused(tmp_path / "b", [nodes[0], {"data-path": 3}, nodes[2]]).startswith(
+        f"partition 1: data-path: got 3, allowed: {told}"
+    )
     assert "partition 1: data-dir, data-path: got 'site.csv', which is relative" in refused(
         tmp_path / "c", [nodes[0], {"data-path": "site.csv"}, nodes[2]]
     )
     gone = str(tmp_path / "gone.csv")
-    assert f"partition 2: dataset 'csv': {gone!r} does not exist" in refused(
+    assert f"partition 2: dataset 'csv': {gone!r}: got no such file" in refused(
         tmp_path / "d", [*nodes[:2], {"data-path": gone}]
     )
 
 
 def test_a_site_of_too_few_rows(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     patients(9, 0).to_csv(str(nodes[2]["data-path"]), index=False)
-    assert "partition 2: 7 training rows: the means of fewer than 10" in refused(tmp_path / "run", nodes)
+    assert "partition 2: training rows: got 7, allowed: 10 or more, since the means" in refused(tmp_path / "run", nodes)
 
 
 @pytest.mark.parametrize(
     ("columns", "ill", "told"),
     [
-        ({"age": "length"}, ["yes", "no"], "has no column 'age' of feature-columns"),
-        ({}, ["no", "no"], "has no positive row; metrics need both classes"),
+        ({"age": "length"}, ["yes", "no"], "got no column 'age' of feature-columns"),
+        ({}, ["no", "no"], "has no positive row, allowed: both classes, since metrics"),
     ],
 )
 def test_a_test_file_that_does_not_fit(
@@ -383,13 +389,13 @@ def test_a_test_file_of_other_columns(nodes: list[dict[str, Scalar]], tmp_path: 
         patients(40, place)[["weight", "ill"]].to_csv(str(node["data-path"]), index=False)
     patients(40, 9)[["weight", "age", "ill"]].to_csv(tmp_path / "test.csv", index=False)
     told = refused(tmp_path / "run", nodes, {"feature-columns": "", "data-dir": str(tmp_path / "test.csv")})
-    assert "and the sites' files differ in columns 'age'" in told
+    assert "from which the sites' files differ in columns 'age'" in told
 
 
 def test_a_problem_of_ones_own_needs_a_test_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     config: dict[str, Scalar] = {"strategy": "fedsgda-mb", "loss": "tests.algorithms.minimax_problems:LeastSquares"}
     told = refused(tmp_path / "run", nodes, config)
-    assert "is evaluated on a test set of the server's own, and data-dir is empty: set data-dir to a test set" in told
+    assert "is evaluated; set data-dir to a test set" in told
 
 
 def test_clients_count_the_rows_they_train_with(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:

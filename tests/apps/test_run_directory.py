@@ -171,7 +171,7 @@ def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
 def test_numbers_are_counted_not_sorted_as_text(tmp_path: Path) -> None:
     names = [str(opened(tmp_path)) for _ in range(12)]
     assert names[-3:] == [f"fedx2-digits-seed0-{number}" for number in (10, 11, 12)]
-    with pytest.raises(ConfigError, match=r"fedx2-digits-seed0-12/checkpoints holds no checkpoint"):
+    with pytest.raises(ConfigError, match=r"fedx2-digits-seed0-12/checkpoints: got no checkpoint"):
         opened(tmp_path, resume=True)
 
 
@@ -183,14 +183,14 @@ def test_other_directories_do_not_count(tmp_path: Path) -> None:
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
     assert str(opened(tmp_path, run_name="mine")) == "mine"
-    with pytest.raises(ConfigError, match=r"mine already holds a run; choose another run-name"):
+    with pytest.raises(ConfigError, match=r"mine, which already holds a run, .*; choose another run-name"):
         opened(tmp_path, run_name="mine")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"output-dir: cannot create .*file/x"):
+    with pytest.raises(ConfigError, match=r"output-dir: got .*file/x, which cannot be created"):
         opened(tmp_path / "file", run_name="x")
 
 
@@ -220,8 +220,8 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
     with pytest.raises(ConfigError) as refused:
         RunDirectory.open(config_of(copy, resume=True, **{key: value}))
     was = (before[table] if table else before)[name]
-    assert str(refused.value).startswith(f"resume: {key} is {value!r}, but ")
-    assert str(refused.value).endswith(f"was started with {was!r}: set it so, or begin a new run")
+    assert str(refused.value).startswith(f"resume: {key}: got {value!r}, allowed: {was!r}, with which ")
+    assert str(refused.value).endswith("was started; set it so, or begin a new run")
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
 
@@ -233,7 +233,7 @@ def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
 def test_more_rounds_move_the_drops_of_the_learning_rate(tmp_path: Path) -> None:
     keys: dict[str, Scalar] = {"lr-decay-at": "0.5", "lr-decay": 0.1, "checkpoint-every": 1, "num-server-rounds": 1}
     federate(tmp_path / "run", keys)
-    with pytest.raises(RuntimeError, match="resume: num-server-rounds is 9, but"):
+    with pytest.raises(RuntimeError, match="resume: num-server-rounds: got 9, allowed: 1, with which"):
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
 
 
@@ -247,13 +247,13 @@ def test_the_copy_resumes(copy: Path) -> None:
 
 
 def test_fewer_rounds_than_were_made_are_refused(copy: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"num-server-rounds: got 4, but the run in .* has already made 5 rounds"):
+    with pytest.raises(RuntimeError, match=r"num-server-rounds: got 4, allowed: 5 or more, since the run in"):
         federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 4}, clients=3)
 
 
 def test_resume_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
     federate(tmp_path / "run", {"checkpoint-every": 0})
-    with pytest.raises(RuntimeError, match="holds no checkpoint, .*: begin a new run, with checkpoint-every > 0"):
+    with pytest.raises(RuntimeError, match="got no checkpoint, .*; begin a new run, with checkpoint-every > 0"):
         federate(tmp_path / "run", {"checkpoint-every": 0, "resume": True})
 
 

@@ -122,12 +122,12 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
         ({"advertise": 8080}, "advertise: got 8080, allowed: text"),
         ({"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
-        ({"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, which needs peer-cert and peer-key"),
+        ({"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
         (
             {"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"},
             "peer-cert: got '/nowhere.pem', which does not exist",
         ),
-        ({"data-path": "/nowhere.csv"}, "a party with a data-path reads a table, allowed: csv, parquet"),
+        ({"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
     ],
 )
 def test_a_wrong_node_config_says_why(node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_wrong_node_config_says_why(node: dict[str, Scalar], told: str, tmp_pa
     [
         (
             {"dataset": "csv"},
-            "partition 0: dataset 'csv' is read from files: give the node a data-path, or set data-dir",
+            "partition 0: data-path: got nothing, .* dataset 'csv' is read from files; give the node a data-path",
         ),
-        ({"vfb2.alignment": "intersection"}, "simulated parties hold the same rows"),
+        ({"vfb2.alignment": "intersection"}, "simulated parties, who hold the same rows"),
     ],
 )
 def test_parties_that_have_no_data_say_so(config: dict[str, Scalar], told: str, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_certificates_of_their_own(tmp_path: Path) -> None:
 def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counter = iter(range(100))
     monkeypatch.setattr("clients.vfb2.host_mark", lambda: bytes([next(counter)]) * 32)
-    with pytest.raises(RuntimeError, match="on 3 hosts and party 0, 1, 2 has no address"):
+    with pytest.raises(RuntimeError, match="party 0, 1, 2: got no address, .* on 3 hosts"):
         play(tmp_path / "without", {}, [{}] * 3)
     nodes = [{"advertise": address.text} for address in local_addresses(3)]
     run, _ = play(tmp_path / "with", {}, nodes)

@@ -121,21 +121,21 @@ def test_the_split_has_rows_of_both_kinds(count: int, fraction: float, tests: in
 def test_the_split_is_the_seed_s() -> None:
     assert np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 1, "vertical split")[1])
     assert not np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 2, "vertical split")[1])
-    with pytest.raises(DataError, match="1 rows are too few"):
+    with pytest.raises(DataError, match="rows: got 1, allowed: two or more"):
         split_rows(1, 0.2, 0, "vertical split")
 
 
 @pytest.mark.parametrize(
     ("columns", "told"),
     [
-        ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id': set vfb2.id-column; columns: name, x"),
-        ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids occur more than once, such as '1'"),
-        ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids are missing"),
-        ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': 1 of 3 values are missing"),
-        ({"id": [1, 2], "town": ["x", None]}, "column 'town': 1 of 2 values are missing"),
+        ({"name": [1, 2], "x": [1.0, 2.0]}, "no column 'id', allowed: one of name, x; set vfb2.id-column"),
+        ({"id": [1, 2, 1], "x": [1.0, 2.0, 3.0]}, "1 ids more than once, such as '1'"),
+        ({"id": ["a", None], "x": [1.0, 2.0]}, "1 of 2 ids missing"),
+        ({"id": [1, 2, 3], "x": [1.0, np.nan, 3.0]}, "column 'x': got 1 of 3 values missing"),
+        ({"id": [1, 2], "town": ["x", None]}, "column 'town': got 1 of 2 values missing"),
         ({"id": [1, 2], "label": [0, 1]}, "no column of features"),
-        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": ["u", "v", "w"]}, "3 labels: set positive-label"),
-        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": [0, 1, None]}, "1 of 3 labels are missing"),
+        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": ["u", "v", "w"]}, "positive-label: got nothing for 3 labels"),
+        ({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0], "label": [0, 1, None]}, "labels: got 1 of 3 missing"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_why(columns: dict[str, Any], told: str, tmp_path: Path) -> None:

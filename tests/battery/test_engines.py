@@ -63,5 +63,5 @@ def test_a_run_that_cannot_start_says_why_in_its_last_line(
         main()
     assert stopped.value.code not in (0, None)
     last = capfd.readouterr().err.strip().splitlines()[-1]
-    assert f"data-dir '{data}' does not exist" in last
+    assert f"data-dir: got '{data}', which does not exist" in last
     assert not (tmp_path / "run" / "result.json").exists()

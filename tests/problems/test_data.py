@@ -188,9 +188,9 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dataset": "digit"}, "dataset 'digit' is not known .did you mean 'digits'"),
-        ({"partition": "even"}, "partition 'even' is not known.*one of: iid, dirichlet"),
-        ({"partition_alpha": 0.0}, "partition-alpha must be a number above 0, got 0.0"),
+        ({"dataset": "digit"}, "dataset: got 'digit', allowed: .* .did you mean 'digits'"),
+        ({"partition": "even"}, "partition: got 'even', allowed: iid, dirichlet"),
+        ({"partition_alpha": 0.0}, "partition-alpha: got 0.0, allowed: a number above 0"),
         ({"partition_alpha": float("nan")}, "partition-alpha"),
         ({"partition_classes": 0}, "partition-classes must be 1 or more, got 0"),
         ({"imbalance": 1.0}, "imbalance must be"),
@@ -218,7 +218,7 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
 
 @pytest.mark.parametrize("name", ["image-folder", "uci-credit", "csv"])
 def test_sets_of_files_need_a_folder(name: str) -> None:
-    with pytest.raises(DataError, match=f"dataset '{name}' is read from files, got no data-dir: set data-dir"):
+    with pytest.raises(DataError, match=f"dataset '{name}' is read from files; set data-dir"):
         validate(DataSpec(dataset=name))
 
 

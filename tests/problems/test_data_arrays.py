@@ -23,7 +23,7 @@ def test_svmlight(tmp_path: Path) -> None:
     np.testing.assert_array_equal(both.test.features, [[0, 7, 0, 0, 0], [0, 0, 0, 0, 1]])
     assert len(both.train) == 40
     (tmp_path / "wide.svm").write_text("+1 2000000000:1\n-1 1:1\n")
-    with pytest.raises(DataError, match="dense features need 15 GiB, more than 8"):
+    with pytest.raises(DataError, match="dense features, which need 15 GiB, allowed: 8"):
         load(DataSpec(dataset="svmlight", data_dir=str(tmp_path / "wide.svm")), 2)
     (tmp_path / "bad.svm").write_text("+1 one:1\n")
     with pytest.raises(DataError, match="cannot be read as svmlight"):
@@ -47,20 +47,23 @@ def test_npz(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.zeros(3)}, "needs arrays X and y .*it holds: a"),
-        ({"X": np.zeros((3, 2))}, "holds only one of features and labels, expected both; it holds: X"),
-        ({"X": np.zeros((3, 2)), "y": np.zeros(2)}, r"features \(3, 2\) and labels \(2,\) do not belong together"),
-        ({"X": np.zeros(3), "y": np.zeros(3)}, r"must be numbers of shape \(n, ...\), got \(3,\) float64"),
+        ({"a": np.zeros(3)}, "got arrays a, allowed: arrays X and y"),
+        ({"X": np.zeros((3, 2))}, "got only one of features and labels: X, allowed: both"),
+        (
+            {"X": np.zeros((3, 2)), "y": np.zeros(2)},
+            r"features \(3, 2\) and labels \(2,\), which do not belong together",
+        ),
+        ({"X": np.zeros(3), "y": np.zeros(3)}, r"got features \(3,\) float64, allowed: numbers of shape \(n, ...\)"),
         ({"X": np.array([[None]]), "y": np.zeros(1)}, "cannot be read as npz"),
         ({"X": np.array([[1.0], [np.nan], [1e300], [2.0]]), "y": np.array([0, 1, 0, 1])}, "2 of 4 samples .* is row 2"),
-        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "there is no sample"),
+        ({"X": np.zeros((0, 2)), "y": np.zeros(0)}, "got no sample"),
         (
             {"X": np.zeros((2, 2)), "y": np.arange(2), "X_test": np.zeros((2, 3)), "y_test": np.arange(2)},
             r"training features \(2,\) float64 but test features \(3,\) float64",
         ),
         (
             {"X": np.zeros((2, 2)), "y": np.arange(2), "X_test": np.zeros((2, 2)), "y_test": np.zeros(2)},
-            "the test set has one class only: 0 positives and 2 negatives",
+            "the test set: got one class only: 0 positives and 2 negatives",
         ),
     ],
 )

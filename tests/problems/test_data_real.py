@@ -54,10 +54,10 @@ def test_uci_credit_shares_get_the_same_columns(tmp_path: Path) -> None:
     assert len(samples.train.positives) + len(samples.test.positives) == table["default.payment.next.month"].sum()
     table.loc[3, "MARRIAGE"] = 7
     table.to_csv(tmp_path / "site.csv", index=False)
-    with pytest.raises(DataError, match="column 'MARRIAGE': unknown code 7; known: 0, 1, 2, 3"):
+    with pytest.raises(DataError, match="column 'MARRIAGE': got unknown code 7, allowed: 0, 1, 2, 3"):
         load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
     table.drop(columns=["AGE"]).to_csv(tmp_path / "site.csv", index=False)
-    with pytest.raises(DataError, match="is not the UCI credit card file UCI_Credit_Card.csv: it lacks AGE"):
+    with pytest.raises(DataError, match="got a table that lacks AGE, allowed: the UCI credit card file"):
         load(DataSpec(dataset="uci-credit", data_dir=str(tmp_path / "site.csv")), 2)
 
 

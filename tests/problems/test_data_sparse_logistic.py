@@ -88,7 +88,7 @@ def test_a_client_may_hold_one_class_but_not_all_together() -> None:
 def test_the_test_samples_need_both_classes_too() -> None:
     spec = DataSpec(NAME, synthetic_alpha=0.0, synthetic_beta=0.0, synthetic_samples=9)
     seed = next(seed for seed in range(60) if len(set(by_hand(seed, 0, 0.0, 0.0, 9)[1])) == 2)
-    with pytest.raises(DataError, match="the test set of 1 clients has one class only, [01] positives and [01] neg"):
+    with pytest.raises(DataError, match="got one class only in the test set of 1 clients, [01] positives and [01] neg"):
         load(replace(spec, seed=seed), 1)
 
 

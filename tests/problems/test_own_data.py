@@ -100,12 +100,16 @@ def test_listed_values_may_be_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "text in column 'sex': list its values in feature-columns, sex[value|value]"),
-        ({}, "age,height", "has no column 'height' of feature-columns; columns: weight, age, sex, one"),
-        ({"sex": ["d"] + ["f"] * 39}, "sex[f|m]", "column 'sex': 1 of 40 values are none of those in feature-columns"),
-        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': 1 of 40 values are missing or not finite"),
-        ({"label": "secret"}, "age", "a site's file may lack a label that others have: set positive-label"),
-        ({"label": None}, "age", "40 of 40 labels are missing"),
+        ({}, "", "list its values in feature-columns, sex[value|value]"),
+        ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
+        (
+            {"sex": ["d"] + ["f"] * 39},
+            "sex[f|m]",
+            "column 'sex': got 1 of 40 values that are none of those in feature-columns",
+        ),
+        ({"age": [np.nan] + [1.0] * 39}, "age", "column 'age': got 1 of 40 values missing or not finite"),
+        ({"label": "secret"}, "age", "a site's file may lack one that others have"),
+        ({"label": None}, "age", "40 of 40 labels missing"),
     ],
 )
 def test_tables_that_cannot_be_used(change: dict[str, Any], columns: str, told: str, tmp_path: Path) -> None:
@@ -121,7 +125,7 @@ def test_labels_a_site_may_lack(tmp_path: Path) -> None:
     path = written(table().assign(label="well"), tmp_path / "t.csv")
     rows = read_own(path, spec(positive_label="ill", feature_columns="age"), 0)
     assert rows.class_counts(rows.train_rows) == (32, 0)
-    with pytest.raises(DataError, match="'first-half' depends on labels .* 1 different labels occur here"):
+    with pytest.raises(DataError, match="'first-half', which depends on labels .* 1 different labels occur here"):
         read_own(path, spec(positive_label="first-half", feature_columns="age"), 0)
 
 
@@ -176,15 +180,15 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         read_own(str(tmp_path / name), wanted, 0)
     assert told in str(caught.value)
     assert "secret" not in str(caught.value)
-    with pytest.raises(DataError, match="does not exist"):
+    with pytest.raises(DataError, match="got no such file"):
         read_own(str(tmp_path / "nowhere"), wanted, 0)
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"dataset": "digits"}, "whose kind dataset names, allowed: csv, parquet, svmlight, npz, image-folder"),
-        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed with partition 'own': 0"),
+        ({"dataset": "digits"}, "allowed: csv, parquet, svmlight, npz, image-folder, since"),
+        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0 with partition 'own'"),
         ({"label_noise": 0.1}, "label-noise: got 0.1"),
         ({"client_shift": 0.1}, "client-shift: got 0.1"),
         ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz' has columns of its own"),
@@ -295,7 +299,7 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     rows = read_own(path, spec(feature_columns="age,weight"), 0)
     with pytest.raises(DataError, match="2 columns are to be standardised by all sites' means; got none"):
         rows.samples(rows.train_rows, None)
-    with pytest.raises(DataError, match="got one of 1 columns"):
+    with pytest.raises(DataError, match="got means of 1 columns"):
         rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
     with pytest.raises(DataError, match="8 training rows: the means of fewer than 10 would tell of single ones"):
         read_own(few, spec(feature_columns="age"), 0).statistics()
@@ -318,7 +322,7 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
     [
         (
             {"columns": encode_names(("x0", "x1", "y"))},
-            "lacks 'x2' and has 'y' besides, compared with the columns of partition 0: make them alike",
+            "lacks 'x2' and 'y' besides, allowed: the columns of partition 0; make them alike",
         ),
         ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', compared with"),
         ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "has 'x3' besides, compared with"),
@@ -335,7 +339,7 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
 def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(StrategyError) as caught:
         agreed([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
-    assert str(caught.value).startswith("handshake: partition 1 ")
+    assert str(caught.value).startswith("handshake: partition 1: ")
     assert told in str(caught.value)
 
 

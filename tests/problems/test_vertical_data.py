@@ -166,20 +166,20 @@ def test_w8a() -> None:
 @pytest.mark.parametrize(
     ("spec", "changes", "message"),
     [
-        ({}, {"parties": 0}, "the number of parties must be 1 or more, got 0"),
-        ({}, {"parties": 31}, "30 columns cannot be spread over 31 parties"),
-        ({}, {"partition": "even"}, "column partition 'even' is not known; one of: random, consecutive"),
-        ({"dataset": "brest"}, {}, "dataset 'brest' is not known"),
-        ({"dataset": "synthetic-pl"}, {}, "'synthetic-pl' is drawn client by client"),
+        ({}, {"parties": 0}, "number of parties: got 0, allowed: 1 or more"),
+        ({}, {"parties": 31}, "columns: got 30 for 31 parties"),
+        ({}, {"partition": "even"}, "column partition: got 'even', allowed: random, consecutive"),
+        ({"dataset": "brest"}, {}, "dataset: got 'brest'"),
+        ({"dataset": "synthetic-pl"}, {}, "'synthetic-pl', which is drawn client by client"),
         ({"dataset": "synthetic-sparse-logistic"}, {}, "is drawn client by client"),
-        ({"partition": "dirichlet"}, {}, "partition must be 'iid' where parties share all rows, got 'dirichlet'"),
-        ({"client_shift": 0.1}, {}, "client-shift must be 0.0 where parties share all rows, got 0.1"),
-        ({"label_noise": 0.1}, {"regression": True}, "label-noise must be 0.0 where labels are numbers, got 0.1"),
-        ({"positive_label": "benign"}, {"regression": True}, "positive-label must be '' where labels are numbers"),
-        ({}, {"regression": True}, "labels of a regression must be numbers, got benign, malignant"),
+        ({"partition": "dirichlet"}, {}, "partition: got 'dirichlet', allowed: 'iid', since parties share all rows"),
+        ({"client_shift": 0.1}, {}, "client-shift: got 0.1, allowed: 0.0, since parties share all rows"),
+        ({"label_noise": 0.1}, {"regression": True}, "label-noise: got 0.1, allowed: 0.0, since labels are numbers"),
+        ({"positive_label": "benign"}, {"regression": True}, "positive-label: got .*, allowed: '', since labels"),
+        ({}, {"regression": True}, "labels of a regression: got benign, malignant, allowed: numbers"),
         ({"positive_label": "benign, malignant"}, {}, "the training set has one class only|0 negative"),
-        ({"positive_label": "cured"}, {}, "positive-label 'cured' does not occur"),
-        ({"dataset": "w8a", "data_dir": "."}, {}, "data set 'w8a' is not available"),
+        ({"positive_label": "cured"}, {}, "positive-label: got 'cured', which does not occur"),
+        ({"dataset": "w8a", "data_dir": "."}, {}, "data set 'w8a': got no"),
         ({"dataset": "csv"}, {}, "set data-dir to the file or its folder"),
     ],
 )  # fmt: skip
@@ -195,7 +195,7 @@ def test_what_cannot_be_loaded_is_said(
 def test_no_such_party() -> None:
     data = load_vertical(DataSpec(dataset="breast-cancer"), 3)
     for party in (-1, 3):
-        with pytest.raises(DataError, match=f"no party {party}: there are 3, numbered from 0"):
+        with pytest.raises(DataError, match=f"party: got {party}, allowed: 0 to 2"):
             data.party(party)
 
 
@@ -203,11 +203,15 @@ def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
     x = np.ones((20, 3))
     x[4, 2] = x[7, 2] = np.nan
     np.savez(tmp_path / "rows.npz", X=x, y=np.arange(20) % 2)
-    with pytest.raises(DataError, match="2 features in 1 of 3 columns are not finite, the first in row 5, column 3"):
+    with pytest.raises(
+        DataError, match="features: got 2 that are not finite, in 1 of 3 columns, the first in row 5, column 3"
+    ):
         load_vertical(DataSpec(dataset="npz", data_dir=str(tmp_path)), 2)
     lines = [f"{index % 2} 1:1 3:{'inf' if index == 5 else 2}" for index in range(20)]
     (tmp_path / "rows.svm").write_text("\n".join(lines))
-    with pytest.raises(DataError, match="1 features in 1 of 3 columns are not finite, the first in row 6, column 3"):
+    with pytest.raises(
+        DataError, match="features: got 1 that are not finite, in 1 of 3 columns, the first in row 6, column 3"
+    ):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
     (tmp_path / "rows.svm").write_text("1 one:2\n")
     with pytest.raises(DataError, match="cannot be read as svmlight"):

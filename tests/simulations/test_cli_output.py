@@ -270,11 +270,11 @@ def test_each_site_may_have_a_node_config(command: Line, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["-n", "device"], "--node-config 'device' is not a list of key=value pairs"),
-        (["-n", "partition-id=0"], "--node-config: got partition-id, which follows from the order"),
+        (["-n", "device"], "--node-config: got 'device', allowed: key=value pairs"),
+        (["-n", "partition-id=0"], "--node-config: got partition-id, .* follows from the order"),
         (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, but --clients 2, allowed: one for each"),
-        (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1, .* in this process only"),
-        (["-n", 'data-path="/nowhere.csv"'], "partition 0: .*'/nowhere.csv' does not exist"),
+        (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1 .* in this process only"),
+        (["-n", 'data-path="/nowhere.csv"'], "partition 0: .*'/nowhere.csv': got no such file"),
     ],
 )
 def test_node_configs_that_cannot_be(command: Line, options: list[Any], told: str, tmp_path: Path) -> None:

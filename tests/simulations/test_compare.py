@@ -151,8 +151,8 @@ def test_a_directory_without_a_run_is_named(command: Line, tmp_path: Path) -> No
     for missing in (tmp_path / "empty", tmp_path / "nowhere"):
         code, out, err = command("compare", fake(tmp_path / f"of-{missing.name}"), missing)
         assert (code, out) == (1, "")
-        told = "holds no run (there is no config.toml): give a run's directory, such as its --out"
-        assert err == f"error: {missing} {told}\n"
+        told = "got no run (there is no config.toml), allowed: a run's directory; give one, such as its --out"
+        assert err == f"error: {missing}: {told}\n"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
     (path / name).write_bytes(content)
     code, out, err = command("compare", path)
     assert (code, out) == (1, "")
-    assert err.startswith(f"error: {path}: cannot be read as a run (")
+    assert err.startswith(f"error: {path}: got what cannot be read as a run (")
     assert len(err.splitlines()) == 1
 
 
@@ -181,13 +181,15 @@ def test_an_unknown_metric(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a"), "--metric", "f1")
     assert code == 1
     allowed = ", ".join(RANKING)
-    assert err == f"error: --metric: got 'f1', allowed by these runs: {allowed}; leave it out to draw the first\n"
+    assert (
+        err == f"error: --metric: got 'f1', allowed: those of these runs: {allowed}; leave it out to draw the first\n"
+    )
 
 
 def test_a_metric_that_no_run_has(command: Line, tmp_path: Path) -> None:
     code, _, err = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--metric", "auc")
     assert code == 1
-    told = "got 'auc', allowed by these runs: none, there is no evaluated round; leave it out to draw the first"
+    told = "got 'auc', allowed: those of these runs: none, there is no evaluated round; leave it out to draw the first"
     assert err == f"error: --metric: {told}\n"
 
 

@@ -189,13 +189,19 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "infinite": ({"name": "x", "settings": ["a=-inf"]}, ["--setting a: got '-inf'"]),
     "two-values": ({"name": "x", "settings": ["a=1\nb=2"]}, ["--setting a: got '1\\nb=2'"]),
     "bar": ({"name": "x", "settings": ['a="x|y"']}, ["--setting a: got", "without quotes, | or `"]),
-    "reserved": ({"name": "x", "settings": ["copy=1"]}, ["--setting copy: every settings model has something"]),
-    "reserved-too": ({"name": "x", "settings": ["model-size=1"]}, ["--setting model-size: every settings model"]),
-    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, but each key once"]),
+    "reserved": (
+        {"name": "x", "settings": ["copy=1"]},
+        ["--setting: got copy, but every settings model has something"],
+    ),
+    "reserved-too": (
+        {"name": "x", "settings": ["model-size=1"]},
+        ["--setting: got model-size, but every settings model"],
+    ),
+    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, allowed: each key once"]),
     "field": ({"name": "x", "up": ["my-field"]}, ["--up: got 'my-field'", "Python name"]),
     "field-of-all": ({"name": "x", "state": ["nbytes"]}, ["--state: got 'nbytes'", "every payload has"]),
     "field-keyword": ({"name": "x", "down": ["lambda"]}, ["--down: got 'lambda'"]),
-    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, but each field once"]),
+    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, allowed: each field once"]),
 }
 
 
@@ -249,10 +255,12 @@ def test_an_installed_copy_is_no_checkout(tree: Path, monkeypatch: pytest.Monkey
     assert checkout(None) == PROJECT
     assert checkout(tree) == tree
     monkeypatch.setattr(enrolment, "__file__", str(tree.parent / "site-packages" / "simulations" / "enrolment.py"))
-    with pytest.raises(ConfigError, match=r"site-packages is no checkout of Florilegium, .*pyproject.toml; .*--into"):
+    with pytest.raises(
+        ConfigError, match=r"site-packages, which has no pyproject.toml, .* checkout of Florilegium; .*--into"
+    ):
         checkout(None)
     (tree / "docs" / "configuration.md").unlink()
-    with pytest.raises(ConfigError, match=r"it has no docs/configuration.md; "):
+    with pytest.raises(ConfigError, match=r"which has no docs/configuration.md, "):
         checkout(tree)
 
 

@@ -431,8 +431,12 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "parts"),
     [
-        ("figure =", "figur =", ["small.toml: figure: is missing", "small.toml: figur: unknown key", "paper-values"]),
-        ('title = "Two', "title = [", ["small.toml: cannot be read"]),
+        (
+            "figure =",
+            "figur =",
+            ["small.toml: figure: got nothing", "small.toml: figur: got an unknown key", "paper-values"],
+        ),
+        ('title = "Two', "title = [", ["small.toml: got a file that cannot be read"]),
         ('title = "Two methods on digits"', "title = 3", ["title: got 3", "string"]),
         ('metrics = ["auc", "loss"]', "metrics = []", ["metrics", "at least 1"]),
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
@@ -445,35 +449,43 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "as many as x has, 1, or none"]),
         ("[profiles.quick]", "[profiles.fast]", ["profiles.fast", "smoke"]),
         ("minutes = 0.1", "minutes = -1", ["profiles.smoke.minutes: got -1"]),
-        ("minutes = 0.1\n", "", ["profiles.smoke.minutes: is missing"]),
+        ("minutes = 0.1\n", "", ["profiles.smoke.minutes: got nothing"]),
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gama = 0.5", ["fedx.gama", "unknown", "'fedx.gamma'"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
-        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, but the command sets it"]),
-        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: got 'x', but the command sets it"]),
+        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: none, since the command sets it"]),
+        (
+            "learning-rate = 0.3",
+            'output-dir = "x"',
+            ["runs[1]: output-dir: got 'x', allowed: none, since the command sets it"],
+        ),
         ("learning-rate = 0.3", "learning-rate = [0.3]", ["runs[1]: learning-rate: got [0.3]", "axes"]),
-        ("learning-rate = 0.3", "axis = 3", ["Local SGD  digits  K = 1: axis", "unknown"]),
+        ("learning-rate = 0.3", "axis = 3", ["Local SGD digits K = 1: axis", "unknown"]),
         ("learning-rate = 0.3", 'engine = "ray"', ["runs[1].engine: got 'ray'"]),
-        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD  digits  K = 1: strategy: got 'local-sgd'"]),
+        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
-        ("learning-rate = 0.3", "axes.steps = [{ local-steps = 1 }]", ["runs[1].axes.steps[0].at: is missing"]),
+        ("learning-rate = 0.3", "axes.steps = [{ local-steps = 1 }]", ["runs[1].axes.steps[0].at: got nothing"]),
         ("learning-rate = 0.3", "axes.steps = 3", ["runs[1].axes.steps: got 3", "list"]),
-        ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD  digits  K = 1, local-step = 3", "local-step:"]),
+        ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3", "local-step:"]),
         ("learning-rate = 0.3", "profiles.fast = {}", ["runs[1].profiles.fast"]),
-        ('name = "Local SGD"', 'name = "FedX"', ["'FedX  digits  K = 1' would both be curve 'FedX 1'", "'digits'"]),
+        ('name = "Local SGD"', 'name = "FedX"', ["which would both be curve 'FedX 1'", "'FedX digits K = 1'"]),
         ('name = "Local SGD"', 'name = "Fed X"\npaper-values = 3', ["paper-values"]),
         ("K = 2 }, local", "K = 1 }, local", ["would both be curve"]),
-        ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx  digits  K = 1'"]),
+        ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx digits K = 1'"]),
         ('curve = "{method} {K}"', 'curve = "{method} {k}"', ["curve: got {k}", "coordinate"]),
         ('curve = "{method} {K}"', 'panel = "{}"', ["panel: got {}"]),
         ("only = { K = [1] }", "only = { K = [3] }", ["profiles.smoke.only.K: got 3, allowed: 1, 2"]),
         ("only = { K = [1] }", "only = { P = [3] }", ["profiles.smoke.only.P: got 3", "no such coordinate"]),
         ("only = { K = [1] }", "only = { K = [] }", ["profiles.smoke.only.K"]),
-        ("at = { K = 2 }\nmean", "at = { K = 3 }\nmean", ["paper-values[0]: no run has method = FedX, K = 3"]),
+        (
+            "at = { K = 2 }\nmean",
+            "at = { K = 3 }\nmean",
+            ["paper-values[0]: got method = FedX, K = 3, which no run has"],
+        ),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
         ('title = "Two', 'differs = [""]\ntitle = "Two', ["differs[0]: got ''"]),
         ("minutes = 0.1", 'minutes = 0.1\ndiffers = "less"', ["profiles.smoke.differs: got 'less'", "list"]),
-        ("std = 0.01", "sd = 0.01", ["paper-values[0].sd: unknown key"]),
+        ("std = 0.01", "sd = 0.01", ["paper-values[0].sd: got an unknown key"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
         ('strategy = "fedx1"', 'data-dir = "tables"', ["'small' reads files of digits", "--data-dir"]),
     ],
@@ -494,8 +506,8 @@ def test_a_wrong_file_is_one_line(
     ("arguments", "parts"),
     [
         (["fedsgda-figure1"], ["'fedsgda-figure1'", "did you mean 'fedsgda-fig1'", ".toml"]),
-        (["nowhere.toml"], ["nowhere.toml: cannot be read (No such file"]),
-        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "'small' has smoke, quick"]),
+        (["nowhere.toml"], ["nowhere.toml: got a file that cannot be read (No such file"]),
+        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "'small': smoke, quick"]),
         (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )
@@ -511,7 +523,9 @@ def test_a_wrong_argument_is_one_line(
 
 def test_two_papers_values_for_one_row(tmp_path: Path) -> None:
     changes = ("std = 0.01", 'std = 0.01\n[[paper-values]]\nmethod = "FedX"\nmean = 0.5')
-    with pytest.raises(ConfigError, match=r"paper-values\[1\].*'FedX  digits  K = 2' has a value"):
+    with pytest.raises(
+        ConfigError, match=r"paper-values\[1\].*got a second value of the paper for 'FedX digits K = 2'"
+    ):
         expanded(tmp_path, changes)
 
 
@@ -742,10 +756,15 @@ def test_a_moved_directory_and_moved_data_are_the_same(command: Line, runs: Runs
 @pytest.mark.parametrize(
     ("name", "changes", "profile", "parts"),
     [
-        ("other", (), "quick", ["holds experiment 'small', profile 'quick', not 'other', 'quick'"]),
-        ("small", (), "smoke", ["holds experiment 'small', profile 'quick', not 'small', 'smoke'"]),
-        ("small", (("learning-rate = 0.3", "learning-rate = 0.2"),), "quick", ["local-sgd_", "another learning-rate;"]),
-        ("small", (("learning-rate = 0.3", "clients = 3"),), "quick", ["another learning-rate, clients;"]),
+        ("other", (), "quick", ["holds experiment 'small', profile 'quick', allowed: 'other', 'quick'"]),
+        ("small", (), "smoke", ["holds experiment 'small', profile 'quick', allowed: 'small', 'smoke'"]),
+        (
+            "small",
+            (("learning-rate = 0.3", "learning-rate = 0.2"),),
+            "quick",
+            ["local-sgd_", "another learning-rate, allowed"],
+        ),
+        ("small", (("learning-rate = 0.3", "clients = 3"),), "quick", ["another learning-rate, clients, allowed"]),
         (
             "small",
             (("learning-rate = 0.3", 'learning-rate = 0.3\nengine = "centralized"'),),
@@ -784,7 +803,7 @@ def test_a_directory_of_something_else_is_refused(command: Line, runs: Runs, tmp
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
     code, _, err = command("reproduce", write(tmp_path), "--out", tmp_path / "out" / "thesis.tex")
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "--out: cannot create" in err
+    assert "which cannot be created" in err
 
 
 def test_two_at_once_are_refused(command: Line, runs: Runs, tmp_path: Path) -> None:
@@ -1079,7 +1098,7 @@ def test_the_reference_of_vertical_learning_is_run_and_kept(
     path.write_text(VERTICAL.replace('engine = "nonfederated"', "clients = 1"))
     code, _, err = command("reproduce", path, "--out", tmp_path / "a", "--profile", "smoke")
     assert code == 1
-    assert "another engine; choose another directory" in err
+    assert "another engine, allowed: the same; choose another directory" in err
 
 
 def smoke(command: Line, monkeypatch: pytest.MonkeyPatch, name: str, out: Path) -> list[dict[str, str]]:

@@ -234,23 +234,23 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", r"--tune: experiment 'small' has no \[tune\]"),
-        ("[tune]\n", r"'small': tune: there is no grid"),
+        ("", r"--tune: got experiment 'small', which has no \[tune\]"),
+        ("[tune]\n", r"'small': tune: got no grid"),
         ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
         ("[tune]\ngrid.learning-rate = []\n", r"tune.grid: learning-rate: got \[\]"),
         ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
-        ("[tune]\ngrid.seed = [1]\n", r"tune.grid: seed: got \[1\], but the command sets it"),
+        ("[tune]\ngrid.seed = [1]\n", r"tune.grid: seed: got \[1\], .* since the command sets it"),
         (
             "[tune]\ngrid.learning-rat = [0.1]\n",
-            r"tune, FedX  digits  K = 1, learning-rat = 0.1: learning-rat: unknown",
+            r"tune, FedX digits K = 1, learning-rat = 0.1: learning-rat: got an unknown",
         ),
         ("[tune]\ngrid.learning-rate = [-1.0]\n", r"learning-rate = -1: learning-rate: got -1.0"),
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
-        (TUNE + "at = { K = 7 }\n", r"tune.at: with K = 7 nothing is chosen for FedX  digits  K = 1"),
+        (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which nothing is chosen for FedX digits K = 1"),
         (TUNE + 'metric = "f1"\n', r"tune.metric: got 'f1', allowed: auc"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
-        (TUNE + "validation-fraction = 0.0\n", r"got 0, but 'auc' is measured on the test rows"),
-        (TUNE + "folds = 3\n", r"tune.folds: unknown key"),
+        (TUNE + "validation-fraction = 0.0\n", r"got 0, allowed: .* 'auc' is measured on the test rows"),
+        (TUNE + "folds = 3\n", r"tune.folds: got an unknown key"),
     ],
 )
 def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
@@ -265,11 +265,11 @@ def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
         (
             'experiment = "small"',
             'experiment = "other"',
-            "got experiment 'other', profile 'quick', not 'small', 'quick'",
+            "got experiment 'other', profile 'quick', allowed: 'small', 'quick'",
         ),
-        ("[chosen.at]", "[chosen.at]\nL = 3", "has values for L = 3, method = FedX.*which no run has"),
-        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0: input should be greater .*; expected what --tune writes"),
-        ("seeds = 2", "seeds = ", "tuned.toml: cannot be read .*expected what --tune writes"),
+        ("[chosen.at]", "[chosen.at]\nL = 3", "got values for L = 3, method = FedX.*which no run has"),
+        ("seeds = 2", "seeds = 0", "tuned.toml: seeds: got 0, allowed: input should be greater .*; run --tune again"),
+        ("seeds = 2", "seeds = ", "tuned.toml: got a file that cannot be read .*allowed: what --tune writes"),
     ],
 )
 def test_a_wrong_tuned_toml(

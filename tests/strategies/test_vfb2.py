@@ -142,10 +142,10 @@ def test_metrics_keep_their_names_on_the_way() -> None:
 @pytest.mark.parametrize(
     ("parties", "settings", "told"),
     [
-        (1, {"allow_two_parties": True}, "got 1 parties; needs at least 2"),
+        (1, {"allow_two_parties": True}, "number of parties: got 1, allowed: 2 or more"),
         (2, {}, "take at least 3, or set vfb2.allow-two-parties=true"),
-        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, but there are 3 parties"),
-        (4, {"delay": "1,2,3"}, "vfb2.delay: got 3 numbers for 4 parties"),
+        (3, {"active_parties": 4}, "vfb2.active-parties: got 4, allowed: at most as many as parties, 3"),
+        (4, {"delay": "1,2,3"}, "vfb2.delay: got .* for 4 parties, allowed: one number, or one for each"),
     ],
 )
 def test_parties_that_cannot_meet_are_refused(parties: int, settings: dict[str, Any], told: str) -> None:
@@ -221,9 +221,9 @@ def test_where_parties_listen() -> None:
     near, far = credentials(advertised=text("a:1")), credentials(host=1, advertised=text("b:2"))
     assert addresses_of([credentials(), credentials()], "auto", 7) == ["unix:/tmp/f/7-0", "unix:/tmp/f/7-1"]
     assert addresses_of([near, far], "auto", 7) == ["tcp:a:1", "tcp:b:2"]
-    with pytest.raises(StrategyError, match="on 2 hosts and party 1 has no address.*advertise"):
+    with pytest.raises(StrategyError, match="party 1: got no address, .* on 2 hosts.*advertise"):
         addresses_of([near, credentials(host=1, port=np.array([9]))], "auto", 7)
-    with pytest.raises(StrategyError, match="got 'unix', but the 2 parties are on 2 hosts"):
+    with pytest.raises(StrategyError, match="got 'unix' for 2 parties on 2 hosts"):
         addresses_of([near, far], "unix", 7)
     # on one host the loopback will do
     parties = [credentials(port=np.array([8])), credentials(port=np.array([9]), advertised=text("b:2"))]
@@ -266,7 +266,7 @@ def test_a_step_too_large_is_refused_with_the_largest(step: float, fits: bool) -
     if fits:
         check_step(step * largest, 4.0, settings)
     else:
-        with pytest.raises(StrategyError, match="learning-rate: got 0.25025.*steps below 0.25 are stable"):
+        with pytest.raises(StrategyError, match="learning-rate: got 0.25025, allowed: below 0.25, the stable steps"):
             check_step(step * largest, 4.0, settings)
 
 

@@ -1,1 +1,0 @@
-"""Every error that a user can bring about: what is done, and what the message then says."""

@@ -1,0 +1,125 @@
+"""How errors of bad input are made, by the sources: no part is empty, and a way out names only what there is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+from click import Command, Group
+
+from apps import doctor
+from apps.config import known_keys
+from problems.errors import InputError
+from simulations.__main__ import Section, cli
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("apps", "simulations", "problems", "strategies")
+VALUE = "\0"  # what is known only when the error is raised
+KEYS = known_keys()
+TABLES = {key.partition(".")[0] for key in KEYS if "." in key}
+# options of Flower's commands, and those of `flower-supernode` and `flower-superlink` that the doctor takes too
+FLOWERS = {"--disable-runtime-dependency-installation", "--federation-config", "--node-config"}
+
+
+@dataclass(frozen=True)
+class Made:
+    """A place where an error is made, and the texts of its parts; `VALUE` where a part holds a value."""
+
+    place: str
+    parts: dict[str, str]
+
+
+def kinds(base: type[InputError] = InputError) -> set[str]:
+    """The names of all classes of errors of bad input."""
+    return {base.__name__}.union(*(kinds(below) for below in base.__subclasses__()))
+
+
+def text(node: ast.expr, module: ModuleType) -> str:
+    """What an expression of a source says."""
+    match node:
+        case ast.Constant():
+            return str(node.value)
+        case ast.JoinedStr():
+            return "".join(text(part, module) for part in node.values)
+        case ast.FormattedValue():
+            return text(node.value, module)
+        case ast.BinOp():
+            return text(node.left, module) + text(node.right, module)
+        case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
+            return value
+        case ast.Call(func=ast.Name(id="listed"), args=[ast.Constant(value=section)]):
+            return f"`python -m simulations list {section}`"
+    return VALUE
+
+
+def made_in(path: Path) -> Iterator[Made]:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    module = importlib.import_module(name.removesuffix(".__init__"))
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds():
+            given = {keyword.arg or "**": keyword.value for keyword in node.keywords}
+            if node.args:
+                given["key"] = node.args[0]
+            yield Made(f"{path.relative_to(ROOT)}:{node.lineno}", {k: text(v, module) for k, v in given.items()})
+
+
+@pytest.fixture(scope="module")
+def made() -> list[Made]:
+    paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+    sources = [path for path in paths if "experiments" not in path.parts]
+    found = [one for path in sources for one in made_in(path)]
+    assert len(found) > 250
+    return found
+
+
+def options(command: Command) -> set[str]:
+    inner = command.commands.values() if isinstance(command, Group) else ()
+    own = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return own.union(*(options(one) for one in inner))
+
+
+def test_all_parts_say_something(made: list[Made]) -> None:
+    for one in made:
+        assert {"key", "got", "allowed", "hint"} <= one.parts.keys(), one
+        assert all(part.strip() for part in one.parts.values()), one
+
+
+def test_a_way_out_names_pages_and_commands_that_there_are(made: list[Made]) -> None:
+    program = typer.main.get_command(cli)
+    assert isinstance(program, Group)
+    known = options(program) | options(typer.main.get_command(doctor.cli)) | FLOWERS
+    pages = commands = given = 0
+    for one in made:
+        hint = one.parts["hint"]
+        for page in re.findall(r"\b(?:docs|deploy|examples)/[\w./-]+\.\w+", hint):
+            assert (ROOT / page).is_file(), one
+            pages += 1
+        for words in re.findall(r"`python -m simulations ([^`]+)`", hint):
+            name, *sections = words.split()
+            assert name in program.commands, one
+            assert set(sections) <= {*Section, f"{VALUE}s"}, one
+            commands += 1
+        for option in re.findall(r"(?<!\S)--[a-z-]+", hint):
+            assert option in known, one
+            given += 1
+    assert min(pages, commands, given) >= 10
+
+
+def test_a_way_out_names_run_config_keys_that_there_are(made: list[Made]) -> None:
+    found = 0
+    for one in made:
+        hint = one.parts["hint"]
+        told = re.findall(r"\b(?:set|raise|lower) ([a-z][\w.-]*[\w])", hint)
+        told += [word for word in re.findall(r"(?<![\w/.-])[a-z\d]+\.[a-z-]+\b", hint) if word.split(".")[0] in TABLES]
+        for key in told:
+            if key != "it":
+                assert key in KEYS, one
+                found += 1
+    assert found >= 30
