@@ -491,9 +491,8 @@ def test_without_a_pull_coda_has_no_state(data: dict[str, Scalar]) -> None:
 @pytest.mark.parametrize(("name", "fraction"), [("coda", 1.0), ("codasca", 1.0), ("codasca", 0.5)])
 @pytest.mark.parametrize("cut", [2, 3, 4])
 def test_a_resumed_run_is_the_whole_one(
-    name: str, fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     config = {**data, "strategy": name, "fraction-train": fraction, "checkpoint-every": cut, "num-server-rounds": 6}
     config |= {"coda.stage-rounds": 2, "coda.stage-growth": 1.5, "coda.proximal": 0.5}
     whole, _ = federate(tmp_path / "whole", config, SITES)

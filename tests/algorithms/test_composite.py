@@ -64,11 +64,6 @@ KEYS: dict[str, Scalar] = {
 DROPS: dict[str, Scalar] = {"lr-decay": 0.5, "lr-decay-every": 2}  # inside rounds
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 def save_sites(path: Path, rows: int = 90) -> dict[str, Scalar]:
     """Sites of unequal sizes, unequal shares of positives and unequal features."""
     rng = np.random.default_rng(5)

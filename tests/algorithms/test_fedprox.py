@@ -35,7 +35,6 @@ from tests.algorithms.test_sgdm import (
     SITES,
     STEPS,
     Watched,
-    _no_pictures,
     data,
     lost,
     rows_of,
@@ -44,7 +43,7 @@ from tests.battery.federation import Exchange, federate, model_of, serve
 from tests.reference import scgdam
 from tests.reference.minimax import Array
 
-__all__ = ["_no_pictures", "data"]  # fixtures
+__all__ = ["data"]  # fixture
 
 
 def reference(one: Watched) -> Iterator[Array]:

@@ -62,11 +62,6 @@ USER = "tests.algorithms.minimax_problems:"
 each_estimator = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 @pytest.fixture
 def unequal(tmp_path: Path) -> dict[str, Scalar]:
     """Sites of 1 to 98 samples, some of one class only."""

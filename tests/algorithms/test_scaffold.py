@@ -28,7 +28,6 @@ from tests.algorithms.test_sgdm import (
     SITES,
     STEPS,
     Watched,
-    _no_pictures,
     data,
     lost,
     rows_of,
@@ -36,7 +35,7 @@ from tests.algorithms.test_sgdm import (
 from tests.battery.federation import federate, model_of
 from tests.reference import scgdam
 
-__all__ = ["_no_pictures", "data"]  # fixtures
+__all__ = ["data"]  # fixture
 
 
 def reference(one: Watched) -> Iterator[scgdam.Scaffold]:

@@ -69,11 +69,6 @@ def tanh_network(input_shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(*input_shape, 3), nn.Tanh(), nn.Linear(3, 1))
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
     """Sites of unequal sizes and unequal shares of positives."""
@@ -688,7 +683,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     monkeypatch.setattr("apps.curves.draw_curves", lambda lines, path, title, view: drawn.append(view))
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="flwr"):
-        one = Finished.of(tmp_path / "run", {**KEYS, **data, "scgdam.headline": headline})
+        one = Finished.of(tmp_path / "run", {**KEYS, **data, "scgdam.headline": headline, "pictures": True})
     rounds = [message for message in caplog.messages if message.startswith("round ")]
     assert f"auc {one.run.lines[0]['auc']:.4f}" in rounds[0]
     for message, line in zip(rounds[1:], one.run.lines[1:], strict=True):
@@ -703,7 +698,6 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
 
 
 def test_the_curves_are_those_of_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # pictures are wanted here
     from apps.curves import draw_curves
 
     drawn: list[tuple[list[int], list[float]]] = []

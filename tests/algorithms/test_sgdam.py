@@ -157,10 +157,7 @@ def test_number_types(dtype: str, data: dict[str, Scalar]) -> None:
 
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 @pytest.mark.parametrize("cut", [1, 3])
-def test_a_resumed_run_is_the_whole_one(
-    fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+def test_a_resumed_run_is_the_whole_one(fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path) -> None:
     config = {**data, "strategy": "local-sgdam", "fraction-train": fraction, "checkpoint-every": cut}
     config |= {"num-server-rounds": 5, "sgdam.beta-x": 0.5, "sgdam.beta-y": 0.5}
     whole, _ = federate(tmp_path / "whole", config, SITES)

@@ -78,11 +78,6 @@ def rows_of(labels: Sequence[int], path: Path) -> dict[str, Scalar]:
     return save_npz(path, rng.normal(size=(len(positive), 3)) + 0.7 * positive[:, None], positive)
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
     """Sites of unequal sizes and unequal shares of positives, one without any."""

@@ -35,14 +35,11 @@ NEWEST = "round-000003.safetensors"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose clients keep state. Copy it before you change it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-        return federate(tmp_path_factory.mktemp("whole") / "run", CONFIG)[0].path
+    return federate(tmp_path_factory.mktemp("whole") / "run", CONFIG)[0].path
 
 
 @pytest.fixture
-def copy(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 

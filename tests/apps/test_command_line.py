@@ -17,7 +17,7 @@ from simulations.__main__ import main
 from tests.battery.federation import Run, log_to_stderr, save_npz
 
 ROOT = Path(__file__).parents[2]
-TINY = 'model="linear" num-server-rounds=1 local-steps=1'
+TINY = 'model="linear" num-server-rounds=1 local-steps=1 pictures=false'
 
 
 class Line:
@@ -38,7 +38,6 @@ class Line:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     return Line(monkeypatch, capfd)
 
 

@@ -34,7 +34,6 @@ X = np.array([0.7, 0.0, -0.4, 0.0, 0.3])  # four weights and a bias
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     monkeypatch.setattr(objective, "_optima", {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -57,7 +58,13 @@ RESULT_KEYS = {
     "versions",
     "config",
 }
-WHOLE: dict[str, Scalar] = {"model": "mlp", "num-server-rounds": 5, "checkpoint-every": 1, "learning-rate": 0.1}
+WHOLE: dict[str, Scalar] = {
+    "model": "mlp",
+    "num-server-rounds": 5,
+    "checkpoint-every": 1,
+    "learning-rate": 0.1,
+    "pictures": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +157,17 @@ def test_the_curves_are_a_png(whole: Run) -> None:
     assert len(content) > 10_000
 
 
+def test_without_pictures_nothing_is_drawn_nor_imported_to_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apps.curves", None)
+    run, _ = federate(tmp_path / "run", {"pictures": False})
+    assert (run.path / "result.json").exists()
+    assert not (run.path / "curves.png").exists()
+    with pytest.raises(ImportError, match=r"apps\.curves"):
+        federate(tmp_path / "drawn", {"pictures": True})
+
+
 # Where a run goes.
 
 
@@ -225,7 +243,7 @@ def test_resume_with_a_changed_key_names_it(copy: Path, key: str, value: Scalar)
     assert tomllib.loads((copy / "config.toml").read_text("utf-8")) == before
 
 
-@pytest.mark.parametrize(("key", "value"), [("num-server-rounds", 9), ("round-timeout", 5.0), ("device", "cpu")])
+@pytest.mark.parametrize(("key", "value"), [("num-server-rounds", 9), ("round-timeout", 5.0), ("pictures", False)])
 def test_resume_lets_these_change(copy: Path, key: str, value: Scalar) -> None:
     assert RunDirectory.open(config_of(copy, resume=True, **{key: value})).path == copy
 

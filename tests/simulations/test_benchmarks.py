@@ -85,7 +85,6 @@ def test_the_loop_by_hand_learns_what_the_federation_learns(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
     clients, rounds = 20, 30
     everyone = ALGORITHMS[name].strategy.needs_all_clients

@@ -25,7 +25,7 @@ from simulations.output import print_json, progress, shown, shown_metric, table
 from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
-TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0'
+TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'
 FAILING = f'{TINY} dataset="npz" data-dir="/nowhere.npz"'
 SUBCOMMANDS = ["run", "centralized"]
 PAGE = PROJECT / "docs" / "simulations.md"
@@ -33,7 +33,6 @@ PAGE = PROJECT / "docs" / "simulations.md"
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     return Line(monkeypatch, capfd)
 
 

@@ -254,9 +254,7 @@ def test_a_client_that_returns_no_message_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)
-def test_threads_change_no_result(strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
+def test_threads_change_no_result(strategy: str, tmp_path: Path) -> None:
     def run(threads: int) -> Run:
         path = tmp_path / f"threads-{threads}"
         config: dict[str, Scalar] = {"strategy": strategy, "model": "mlp"}

@@ -44,11 +44,6 @@ def _identity() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 def phase_of(exchange: Exchange) -> str:
     return str(exchange.message.content.config_records[CONFIG].get(PHASE, ""))
 
