@@ -13,51 +13,22 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from apps.artifacts import KEPT_CHECKPOINTS, RunDirectory, default_run_name
+from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.files import read_tensors, write_atomic
 from apps.resources import federated_data
-from payloads.record import PayloadError
 from problems.metrics import binary_metrics
 from problems.models import build_model
 from tests.battery.federation import SMALL, Run, federate, flat_config
 
-METRICS = {
-    "auc",
-    "pauc_fpr30",
-    "pauc_fpr30_raw",
-    "pauc_fpr50",
-    "pauc_fpr50_raw",
-    "average_precision",
-    "accuracy",
-    "loss",
-}
-LINE_KEYS = METRICS | {
-    "round",
-    "bytes_up",
-    "bytes_down",
-    "clients_asked",
-    "clients_answered",
-    "dropped",
-    "state_lost",
-    "seconds",
-    "server_seconds",
-}
-RESULT_KEYS = {
-    "strategy",
-    "dataset",
-    "seed",
-    "engine",
-    "rounds",
-    "metrics",
-    "best",
-    "bytes_up",
-    "bytes_down",
-    "wall_seconds",
-    "clients",
-    "versions",
-    "config",
-}
+
+def words(text: str) -> set[str]:
+    return {*text.split()}
+
+
+METRICS = words("auc pauc_fpr30 pauc_fpr30_raw pauc_fpr50 pauc_fpr50_raw average_precision accuracy loss")
+BYTES = {"bytes_up", "bytes_down"}
+LINE_KEYS = METRICS | BYTES | words("round clients_asked clients_answered dropped state_lost seconds server_seconds")
+RESULT_KEYS = BYTES | words("strategy dataset seed engine rounds metrics best wall_seconds clients versions config")
 WHOLE: dict[str, Scalar] = {
     "model": "mlp",
     "num-server-rounds": 5,
@@ -129,7 +100,6 @@ def test_the_model_loads_into_the_plain_module_and_scores_as_reported(whole: Run
 def test_the_last_checkpoints_are_kept(whole: Run) -> None:
     kept = sorted(path.name for path in (whole.path / "checkpoints").iterdir())
     assert kept == [f"round-{r:06d}.safetensors" for r in (3, 4, 5)]
-    assert len(kept) == KEPT_CHECKPOINTS
     newest = RunDirectory(whole.path).newest_checkpoint()
     assert newest.server_round == 5
     assert newest.best == whole.result["best"]
@@ -139,16 +109,6 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
     events = EventAccumulator(str(whole.path / "events")).Reload()
     scalars = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars("auc")]
     assert scalars == [(line["round"], line["auc"]) for line in whole.lines]
-
-
-def test_a_round_without_metrics_has_no_event(tmp_path: Path) -> None:
-    directory = RunDirectory(tmp_path)
-    for number in range(3):
-        directory.append({"round": number, "seconds": 0.5}, event=number != 1)
-    directory.events.close()
-    assert [line["round"] for line in directory.lines()] == [0, 1, 2]
-    events = EventAccumulator(str(tmp_path / "events")).Reload()
-    assert [event.step for event in events.Scalars("seconds")] == [0, 2]
 
 
 def test_the_curves_are_a_png(whole: Run) -> None:
@@ -181,22 +141,13 @@ def opened(base: Path, **more: Scalar) -> Path:
 
 def test_runs_of_one_config_are_numbered(tmp_path: Path) -> None:
     name = "fedx2-digits-seed0"
-    assert default_run_name(parse_run_config({})) == name
-    assert [str(opened(tmp_path)) for _ in range(3)] == [name, f"{name}-2", f"{name}-3"]
-    assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
-
-
-def test_numbers_are_counted_not_sorted_as_text(tmp_path: Path) -> None:
+    (tmp_path / f"{name}-old").mkdir()
+    (tmp_path / f"{name}-old" / "metrics.jsonl").touch()
     names = [str(opened(tmp_path)) for _ in range(12)]
-    assert names[-3:] == [f"fedx2-digits-seed0-{number}" for number in (10, 11, 12)]
+    assert names == [name, *(f"{name}-{number}" for number in range(2, 13))]
     with pytest.raises(ConfigError, match=r"fedx2-digits-seed0-12/checkpoints holds no checkpoint"):
         opened(tmp_path, resume=True)
-
-
-def test_other_directories_do_not_count(tmp_path: Path) -> None:
-    (tmp_path / "fedx2-digits-seed0-old").mkdir()
-    (tmp_path / "fedx2-digits-seed0-old" / "metrics.jsonl").touch()
-    assert str(opened(tmp_path)) == "fedx2-digits-seed0"
+    assert str(opened(tmp_path, seed=1)) == "fedx2-digits-seed1"
 
 
 def test_a_name_of_ones_own_is_never_numbered(tmp_path: Path) -> None:
@@ -255,40 +206,17 @@ def test_more_rounds_move_the_drops_of_the_learning_rate(tmp_path: Path) -> None
         federate(tmp_path / "run", {**keys, "resume": True, "num-server-rounds": 9})
 
 
-def resumed(run: Path) -> None:
-    federate(run, {**WHOLE, "resume": True, "num-server-rounds": 6}, clients=3)
-
-
-def test_the_copy_resumes(copy: Path) -> None:
-    resumed(copy)
-    assert [line["round"] for line in Run(copy).lines] == list(range(7))
-
-
-def test_fewer_rounds_than_were_made_are_refused(copy: Path) -> None:
+def test_fewer_rounds_than_were_made_are_refused_and_more_are_made(copy: Path) -> None:
     with pytest.raises(RuntimeError, match=r"num-server-rounds: got 4, but the run in .* has already made 5 rounds"):
         federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 4}, clients=3)
+    federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 6}, clients=3)
+    assert [line["round"] for line in Run(copy).lines] == list(range(7))
 
 
 def test_resume_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
     federate(tmp_path / "run", {"checkpoint-every": 0})
     with pytest.raises(RuntimeError, match="holds no checkpoint, .*: begin a new run, with checkpoint-every > 0"):
         federate(tmp_path / "run", {"checkpoint-every": 0, "resume": True})
-
-
-# Files.
-
-
-def test_write_atomic_replaces_and_leaves_nothing_beside(tmp_path: Path) -> None:
-    target = tmp_path / "file"
-    target.write_bytes(b"old")
-    write_atomic(target, b"new")
-    assert target.read_bytes() == b"new"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_read_tensors_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(PayloadError, match=r"none\.safetensors"):
-        read_tensors(tmp_path / "none.safetensors")
 
 
 def test_failure_json_says_why_and_a_new_start_removes_it(tmp_path: Path) -> None:
