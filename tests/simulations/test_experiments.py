@@ -310,6 +310,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("learning-rate = 0.3", "axis = 3", ["Local SGD  digits  K = 1: axis", "unknown"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD  digits  K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
+        ("learning-rate = 0.3", "axes.steps = 3", ["runs[1].axes.steps: got 3", "list"]),
         ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD  digits  K = 1, local-step = 3", "local-step:"]),
         ('name = "Local SGD"', 'name = "FedX"', ["'FedX  digits  K = 1' would both be curve 'FedX 1'", "'digits'"]),
         ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx  digits  K = 1'"]),

@@ -135,6 +135,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--metric", "f1"], ["--metric", "'f1'", *METRICS]),
         ([*GRID, "-c", "learning-rate=1"], ["learning-rate", "varied too"]),
         ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
+        ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
         ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
     ],
