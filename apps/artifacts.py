@@ -45,6 +45,7 @@ _FREE_KEYS = {
     "handshake-timeout",
     "data-dir",
     "device",
+    "pictures",
 }
 
 
@@ -310,16 +311,17 @@ class RunDirectory:
         """The final model, or a further view of it, by parameter name, loadable into the plain PyTorch module."""
         write_tensors(self.path / f"{suffixed('model', view)}.safetensors", dict(named), {"format": "pt"})
 
-    def finish(self, result: Mapping[str, Any], view: str = "") -> None:
+    def finish(self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True) -> None:
         """Draw a view's curves and write result.json last: its presence means that the run completed."""
-        from apps.curves import draw_curves
-
         if self._events is not None:
             self._events.close()
         title = f"{result['strategy']} on {result['dataset']}"
-        if importable(MATPLOTLIB):
+        if pictures and importable(MATPLOTLIB):
+            from apps.curves import draw_curves  # matplotlib takes a second to import
+
             draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
-        missing = [package for package in (MATPLOTLIB, TENSORBOARD) if not importable(package)]
+        wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
+        missing = [package for package in wanted if not importable(package)]
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())

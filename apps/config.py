@@ -48,6 +48,7 @@ class RunSettings(Settings):
     output_dir: str = Field("results", min_length=1, description="the folder that holds the runs' directories")
     run_name: str = Field("", description="the run directory's name, or empty: strategy-dataset-seed")
     resume: bool = Field(False, description="true: continue the run of that name from its newest checkpoint; or false")
+    pictures: bool = Field(True, description="true: draw curves.png beside the metrics; or false")
 
 
 class DataSettings(Settings):

@@ -101,7 +101,7 @@ class Training:
         for view, model in self.strategy.views().items():
             self.directory.save_model(evaluator.named(model), view)
         result = self.result(len(roster))
-        self.directory.finish(result, self.strategy.headline)
+        self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures)
         return result
 
     def evaluator(self, num_clients: int) -> Evaluator:

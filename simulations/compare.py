@@ -19,7 +19,7 @@ from simulations.output import shown, shown_metric, table
 from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
-_PLACES = ("output-dir", "run-name", "resume")
+_UNCOMPARED_KEYS = ("output-dir", "run-name", "resume", "pictures")
 _MEGABYTE = 1e6
 
 
@@ -43,7 +43,7 @@ class Comparison:
     @cached_property
     def differing(self) -> list[str]:
         """Config keys, and ``clients``, that have not one value in all runs."""
-        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in _PLACES))
+        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in _UNCOMPARED_KEYS))
         found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
         clients = {run.setting("clients") for run in self.runs} - {None}  # an unfinished run does not say
         return [*found, "clients"] if len(clients) > 1 else found

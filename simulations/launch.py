@@ -125,7 +125,8 @@ def _run_reference(
     if columns is not None:
         directory.save_columns(columns)
     directory.save_model(named)  # type: ignore[arg-type]
-    directory.finish(_result(name, parsed, history, clients, time.perf_counter() - begun))
+    result = _result(name, parsed, history, clients, time.perf_counter() - begun)
+    directory.finish(result, pictures=parsed.run.pictures)
 
 
 def _result(

@@ -25,7 +25,7 @@ from simulations.records import FAILED, FINISHED, RunRecord, read_run
 from simulations.workers import Task, run_all
 
 _CURVES = ("curves.png", "curves.svg")
-_FREE = ("output-dir", "data-dir")  # a directory and its data may be moved
+_FREE = ("output-dir", "data-dir", "pictures")  # a directory and its data may be moved
 
 
 @dataclass(frozen=True)

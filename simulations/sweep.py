@@ -158,7 +158,7 @@ class Books:
         except ConfigError:
             return None
         same_clients = run.status == STOPPED or run.result.get("clients") == self.sweep.clients
-        same = same_clients and not run.unlike(trial.config, free=("output-dir",))
+        same = same_clients and not run.unlike(trial.config, free=("output-dir", "pictures"))
         return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
 
     def row(self, run: RunRecord) -> Row:

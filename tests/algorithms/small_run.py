@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from apps import resources
 from apps.config import Scalar, parse_run_config
@@ -48,9 +47,7 @@ class SmallRun:
         positive = np.arange(ROWS) % 3 == 0
         features = np.random.default_rng(5).normal(size=(ROWS, 3)) + 0.7 * positive[:, None]
         flat = {**save_npz(folder / "data.npz", features, positive), **KEYS, **config}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-            self.run, tap = federate(folder / "run", flat, SITES)
+        self.run, tap = federate(folder / "run", flat, SITES)
         parsed = parse_run_config(flat_config(folder / "run", flat))
         self.training, self.settings = parsed.training, parsed.family
         first = {e.server_round: e.message for e in reversed(tap.exchanges) if not e.phase}

@@ -25,13 +25,10 @@ from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD, payload_record
 from problems.randomness import Purpose, stream
 from strategies.coda import Coda
-from tests.algorithms.test_sgdm import _no_pictures
 from tests.algorithms.watched import CLOSE, EXACT, SITES, STEPS, Watched, lost
 from tests.battery.federation import Exchange, federate, model_of
 from tests.reference import minimax
 from tests.reference.minimax import Array
-
-__all__ = ["_no_pictures"]  # a fixture
 
 ROUNDS = 6
 KEYS: dict[str, Scalar] = {"num-server-rounds": ROUNDS, "learning-rate": 0.2}

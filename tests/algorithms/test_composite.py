@@ -26,14 +26,12 @@ from problems.models import FlatModel, build_model
 from problems.penalties import PENALTIES, make_penalty
 from simulations.engine import FIRST_NODE_ID
 from strategies.replies import Reply
-from tests.algorithms.test_sgdm import BATCH_NORM, _no_pictures
+from tests.algorithms.test_sgdm import BATCH_NORM
 from tests.algorithms.watched import DROPS, Tamper, Watched
 from tests.battery.federation import Wiretap, model_of, save_npz
 from tests.reference import composite
 from tests.reference.composite import Prox, Smooth
 from tests.reference.minimax import Array, Rows
-
-__all__ = ["_no_pictures"]  # a fixture
 
 CLOSE: dict[str, float] = {"rtol": 1e-11, "atol": 1e-12}
 SITES, ROUNDS, STEPS, DIM = 4, 5, 3, 6

@@ -24,13 +24,11 @@ from payloads.settings import TrainingSettings
 from payloads.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, PAYLOAD, model_arrays, model_record
 from problems.models import FlatModel, build_model
 from simulations.engine import InProcessGrid, task_identity
-from tests.algorithms.test_sgdm import BATCH_NORM, _no_pictures, problem_of
+from tests.algorithms.test_sgdm import BATCH_NORM, problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, KEYS, ROUNDS, SITES, STEPS, Tamper, Watched, lost, rows_of
 from tests.battery.federation import Exchange, model_of, serve
 from tests.reference import scgdam
 from tests.reference.minimax import Array
-
-__all__ = ["_no_pictures"]  # a fixture
 
 
 def reference(one: Watched) -> Iterator[Array]:

@@ -29,13 +29,10 @@ from problems.randomness import stream
 from strategies.fedsgda import FedSGDA, FedSGDAMB
 from strategies.roster import Roster, StrategyError
 from tests.algorithms import minimax_problems
-from tests.algorithms.test_sgdm import _no_pictures
 from tests.algorithms.watched import CLOSE, EXACT, STEPS, Watched
 from tests.battery.federation import Exchange, federate, model_of, save_npz, sites_of
 from tests.reference import minimax
 from tests.reference.minimax import Array, Index
-
-__all__ = ["_no_pictures"]  # a fixture
 
 NAMES = ("mb", "storm", "spider", "svrg")
 CLIENTS, ROUNDS, PERIOD = 6, 8, 3

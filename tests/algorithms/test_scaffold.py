@@ -18,11 +18,9 @@ from problems.models import FlatModel, build_model
 from strategies.replies import Reply
 from strategies.scaffold import Scaffold
 from tests.algorithms.helpers import roster_of
-from tests.algorithms.test_sgdm import _no_pictures, problem_of
+from tests.algorithms.test_sgdm import problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, STEPS, Watched, lost, rows_of
 from tests.reference import scgdam
-
-__all__ = ["_no_pictures"]  # a fixture
 
 
 def reference(one: Watched) -> Iterator[scgdam.Scaffold]:

@@ -30,13 +30,10 @@ from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
 from problems.randomness import Purpose
 from strategies.scgdam import LocalSCGDAM
-from tests.algorithms.test_sgdm import _no_pictures
 from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
 from tests.battery.federation import federate, model_of, save_npz
 from tests.docs.markdown import PROJECT, blocks
 from tests.reference import scgdam
-
-__all__ = ["_no_pictures"]  # a fixture
 
 USER = "tests.algorithms.minimax_problems:"
 TANH = "tests.algorithms.test_scgdam:tanh_network"
@@ -310,7 +307,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     monkeypatch.setattr("apps.curves.draw_curves", lambda lines, path, title, view: drawn.append(view))
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="flwr"):
-        one = Watched(tmp_path, {**KEYS, **data, "scgdam.headline": headline, "evaluate-every": 1})
+        one = Watched(tmp_path, {**KEYS, **data, "scgdam.headline": headline, "evaluate-every": 1, "pictures": True})
     rounds = [message for message in caplog.messages if message.startswith("round ")]
     assert f"auc {one.run.lines[0]['auc']:.4f}" in rounds[0]
     for message, line in zip(rounds[1:], one.run.lines[1:], strict=True):
@@ -321,7 +318,6 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
 
 
 def test_the_curves_are_those_of_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()  # pictures are wanted here
     from apps.curves import draw_curves
 
     drawn: list[tuple[list[int], list[float]]] = []

@@ -10,12 +10,9 @@ import pytest
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
-from tests.algorithms.test_sgdm import _no_pictures
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, STEPS, Watched
 from tests.reference import minimax
 from tests.reference.minimax import Array
-
-__all__ = ["_no_pictures"]  # a fixture
 
 
 def reference(one: Watched) -> Iterator[tuple[Array, Array]]:

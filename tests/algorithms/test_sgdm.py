@@ -42,11 +42,6 @@ class WithBatchNorm(nn.Module):
 BATCH_NORM: dict[str, Scalar] = {"model": f"{__name__}:WithBatchNorm"}
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 # Whole runs against the reference. Its problem serves the other baselines of the cross-entropy too.
 
 

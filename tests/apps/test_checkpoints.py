@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
-from apps import artifacts, files, state_store
+from apps import artifacts, files
 from apps.artifacts import Checkpoint, RunDirectory
 from apps.config import ConfigError, parse_run_config
 from apps.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
 from apps.registry import ALGORITHMS
 from apps.state_store import StateStore
-from payloads.composite import CorrectionState
 from payloads.fedx import InnerEstimates
 from payloads.record import PayloadError
 from strategies.replies import SiteStates
@@ -35,14 +34,11 @@ NEWEST = "round-000003.safetensors"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run whose clients keep state. Copy it before you change it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-        return federate(tmp_path_factory.mktemp("whole") / "run", CONFIG)[0].path
+    return federate(tmp_path_factory.mktemp("whole") / "run", CONFIG)[0].path
 
 
 @pytest.fixture
-def copy(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
+def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "run"))
 
 
@@ -58,10 +54,6 @@ def refusal(run: Path) -> str:
     after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert after == before
     return str(refused.value)
-
-
-def test_a_sound_run_resumes(copy: Path) -> None:
-    assert [line["round"] for line in resumed(copy).lines] == [0, 1, 2, 3, 4]
 
 
 # Checkpoints.
@@ -89,15 +81,12 @@ def newest(directory: RunDirectory) -> Path:
 
 
 def same(left: Checkpoint, right: Checkpoint) -> bool:
-    def arrays(of: Checkpoint) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+    def plain(of: Checkpoint) -> tuple[Any, ...]:
         named = {**dict(enumerate(of.model)), **of.state, **of.sites}
-        return [(str(name), value.dtype.str, value.shape, value.tobytes()) for name, value in named.items()]
+        arrays = [(str(name), value.dtype.str, value.shape, value.tobytes()) for name, value in named.items()]
+        return of.server_round, of.best, sorted(arrays)
 
-    return (left.server_round, left.best, sorted(arrays(left))) == (
-        right.server_round,
-        right.best,
-        sorted(arrays(right)),
-    )
+    return plain(left) == plain(right)
 
 
 def test_a_checkpoint_is_read_as_it_was_written(small: RunDirectory, sound: bytes) -> None:
@@ -137,15 +126,6 @@ def test_changed_anywhere_it_is_refused_or_says_the_same(
     )
 
 
-def test_one_byte_flipped_anywhere_in_the_arrays_is_refused(small: RunDirectory, sound: bytes) -> None:
-    start = 8 + int.from_bytes(sound[:8], "little")
-    assert len(sound) - start > 40
-    for place in range(start, len(sound)):
-        newest(small).write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
-        with pytest.raises(ConfigError, match=r"its content is not what was written \(sha256\)"):
-            small.newest_checkpoint()
-
-
 def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Any]) -> None:
     """Write a checkpoint with something in it changed, as one who knows how could."""
     arrays, metadata = read_sealed(path, artifacts.CHECKPOINT_FORMAT, artifacts.CHECKPOINT_VERSION)
@@ -156,26 +136,16 @@ def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], 
 # what is changed -> what the refusal says
 FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] = {
     "version": (lambda a, m: m.update(version="1"), "format 'florilegium-checkpoint' of version '1', expected"),
-    "no run": (lambda a, m: m.pop("run"), "of another run: None"),
     "another run": (lambda a, m: m.update(run="0" * 32), "of another run: '000"),
-    "no round": (lambda a, m: m.pop("round"), "of round None, which its name does not say"),
     "another round": (lambda a, m: m.update(round="2"), "of round '2', which its name does not say"),
-    "a round in words": (lambda a, m: m.update(round="three"), "of round 'three', which its name does not say"),
     "no best": (lambda a, m: m.pop("best"), "'best' is None, expected numbers by name"),
     "best torn": (lambda a, m: m.update(best='{"auc": 0.'), "'best' is '{\"auc\": 0.', expected numbers by name"),
-    "best a list": (lambda a, m: m.update(best="[1]"), "'best' is '[1]', expected numbers by name"),
-    "best of words": (lambda a, m: m.update(best='{"auc": "high"}'), "expected numbers by name"),
     "unknown array": (lambda a, m: a.update(extra=np.zeros(2)), "unknown array 'extra', allowed: model.*"),
     "no model": (lambda a, m: a.pop("model.parameters"), "model of [], expected ['parameters', 'buffers']"),
-    "more model": (lambda a, m: a.update({"model.more": np.zeros(2)}), "model of ['more', 'parameters']"),
     "buffers": (lambda a, m: a.update({"model.buffers": np.zeros(2)}), "model: got 2 arrays, expected 1"),
     "short model": (
         lambda a, m: a.update({"model.parameters": a["model.parameters"][1:]}),
         "model: 'parameters' is float32(64,), expected float32(65,)",
-    ),
-    "another number type": (
-        lambda a, m: a.update({"model.parameters": a["model.parameters"].astype(float)}),
-        "model: 'parameters' is float64(65,), expected float32(65,)",
     ),
     "nan in the model": (
         lambda a, m: a.update({"model.parameters": a["model.parameters"] * np.nan}),
@@ -195,7 +165,6 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] =
         lambda a, m: a.update({"sites.kept": np.zeros(4, int)}),
         "SiteStates.kept: got shape (4,), expected (3)",
     ),
-    "no since": (lambda a, m: a.pop("sites.since"), "SiteStates.since: missing"),
 }
 
 
@@ -226,11 +195,8 @@ def test_a_renamed_checkpoint_is_refused(copy: Path) -> None:
     ("content", "told"),
     [
         (b"not a checkpoint", "header too large"),
-        (b"\x80\x04K\x01.", "header too small"),
         (b"PK\x03\x04" + bytes(60), "invalid header"),
         (save({"x": np.zeros(2)}), "format 'none' of version 'none', expected 'florilegium-checkpoint' of version '2'"),
-        (save({"x": np.zeros(2)}, {"format": "pt"}), "format 'pt' of version 'none', expected"),
-        (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "99"}), "of version '99', expected"),
         (save({"x": np.zeros(2)}, {"format": "florilegium-checkpoint", "version": "2"}), "not what was written"),
     ],
 )
@@ -255,7 +221,7 @@ def test_number_types_that_numpy_has_not_are_a_payload_error(dtype: str, tmp_pat
 # The other files of a run.
 
 
-@pytest.mark.parametrize("torn", [b'{"round": 4, "au', b"{", b'{"round": 4}', b"\xff\xfe", b""])
+@pytest.mark.parametrize("torn", [b'{"round": 4, "au', b'{"round": 4}', b"\xff\xfe"])
 def test_a_torn_last_line_is_cut_off(torn: bytes, copy: Path) -> None:
     """The server was killed as it wrote a line; the round is made again."""
     with (copy / "metrics.jsonl").open("ab") as file:
@@ -265,8 +231,9 @@ def test_a_torn_last_line_is_cut_off(torn: bytes, copy: Path) -> None:
     assert run.result["bytes_up"] == sum(line["bytes_up"] for line in run.lines)
 
 
-@pytest.mark.parametrize("number", [0, 1, 3])
-@pytest.mark.parametrize("text", ["", "{", "[]", "1", "{}", '{"round": "1"}', '{"round": 1.0}', "\x00"])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, ""), (1, "{"), (3, "[]"), (1, "{}"), (0, '{"round": "1"}'), (3, '{"round": 1.0}')]
+)
 def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines()
     lines[number] = text
@@ -274,17 +241,12 @@ def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
     assert f"metrics.jsonl: line {number + 1}: got {text!r}" in refusal(copy)
 
 
-@pytest.mark.parametrize("kept", [[], [0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
+@pytest.mark.parametrize("kept", [[], [0, 1, 2], [0, 2, 3], [0, 1, 1, 2, 3], [1, 0, 2, 3]])
 def test_the_lines_that_a_checkpoint_stands_for_are_all_there(kept: list[int], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(lines[number] for number in kept), "utf-8")
-    assert f"metrics.jsonl: got {len(kept)} lines of rounds up to 3, allowed: one of each round from 0" in refusal(copy)
-
-
-def test_a_line_without_its_bytes_is_refused(copy: Path) -> None:
-    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text("utf-8").splitlines()]
-    del lines[1]["bytes_up"]
-    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    assert f"metrics.jsonl has {len(kept)} lines of rounds up to 3, expected one of each round from 0" in refusal(copy)
+    (copy / "metrics.jsonl").write_text("".join(lines).replace('"bytes_up"', '"bytes_left"', 1), "utf-8")
     assert "with bytes_up and bytes_down" in refusal(copy)
 
 
@@ -299,6 +261,10 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
 
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
     """But where what is left says the same: its last number is 0.0, or 0."""
+    (copy / "config.toml").rename(copy / "kept.toml")
+    told = f"resume: got true, but there is no run in {copy}: set run-name (or --out), or leave resume out"
+    assert refusal(copy) == told
+    (copy / "kept.toml").rename(copy / "config.toml")
     config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
     whole = (copy / "config.toml").read_bytes()
     assert whole.endswith(b" = 0.0\n")
@@ -306,17 +272,6 @@ def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
         (copy / "config.toml").write_bytes(whole[:length])
         with pytest.raises(ConfigError, match=r"^resume: .*(config\.toml|was started)"):
             RunDirectory.open(config)
-
-
-def test_a_config_that_is_no_text_is_refused(copy: Path) -> None:
-    (copy / "config.toml").write_bytes(b"\xff\xfe\x00")
-    assert refusal(copy).startswith(f"resume: {copy / 'config.toml'}: got a file that cannot be read (")
-
-
-def test_a_directory_without_a_config_is_no_run(copy: Path) -> None:
-    (copy / "config.toml").unlink()
-    assert refusal(copy).startswith(f"resume: got true, but there is no run in {copy}, allowed: ")
-    assert refusal(copy).endswith("; set run-name (or --out), or leave resume out")
 
 
 # What clients keep on their disks.
@@ -352,22 +307,6 @@ def test_a_state_cut_anywhere_is_refused(store: StateStore) -> None:
             store.load(InnerEstimates, 0, 3)
 
 
-def test_a_state_with_a_byte_flipped_is_refused_or_the_same(store: StateStore) -> None:
-    store.save(2, ESTIMATES)
-    sound = store.file(2).read_bytes()
-    refused = 0
-    for place in range(len(sound)):
-        store.file(2).write_bytes(sound[:place] + bytes([sound[place] ^ 4]) + sound[place + 1 :])
-        try:
-            state, _ = store.load(InnerEstimates, 0, 3)
-        except PayloadError:
-            refused += 1
-        else:
-            assert state is not None
-            np.testing.assert_array_equal(state.u, ESTIMATES.u)
-    assert refused > 0.8 * len(sound)
-
-
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -376,20 +315,11 @@ def test_a_state_with_a_byte_flipped_is_refused_or_the_same(store: StateStore) -
             lambda s: StateStore(s.folder.with_name("client-2"), 0).save(2, ESTIMATES),
             "owner 'token/client-2', expected",
         ),
-        (
-            lambda s: StateStore(s.folder.parents[1] / "other" / "client-1", 0).save(2, ESTIMATES),
-            "owner 'other/client-1'",
-        ),
         (lambda s: s.save(2, ControlVariate(control=np.zeros(3))), "kind 'ControlVariate', expected 'InnerEstimates'"),
-        (
-            lambda s: s.save(2, CorrectionState(server_round=np.array([2]), corrections=np.zeros((2, 3)))),
-            "kind 'CorrectionState', expected 'InnerEstimates'",
-        ),
         (
             lambda s: save_file({"u": ESTIMATES.u, "observed": ESTIMATES.observed}, s.file(2)),
             "format 'none' of version",
         ),
-        (lambda s: s.file(2).write_bytes(b"\x80\x04K\x01."), "header too small"),
     ],
 )
 def test_a_foreign_state_is_refused(spoil: Callable[[StateStore], Any], told: str, store: StateStore) -> None:
@@ -478,8 +408,3 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(
     with pytest.raises(OSError, match="No space left"):
         write_atomic(tmp_path / "file", b"new")
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"old")]
-
-
-def test_formats_have_versions() -> None:
-    assert (artifacts.CHECKPOINT_FORMAT, artifacts.CHECKPOINT_VERSION) == ("florilegium-checkpoint", "2")
-    assert (state_store.STATE_FORMAT, state_store.STATE_VERSION) == ("florilegium-client-state", "1")

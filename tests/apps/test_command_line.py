@@ -11,14 +11,11 @@ import pytest
 import torch
 
 from apps.config import known_keys
-from apps.registry import ALGORITHMS
-from problems.data import DATASETS, PARTITIONS
-from problems.models import MODELS
 from simulations.__main__ import main
 from tests.battery.federation import Run, log_to_stderr, save_npz
 
 ROOT = Path(__file__).parents[2]
-TINY = 'model="linear" num-server-rounds=1 local-steps=1'
+TINY = 'model="linear" num-server-rounds=1 local-steps=1 pictures=false'
 
 
 class Line:
@@ -39,15 +36,7 @@ class Line:
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     return Line(monkeypatch, capfd)
-
-
-def test_list_prints_every_name(command: Line) -> None:
-    code, out, _ = command("list")
-    assert code == 0
-    first_words = {line.split()[0] for line in out.splitlines() if line.startswith("  ")}
-    assert {*ALGORITHMS, *DATASETS, *PARTITIONS, *MODELS, "learning-rate", "fedx.gamma"} <= first_words
 
 
 def test_a_run_ends_with_exit_code_0(command: Line, tmp_path: Path) -> None:
@@ -65,15 +54,11 @@ def test_a_run_ends_with_exit_code_0(command: Line, tmp_path: Path) -> None:
     [
         ("learning-rat=0.1", ["learning-rat", "unknown", "learning-rate"]),
         ("local-steps=0", ["local-steps", "got 0", ">= 1"]),
-        ("local-steps='8'", ["local-steps", "'8'", ">= 1"]),
         ("strategy=fedx2", ["strategy=fedx2", "key=value"]),
-        ("nonsense", ["nonsense", "key=value"]),
-        ("a=b=c", ["a=b=c"]),
         ("fedx={", ["fedx={"]),
         ("missing.toml", ["missing.toml"]),
         ('run-name="x"', ["run-name", "--out"]),
         ('output-dir="x"', ["output-dir", "--out"]),
-        ("seed=[1,2]", ["seed"]),
     ],
 )
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
@@ -112,10 +97,20 @@ def assert_refused(answer: tuple[int, str, str], *parts: str) -> None:
     assert [part for part in parts if part not in last] == []
 
 
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [
+        ('dataset="npz" data-dir="/nowhere.npz"', ["/nowhere.npz", "exist"]),
+        ('model="no.such.module:net"', ["no.such.module"]),
+        ('model="resnet20"', ["resnet20", "images"]),
+    ],
+)
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
-def test_missing_data_files(command: Line, tmp_path: Path, subcommand: str) -> None:
-    config = f'dataset="npz" data-dir="{tmp_path / "none"}"'
-    assert_refused(command(subcommand, "--out", tmp_path / "run", "-c", config), str(tmp_path / "none"), "exist")
+def test_a_run_that_cannot_be(command: Line, tmp_path: Path, subcommand: str, config: str, parts: list[str]) -> None:
+    assert_refused(command(subcommand, "--out", tmp_path / "run", "-c", config), *parts)
+    assert not (tmp_path / "run" / "result.json").exists()
+    if subcommand == "run":
+        assert parts[0] in (tmp_path / "run" / "failure.json").read_text("utf-8")
 
 
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
@@ -146,26 +141,6 @@ def test_a_place_that_cannot_be_written(command: Line, tmp_path: Path, subcomman
 def test_cuda_where_there_is_none(command: Line, tmp_path: Path, subcommand: str) -> None:
     answer = command(subcommand, "--out", tmp_path / "run", "-c", f'{TINY} device="cuda"')
     assert_refused(answer, "device", "'cuda'", "allowed: auto, cpu")
-
-
-def test_nothing_to_resume(command: Line, tmp_path: Path) -> None:
-    assert_refused(command("run", "--out", tmp_path / "run", "-c", f"{TINY} resume=true"), "resume", "no run in")
-
-
-def test_a_model_that_cannot_be_imported(command: Line, tmp_path: Path) -> None:
-    answer = command("run", "--out", tmp_path / "run", "-c", 'model="no.such.module:net"')
-    assert_refused(answer, "no.such.module")
-
-
-def test_a_model_that_does_not_take_the_data(command: Line, tmp_path: Path) -> None:
-    assert_refused(command("run", "--out", tmp_path / "run", "-c", 'model="resnet20"'), "resnet20", "images")
-
-
-def test_a_failed_run_leaves_its_reason_and_no_result(command: Line, tmp_path: Path) -> None:
-    code, *_ = command("run", "--out", tmp_path / "run", "-c", 'dataset="npz" data-dir="/nowhere.npz"')
-    assert code != 0
-    assert "/nowhere.npz" in (tmp_path / "run" / "failure.json").read_text("utf-8")
-    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.artifacts import RunDirectory
 from apps.config import (
     ConfigError,
     DataSettings,
@@ -30,7 +29,6 @@ from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import DATASETS, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
 from problems.penalties import PENALTIES
-from simulations.flower import nested
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -66,18 +64,11 @@ def test_the_default_in_pyproject_is_the_models(key: str) -> None:
     default = "auto" if key in ("model", "dtype") else FIELDS[key].default
     assert IN_PYPROJECT[key] == default
     assert type(IN_PYPROJECT[key]) is type(default)
-
-
-@pytest.mark.parametrize("key", sorted(FIELDS))
-def test_every_key_says_what_it_allows(key: str) -> None:
     assert known_keys()[key]
 
 
 def test_an_empty_config_is_pyprojects() -> None:
     assert parse_run_config({}) == parse_run_config(IN_PYPROJECT)
-
-
-def test_the_data_sets_own_defaults_agree() -> None:
     assert parse_run_config({}).data == DataSpec()
 
 
@@ -98,10 +89,6 @@ def test_a_model_or_number_type_of_ones_own_is_kept(dataset: str) -> None:
     assert (config.run.model, config.training.dtype) == ("linear-no-intercept", "float64")
 
 
-def test_settings_made_by_hand_name_a_number_type() -> None:
-    assert TrainingSettings().dtype == "float32"
-
-
 def test_the_synthetic_table_belongs_to_its_data_set() -> None:
     given = {"synthetic.alpha": 0, "synthetic.beta": 2.5, "synthetic.samples": 7}
     config = parse_run_config({"dataset": "synthetic-sparse-logistic", "strategy": "local-sgd", "seed": 3, **given})
@@ -117,6 +104,12 @@ def test_the_synthetic_table_belongs_to_its_data_set() -> None:
 
 
 # What it accepts.
+
+
+def bounds_of(key: str) -> dict[str, Any]:
+    """ge, gt, le and lt, those there are."""
+    names = ("ge", "gt", "le", "lt")
+    return {name: getattr(one, name) for one in FIELDS[key].metadata for name in names if hasattr(one, name)}
 
 
 def valid(key: str) -> st.SearchStrategy[Any]:
@@ -152,8 +145,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
     }
     if key in special:
         return special[key]
-    field = FIELDS[key]
-    bounds = {name: getattr(m, name) for m in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
+    field, bounds = FIELDS[key], bounds_of(key)
     if field.annotation is bool:
         return st.booleans()
     if field.annotation is int:
@@ -210,12 +202,33 @@ def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
     assert config.training.loss in ALGORITHMS[strategy].losses
 
 
-@pytest.mark.parametrize("flat_keys", [{}, {"a": 1, "t.b": 2, "t.c": "x", "t.u.d": 0.5}])
-def test_nested_is_the_inverse_of_flower_s_flattening(flat_keys: dict[str, Scalar]) -> None:
-    assert flat(nested(flat_keys)) == flat_keys
-
-
 # What it refuses: the message names the key, the value and what is allowed.
+
+
+def wrong(key: str) -> list[Scalar]:
+    """Values of another type than the key's, and beyond its bounds."""
+    kind = FIELDS[key].annotation
+    bounds = {
+        name: getattr(m, name) for m in FIELDS[key].metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)
+    }
+    beyond = [bounds[name] for name in ("gt", "lt") if name in bounds]
+    beyond += [bounds[name] + step for name, step in (("ge", -1), ("le", 1)) if name in bounds]
+    values: dict[Any, list[Scalar]] = {
+        bool: ["true", 1],
+        int: ["8", True, 8.5, 8.0, *beyond],
+        float: ["0.1", True, math.nan, math.inf, *map(float, beyond)],
+        str: [3, 0.5, True],
+    }
+    return values.get(kind, [True, "no such word"])
+
+
+@pytest.mark.parametrize("key", sorted(set(FIELDS) - {"composite.parameters"}))
+def test_a_value_of_another_type_or_beyond_a_bound_is_refused(key: str) -> None:
+    for value in wrong(key):
+        with pytest.raises(ConfigError) as refused:
+            parse_run_config({key: value})
+        assert [part for part in (key, repr(value), known_keys()[key]) if part not in str(refused.value)] == []
+
 
 STRATEGIES = ", ".join(ALGORITHMS)
 REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
@@ -224,102 +237,40 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"dataset": "digit"}, ["dataset", "'digit'", "breast-cancer", "did you mean 'digits'?"]),
     ({"dataset": "csv"}, ["dataset", "'csv'", "data-dir"]),
     ({"partition": "idd"}, ["partition", "'idd'", ", ".join(PARTITIONS), "did you mean 'iid'?"]),
-    (
-        {"model": "mlpp"},
-        ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "did you mean 'mlp'?"],
-    ),
+    ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "'mlp'?"]),
     ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
     ({"strategy": "fedx1", "loss": "kl-opauc"}, ["loss", "'kl-opauc'", "psm", "fedx1", "fedx2"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
     ({"strategy": "fedx2", "loss": "cross-entropy"}, ["loss", "'cross-entropy'", "kl-opauc", "local-sgd"]),
-    ({"learning-rat": 0.1}, ["learning-rat", "unknown", "did you mean 'learning-rate'?"]),
-    ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
+    ({"strategy": "composite", "loss": "psm"}, ["loss", "'psm'", "'composite' allows auto, cross-entropy, squared"]),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
+    ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
-    ({"local-steps": "8"}, ["local-steps", "'8'", "integer >= 1"]),
-    ({"local-steps": True}, ["local-steps", "True", "integer >= 1"]),
-    ({"local-steps": 8.0}, ["local-steps", "8.0", "integer >= 1"]),
-    ({"local-steps": 8.5}, ["local-steps", "8.5", "integer >= 1"]),
-    ({"local-steps": 0}, ["local-steps", "got 0", "integer >= 1"]),
-    ({"learning-rate": "0.1"}, ["learning-rate", "'0.1'", "number > 0"]),
-    ({"learning-rate": True}, ["learning-rate", "True", "number > 0"]),
-    ({"learning-rate": 0}, ["learning-rate", "got 0", "number > 0"]),
-    ({"learning-rate": float("nan")}, ["learning-rate", "nan", "number > 0"]),
-    ({"learning-rate": float("inf")}, ["learning-rate", "inf", "number > 0"]),
-    ({"fraction-train": 1.5}, ["fraction-train", "1.5", "(0, 1]"]),
-    ({"fraction-train": 0.0}, ["fraction-train", "0.0", "(0, 1]"]),
-    ({"resume": "true"}, ["resume", "'true'", "true", "false"]),
-    ({"resume": 1}, ["resume", "got 1", "true", "false"]),
-    ({"seed": -1}, ["seed", "-1", "integer >= 0"]),
-    ({"device": "gpu"}, ["device", "'gpu'", "auto, cpu or cuda"]),
-    ({"dtype": "float16"}, ["dtype", "'float16'", "float32, float64, or in a run config auto"]),
-    ({"dtype": 64}, ["dtype", "64", "float32, float64"]),
-    ({"synthetic.alpha": -1.0}, ["synthetic.alpha", "-1.0", "number >= 0"]),
-    ({"synthetic.beta": "a"}, ["synthetic.beta", "'a'", "number >= 0"]),
-    ({"synthetic.samples": 0}, ["synthetic.samples", "got 0", "integer >= 1"]),
-    ({"synthetic.samples": 2.5}, ["synthetic.samples", "2.5", "integer >= 1"]),
-    ({"synthetic.sample": 5}, ["synthetic.sample", "unknown", "did you mean 'synthetic.samples'?"]),
     (
         {"dataset": "synthetic-sparse-logistic", "partition": "dirichlet"},
         ["'synthetic-sparse-logistic'", "partition: got 'dirichlet'", "'natural'"],
     ),
-    ({"score": "raw"}, ["score", "'raw'", "logit", "sigmoid"]),
-    ({"output-dir": ""}, ["output-dir", "''", "folder"]),
     ({"lr-decay-at": "half"}, ["lr-decay-at", "'half'", "(0, 1)"]),
-    ({"lr-decay-at": "0.5;0.7"}, ["lr-decay-at", "'0.5;0.7'", "comma-separated"]),
     ({"lr-decay-at": "0.5,1.5"}, ["lr-decay-at", "'0.5,1.5'", "(0, 1)"]),
     ({"lr-decay-at": "nan"}, ["lr-decay-at", "'nan'", "(0, 1)"]),
-    ({"lr-decay-at": 0.5}, ["lr-decay-at", "0.5", "comma-separated"]),
-    ({"imbalance": 1.0}, ["imbalance", "1.0", "(0, 1)"]),
-    ({"label-noise": 0.5}, ["label-noise", "0.5", "[0, 0.5)"]),
-    ({"test-fraction": 0.0}, ["test-fraction", "0.0", "(0, 1)"]),
-    ({"validation-fraction": 1.0}, ["validation-fraction", "1.0", "share of the training rows"]),
-    ({"partition-sites": -1}, ["partition-sites", "-1", "as many as clients"]),
     ({"strategy": "vfb2-sgd", "partition-sites": 9}, ["partition-sites: got 9, allowed: 0", "columns"]),
     (
         {"partition": "own", "dataset": "csv", "data-dir": "a.csv", "validation-fraction": 0.2},
         ["validation-fraction: got 0.2", "the server evaluates on its own file", "leave data-dir out"],
     ),
-    ({"fedx.gamma": 0.0}, ["fedx.gamma", "0.0", "(0, 1]"]),
-    ({"fedx.gamma": "a"}, ["fedx.gamma", "'a'", "(0, 1]"]),
-    ({"fedx.tau": 0}, ["fedx.tau", "got 0", "integer >= 1"]),
-    ({"fedx.lambda": -1.0}, ["fedx.lambda", "-1.0", "number > 0"]),
-    ({"fedx.prediction-noise": -0.1}, ["fedx.prediction-noise", "-0.1", "number >= 0"]),
-    ({"fedx.prediction-noise": float("inf")}, ["fedx.prediction-noise", "inf", "number >= 0"]),
-    ({"fedx.prediction-noise": "0.1"}, ["fedx.prediction-noise", "'0.1'", "number >= 0"]),
-    ({"fedx.surrogate": "hinge"}, ["fedx.surrogate", "'hinge'", "squared-hinge, logistic or psm"]),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"loss": "auprc", "fedx.margin": 0.0}, ["margin", "> 0", "got 0"]),
-    ({"max-retries": -1}, ["max-retries", "-1", "integer >= 0"]),
-    ({"max-retries": 2.0}, ["max-retries", "2.0", "integer >= 0"]),
     ({"composite.penalty": "l0"}, ["composite.penalty", "'l0'", *PENALTIES]),
-    ({"composite.weight": -0.1}, ["composite.weight", "-0.1", "number >= 0"]),
-    ({"composite.weight": float("inf")}, ["composite.weight", "inf", "number >= 0"]),
-    ({"composite.ridge": -1.0}, ["composite.ridge", "-1.0", "number >= 0"]),
     ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),
-    ({"composite.ratio": 1.5}, ["composite.ratio", "1.5", "[0, 1]"]),
-    ({"composite.groups": "both"}, ["composite.groups", "'both'", "rows", "columns"]),
-    ({"composite.radius": 0.0}, ["composite.radius", "0.0", "number > 0"]),
-    ({"composite.lower": "low"}, ["composite.lower", "'low'", "a number, or none"]),
-    ({"composite.lower": True}, ["composite.lower", "True", "a number, or none"]),
     ({"composite.upper": float("inf")}, ["composite.upper", "inf", "or none"]),
     ({"composite.strong-convexity": -0.5}, ["composite.strong-convexity", "-0.5", "number >= 0", "auto"]),
-    ({"composite.strong-convexity": "none"}, ["composite.strong-convexity", "'none'", "number >= 0", "auto"]),
     ({"composite.anchor-weight": 0.0}, ["composite.anchor-weight", "0.0", "number > 0", "auto"]),
-    ({"composite.weigt": 0.1}, ["composite.weigt", "unknown", "did you mean 'composite.weight'?"]),
-    (
-        {"strategy": "composite", "composite.penalty": "box"},
-        ["lower or upper must be finite", "[-inf, inf]"],
-    ),
+    ({"vfb2.delay": "0.1,-1"}, ["vfb2.delay", "'0.1,-1'"]),
+    ({"strategy": "composite", "composite.penalty": "box"}, ["lower or upper must be finite", "[-inf, inf]"]),
     (
         {"strategy": "fedda", "composite.penalty": "box", "composite.lower": 1.0, "composite.upper": 0.5},
         ["lower must be <= upper", "[1.0, 0.5]", "empty set"],
     ),
-    (
-        {"strategy": "composite", "loss": "psm"},
-        ["loss", "'psm'", "strategy 'composite', allowed: auto, cross-entropy, squared"],
-    ),
-    ({"strategy": "local-sgd", "loss": "squared-error"}, ["loss", "'squared-error'", "composite or fedmid or fedda"]),
     (
         {"strategy": "composite", "fraction-train": 0.5},
         ["fraction-train: got 0.5", "allowed: 1.0", "'composite'", "corrections that add up to zero over all clients"],
@@ -334,11 +285,6 @@ def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar]
     message = str(refused.value)
     assert [part for part in parts if part not in message] == []
     assert "\n" not in message
-
-
-@pytest.mark.parametrize("strategy", ["fedmid", "fedda", "fast-fedda"])
-def test_composite_s_baselines_take_a_fraction_of_the_clients(strategy: str) -> None:
-    assert parse_run_config({"strategy": strategy, "fraction-train": 0.5}).training.fraction_train == 0.5
 
 
 @pytest.mark.parametrize("bounds", [{"lower": 0.5}, {"upper": -0.5}, {"lower": 2, "upper": 2.0}])
@@ -356,16 +302,3 @@ def test_all_wrong_keys_are_named_at_once() -> None:
 def test_a_table_of_another_strategy_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=re.escape("fedx.gamma: got 7.0")):
         parse_run_config({"strategy": "local-sgd", "fedx.gamma": 7.0})
-
-
-@pytest.mark.parametrize("dataset", [name for name in DATASETS if name not in ("digits", "breast-cancer")])
-def test_every_data_set_is_accepted_with_its_folder(dataset: str) -> None:
-    values = {"dataset": dataset, "data-dir": "somewhere", "strategy": "fedsgda-mb"}
-    assert parse_run_config(values).data.dataset == dataset
-
-
-def test_config_toml_is_the_resolved_config(tmp_path: Path) -> None:
-    config = parse_run_config({"output-dir": str(tmp_path), "run-name": "r", "fedx.gamma": 0.25, "loss": "auprc"})
-    directory = RunDirectory.open(config)
-    read_back = flat(tomllib.loads((directory.path / "config.toml").read_text("utf-8")))
-    assert parse_run_config(read_back) == config

@@ -109,18 +109,6 @@ def test_the_port_is_not_published_to_the_world() -> None:
     assert "/tls/ca.crt" in program
 
 
-def test_a_site_has_one_profile_without_and_one_with_a_gpu() -> None:
-    sites = services("supernode.compose.yml")
-    assert {name: site["profiles"] for name, site in sites.items()} == {
-        "supernode": ["cpu"],
-        "supernode-gpu": ["gpu"],
-    }
-    (device,) = sites["supernode-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device["capabilities"] == ["gpu"]
-    assert "deploy" not in sites["supernode"]
-    assert sites["supernode"]["command"] == sites["supernode-gpu"]["command"]
-
-
 def test_the_image_has_the_whole_project_and_the_flower_it_needs() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
     lines = (DEPLOY / "Dockerfile").read_text("utf-8").splitlines()
@@ -183,13 +171,3 @@ def test_systemd_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
     )
     assert told.stderr == ""
     assert told.returncode == 0
-
-
-def test_the_page_s_commands_are_flower_s(flags: dict[str, set[str]]) -> None:
-    lines = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("flower-")]
-    assert len(lines) == 2
-    for line in lines:
-        program, *words = shlex.split(line)
-        assert set(named(words)) <= flags[program]
-    for name in (*UNITS, *COMPOSE):
-        assert name in PAGE.read_text("utf-8")

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 
 from apps import doctor
 from apps.config import parse_run_config
-from apps.doctor import NO_INSTALLATION, Finding, WrongError, certificate, cli, find, node_key, packages, port_free
+from apps.doctor import NO_INSTALLATION, WrongError, certificate, cli, find, node_key, packages, port_free
 from problems.data import load
-from tests.battery.federation import save_npz
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 NODE = "partition-id=0 num-partitions=3"
@@ -77,10 +76,6 @@ def test_the_scripts_refuse_what_they_cannot_use(tmp_path: Path) -> None:
 # Packages.
 
 
-def test_packages_that_fit() -> None:
-    assert "flwr 1." in packages()
-
-
 def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"'])
     with pytest.raises(WrongError) as wrong:
@@ -122,13 +117,6 @@ def test_a_site_hears_what_is_wrong(
     lines = told("site", "--node-config", node, "--run-config", run, code=1)
     (wrong,) = [line for line in lines if line.startswith(f"wrong  {name}: ")]
     assert words in wrong
-
-
-def test_data_of_a_run_config(tmp_path: Path) -> None:
-    saved = save_npz(tmp_path / "rows.npz", np.ones((9, 2)), np.arange(9) % 3 == 0)
-    run = " ".join(f'{key}="{value}"' for key, value in saved.items())
-    lines = told("site", "--node-config", NODE, "--run-config", f'{run} strategy="local-sgd"')
-    assert any("npz for local-sgd" in line and "1 of them positive" in line for line in lines)
 
 
 def test_keys(folder: Path, tmp_path: Path) -> None:
@@ -177,6 +165,8 @@ def test_the_superlink_is_reached(folder: Path) -> None:
         assert "with a certificate of" in doctor.reachable(address, folder / "tls" / "ca.crt")
     with listening(None) as address:
         assert "TLS was not tried" in doctor.reachable(address, None)
+    with listening(folder / "other") as address:  # child processes reach the SuperLink by the loopback's name
+        assert "with a certificate of" in doctor.reachable(address, folder / "other" / "ca.crt")
 
 
 def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
@@ -192,11 +182,6 @@ def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, mon
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: resolve("127.0.0.1", *rest))
     with listening(folder / "other") as address, pytest.raises(WrongError, match="Hostname mismatch"):
         doctor.reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
-
-
-def test_every_certificate_names_the_loopback_where_child_processes_reach_the_superlink(folder: Path) -> None:
-    with listening(folder / "other") as address:
-        assert "with a certificate of" in doctor.reachable(address, folder / "other" / "ca.crt")
 
 
 def test_where_nothing_speaks_tls(folder: Path) -> None:
@@ -242,15 +227,12 @@ def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pyt
         certificate(tls / "server.pem", tls / "ca.crt")
 
 
-def test_a_port_in_use() -> None:
+def test_a_port_in_use_and_a_file_that_is_not_there(tmp_path: Path) -> None:
+    missing = tmp_path / "a.pem"
+    finding = find("certificate", lambda: certificate(missing, tmp_path / "ca.crt"))
+    assert str(finding) == f"wrong  certificate: [Errno 2] No such file or directory: '{missing}'"
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(WrongError, match="Address already in use"):
         port_free("127.0.0.1", server.getsockname()[1])
-
-
-def test_a_file_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    finding = find("certificate", lambda: certificate(tmp_path / "a.pem", tmp_path / "ca.crt"))
-    assert finding == Finding("certificate", False, f"[Errno 2] No such file or directory: '{tmp_path / 'a.pem'}'")
-    assert str(finding).startswith("wrong  certificate: ")
 
 
 def test_a_sites_own_file(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 
@@ -21,8 +20,7 @@ LONGEST = 500  # characters without paths
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run's directory."""
-    with patch("apps.curves.draw_curves", lambda *lines, **options: None):
-        return finished(tmp_path_factory.mktemp("runs"))
+    return finished(tmp_path_factory.mktemp("runs"))
 
 
 def check(row: Row, message: str, tmp: Path) -> None:

@@ -25,7 +25,6 @@ from simulations.launch import run_nonfederated
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
 ALGORITHMS = ("sgd", "svrg", "saga")
 
 

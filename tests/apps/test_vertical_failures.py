@@ -21,8 +21,6 @@ from simulations.engine import FIRST_NODE_ID
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, serve
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], list[int]]:

@@ -18,8 +18,6 @@ from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -> None:
     nodes, whole = own_files(tmp_path, [EVERYBODY] * 3)

@@ -21,8 +21,6 @@ from payloads.vfb2 import CREDENTIALS, Credentials, Segment, VFB2State
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import flat_config, payloads_of
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def test_no_model_travels(tmp_path: Path) -> None:
     _, tap = play(tmp_path / "run", {})

@@ -35,6 +35,7 @@ SMALL: dict[str, Scalar] = {
     "learning-rate": 0.01,
     "model": "linear",
     "checkpoint-every": 0,
+    "pictures": False,
     "vfb2.synchronous": True,
 }
 TIMING = ("seconds", "server_seconds", "training_seconds")

@@ -19,7 +19,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from payloads.fedx import FedXPredictions
 from payloads.record import ArraySpec, Payload, PayloadError, specs_of
-from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, model_arrays, model_record
+from payloads.wire import ARRAYS, METRICS, PAYLOAD, ROUND
 from simulations.engine import task_identity
 from strategies.replies import LONGEST_REASON
 from strategies.vfb2 import VFB2SGD
@@ -86,17 +86,6 @@ def test_an_enlarged_field_is_refused_by_name(strategy: str, phase: str, field: 
     said = reasons(tmp_path / "run", {"strategy": strategy}, tamper)
     assert hit
     assert f"{kind.__name__}.{field}: got " in said
-
-
-@pytest.mark.parametrize("strategy", OF_ROWS)
-def test_an_enlarged_model_is_refused(strategy: str, tmp_path: Path) -> None:
-    def tamper(exchange: Exchange) -> Message:
-        if exchange.partition == LOSER and not exchange.phase:
-            (model,) = model_arrays(exchange.reply.content.array_records[ARRAYS])
-            exchange.reply.content[ARRAYS] = model_record([np.tile(model, TIMES)])
-        return exchange.reply
-
-    assert "model: 'parameters' is float32(" in reasons(tmp_path / "run", {"strategy": strategy}, tamper)
 
 
 @pytest.mark.parametrize("strategy", list(ALGORITHMS))
@@ -173,17 +162,6 @@ def test_a_blob_too_large_is_refused_before_it_is_copied() -> None:
         assert told in str(refused.value)
 
 
-def test_what_fits_is_not_copied_either() -> None:
-    record = ConfigRecord({name: save({"value": np.zeros(2**20)}) for name in ("positive_scores", "partner_scores")})
-    tracemalloc.start()
-    try:
-        FedXPredictions.from_record(record, {"d": 4}, {"p": 2**20, "q": 2**20, "k": 1})
-        # the mask of finite values, a byte each, is all
-        assert tracemalloc.get_traced_memory()[1] < 2**21
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_dimension_that_nobody_limits_is_refused() -> None:
     record = ConfigRecord({name: save({"value": np.zeros(2)}) for name in ("positive_scores", "partner_scores")})
     with pytest.raises(PayloadError, match=r"partner_scores: dimension 'q' has no limit"):
@@ -208,23 +186,18 @@ UNKNOWN: dict[str, Any] = {
     "numbers": ("numbers", MetricRecord({"many": [1.0] * 1000})),
     "config": ("config", ConfigRecord({ROUND: 1})),
     "local": ("local", ConfigRecord({"state-dir": "/"})),
+    "a payload, where there is none": (PAYLOAD, ConfigRecord({"x": b""})),
 }
 
 
-# of each kind, and of vertical runs, which take seconds, one
+# of every algorithm one, and of one algorithm all
 @pytest.mark.parametrize(
-    ("strategy", "what"),
-    [(name, what) for name in ALGORITHMS for what in UNKNOWN if name in OF_ROWS or what == "bytes"],
+    ("strategy", "what"), [*((name, "bytes") for name in ALGORITHMS), *(("local-sgd", what) for what in UNKNOWN)]
 )
 def test_an_unknown_record_is_refused(strategy: str, what: str, tmp_path: Path) -> None:
     name, record = UNKNOWN[what]
     told = reasons(tmp_path / "run", {"strategy": strategy}, with_record(name, record))
     assert f"unknown record {name!r}, allowed: arrays, metrics" in told
-
-
-def test_a_payload_of_an_algorithm_that_has_none_is_refused(tmp_path: Path) -> None:
-    told = reasons(tmp_path / "run", {"strategy": "local-sgd"}, with_record(PAYLOAD, ConfigRecord({"x": b""})))
-    assert "unknown record 'payload', allowed: arrays, metrics" in told
 
 
 def test_more_numbers_are_not_looked_at(tmp_path: Path) -> None:
@@ -262,26 +235,12 @@ def long_array_name(exchange: Exchange) -> Message:
     return exchange.reply
 
 
-def long_list(name: str) -> Callable[[Exchange], Message]:
-    def tamper(exchange: Exchange) -> Message:
-        exchange.reply.content.metric_records[METRICS][name] = [1.5] * 10**6
-        return exchange.reply
-
-    return tamper
+def long_list(exchange: Exchange) -> Message:
+    exchange.reply.content.metric_records[METRICS][ROUND] = [1.5] * 10**6
+    return exchange.reply
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        error,
-        long_name,
-        long_field,
-        long_array_name,
-        long_list(ROUND),
-        long_list(NUM_EXAMPLES),
-        long_list("state-round"),
-    ],
-)
+@pytest.mark.parametrize("spoil", [error, long_name, long_field, long_array_name, long_list])
 def test_a_long_reason_is_cut(
     spoil: Callable[[Exchange], Message], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

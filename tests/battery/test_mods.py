@@ -6,16 +6,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
-from flwr.serverapp import Grid, SamplingMethod, ServerApp
-from flwr.serverapp.exception import AggregationError
+from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -31,8 +29,7 @@ from apps.config import Scalar, parse_run_config
 from apps.evaluators import evaluator_for
 from apps.mods import Mod, make_client_app, objection, uncovered
 from apps.registry import ALGORITHMS
-from payloads.wire import METRICS, PAYLOAD, model_arrays, model_record
-from strategies.local_sgd import LocalSGD
+from payloads.wire import PAYLOAD, model_arrays, model_record
 from strategies.roster import StrategyError
 from tests.battery.federation import SMALL, Exchange, Wiretap, model_of, serve
 
@@ -46,14 +43,17 @@ OF_MODEL = [LocalDpMod(CLIP, 0.0, 1.0, 1e-5), fixedclipping_mod, adaptiveclippin
 Wrap = Callable[[Strategy], Strategy]
 
 
+def count_noise(noise: float) -> dict[str, float | None]:
+    return {"clipped_count_stddev": COUNT_NOISE if noise else None}
+
+
 def server_fixed(noise: float) -> Wrap:
     return lambda strategy: DifferentialPrivacyServerSideFixedClipping(strategy, noise, CLIP, SITES)
 
 
 def server_adaptive(noise: float) -> Wrap:
-    return lambda strategy: DifferentialPrivacyServerSideAdaptiveClipping(
-        strategy, noise, SITES, CLIP, clipped_count_stddev=COUNT_NOISE if noise else None
-    )
+    kind = DifferentialPrivacyServerSideAdaptiveClipping
+    return lambda strategy: kind(strategy, noise, SITES, CLIP, **count_noise(noise))
 
 
 def client_fixed(noise: float) -> Wrap:
@@ -61,9 +61,8 @@ def client_fixed(noise: float) -> Wrap:
 
 
 def client_adaptive(noise: float) -> Wrap:
-    return lambda strategy: DifferentialPrivacyClientSideAdaptiveClipping(
-        strategy, noise, SITES, CLIP, clipped_count_stddev=COUNT_NOISE if noise else None
-    )
+    kind = DifferentialPrivacyClientSideAdaptiveClipping
+    return lambda strategy: kind(strategy, noise, SITES, CLIP, **count_noise(noise))
 
 
 WRAPPERS = {
@@ -100,11 +99,7 @@ class Outcome:
 
 
 def run(
-    strategy: str,
-    app: ClientApp = client_app.app,
-    wrap: Wrap = lambda strategy: strategy,
-    rounds: int = 2,
-    tamper: Callable[[Exchange], Message] | None = None,
+    strategy: str, app: ClientApp = client_app.app, wrap: Wrap = lambda strategy: strategy, rounds: int = 2
 ) -> Outcome:
     """A run in a ServerApp of somebody else's, by Flower's `start()`."""
     flat: dict[str, Scalar] = {**SMALL, "dtype": "float64", "learning-rate": 0.05, "strategy": strategy}
@@ -121,7 +116,7 @@ def run(
         result = wrap(ours).start(grid, initial_arrays=model_record(initial), num_rounds=rounds, timeout=60.0)
         outcome.append((result, np.array(initial[0])))
 
-    tap = Wiretap(app, SITES, flat, tamper=tamper)
+    tap = Wiretap(app, SITES, flat)
     serve(tap, server, flat)
     ((result, start),) = outcome
     return Outcome(result, start, tap)
@@ -207,7 +202,7 @@ def test_a_wrapper_clips_every_update_and_noises_the_mean(strategy: str, wrapper
     assert_normal(added, np.std(added))
 
 
-@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("wrapper", ["server-fixed", "client-adaptive"])
 @pytest.mark.parametrize("strategy", FAMILIES)
 def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -> None:
     wrap, mods = WRAPPERS[wrapper]
@@ -217,14 +212,6 @@ def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -
     for earlier, later in ((1, 2), (2, 3)):
         sent = [model_of(outcome.exchanges(server_round)[0].message)[0] for server_round in (earlier, later)]
         assert np.abs(sent[1] - sent[0]).max() > 0
-
-
-def test_the_adaptive_norm_travels_and_moves() -> None:
-    outcome = run("fedx2", make_client_app(adaptiveclipping_mod), client_adaptive(0.0), rounds=3)
-    norms = [np.linalg.norm(outcome.updates(server_round)[0]) for server_round in (1, 2, 3)]
-    # every update is clipped where half should be, and Flower then makes the norm smaller, by exp(0.2 * 0.5)
-    np.testing.assert_allclose(norms, CLIP * np.exp(-0.1 * np.arange(3)), rtol=1e-6)
-    assert all(each.reply.content.metric_records[METRICS]["norm_bit"] == 1 for each in outcome.exchanges(1))
 
 
 # What is refused.
@@ -248,70 +235,10 @@ def test_composite_refuses_a_noised_model(wrapper: str) -> None:
         run("composite", wrap=wrap(NOISE))
 
 
-def test_a_server_side_wrapper_cannot_clip_the_empty_model_of_a_vertical_run() -> None:
-    with pytest.raises(ZeroDivisionError):
-        run("vfb2-sgd", wrap=server_fixed(NOISE))
-
-
 @pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod])
 def test_a_clipping_mod_without_its_wrapper_says_so(mod: Mod) -> None:
     with pytest.raises(StrategyError, match="requires the key 'clipping_norm'"):
         run("local-sgd", make_client_app(mod))
-
-
-def test_the_accountant_wants_flower_s_fedavg() -> None:
-    accountant = SimpleNamespace(config=SimpleNamespace(sampling_method=SamplingMethod.NO_AMPLIFICATION))
-    with pytest.raises(ValueError, match=r"requires a strategy using FedAvg\.aggregate_train"):
-        DifferentialPrivacyServerSideFixedClipping(LocalSGD(), 1.0, CLIP, SITES, accountant=accountant)
-
-
-def test_the_adaptive_wrapper_without_its_mod_says_so() -> None:
-    with pytest.raises(AggregationError, match="norm_bit"):
-        run("local-sgd", wrap=client_adaptive(NOISE))
-
-
-@pytest.mark.parametrize("strategy", ["fedx2", "fedsgda-storm"])
-def test_local_dp_without_make_client_app_fails_where_a_reply_has_no_model(strategy: str) -> None:
-    """Here at once; Flower's own engines drop the mod's reply, which answers no message, and wait for their timeout."""
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.train(mods=[LocalDpMod(CLIP, NOISE, 1.0, 1e-5)])(client_app.train)
-    with pytest.raises(StrategyError, match="does not answer the message it was given"):
-        run(strategy, app)
-
-
-def test_a_mod_of_the_whole_client_app_meets_the_handshake() -> None:
-    app = ClientApp(mods=[LocalDpMod(CLIP, NOISE, 1.0, 1e-5)])
-    app.query()(client_app.query)
-    app.train()(client_app.train)
-    with pytest.raises(StrategyError, match="handshake: .* LocalDpMod expects exactly one ArrayRecord, but found 0"):
-        run("local-sgd", app)
-
-
-def test_a_clipping_mod_without_make_client_app_costs_rounds() -> None:
-    """It wants one ConfigRecord, and from round 2 on SCAFFOLD sends its control variate beside; the wrapper then skips
-    the round and says so at INFO only."""
-    app = ClientApp()
-    app.query()(client_app.query)
-    app.train(mods=[fixedclipping_mod])(client_app.train)
-    outcome = run("scaffold", app, client_fixed(NOISE), rounds=3)
-    assert sorted(outcome.result.train_metrics_clientapp) == [1]
-    reply = outcome.exchanges(2)[0].reply
-    assert "expects exactly one ConfigRecord, but found 2" in reply.error.reason
-
-
-def test_a_wrapper_skips_a_round_in_which_a_client_fails() -> None:
-    def tamper(exchange: Exchange) -> Message:
-        if exchange.server_round == 2 and exchange.partition == 0:
-            return Message(Error(2, "broken"), reply_to=exchange.message)
-        return exchange.reply
-
-    unwrapped = run("fedx2", rounds=3, tamper=tamper)
-    assert sorted(unwrapped.result.train_metrics_clientapp) == [1, 2, 3]
-    outcome = run("fedx2", wrap=server_fixed(NOISE), rounds=3, tamper=tamper)
-    assert sorted(outcome.result.train_metrics_clientapp) == [1, 3]
-    second, third = (model_of(outcome.exchanges(server_round)[0].message)[0] for server_round in (2, 3))
-    np.testing.assert_array_equal(second, third)
 
 
 def test_the_site_names_what_a_mod_leaves_as_it_is(caplog: pytest.LogCaptureFixture) -> None:

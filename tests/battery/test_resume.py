@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Message
@@ -24,32 +23,22 @@ def assert_same_run(cut: Run, whole: Run) -> None:
 CASES = [*((name, 1.0) for name in ALGORITHMS), *((name, 0.5) for name in SAMPLING)]
 
 
-def settings(strategy: str, fraction: float, **more: Any) -> dict[str, Any]:
-    common = {"strategy": strategy, "fraction-train": fraction, "checkpoint-every": 3, "num-server-rounds": 6}
-    return common | {key.replace("_", "-"): value for key, value in more.items()}
-
-
 @pytest.mark.parametrize(("strategy", "fraction"), CASES)
-def test_resume_in_the_middle(strategy: str, fraction: float, tmp_path: Path) -> None:
-    whole, _ = federate(tmp_path / "whole", settings(strategy, fraction), clients=4)
-    federate(tmp_path / "in-two-parts", settings(strategy, fraction, num_server_rounds=3), clients=4)
-    parts, _ = federate(tmp_path / "in-two-parts", settings(strategy, fraction, resume=True), clients=4)
-    assert [line["round"] for line in parts.lines] == [0, 1, 2, 3, 4, 5, 6]
-    assert_same_run(parts, whole)
-
-
-@pytest.mark.parametrize(("strategy", "fraction"), CASES)
-def test_resume_after_a_crash_between_checkpoints(strategy: str, fraction: float, tmp_path: Path) -> None:
+def test_a_run_that_was_cut_and_continued_is_the_whole_one(strategy: str, fraction: float, tmp_path: Path) -> None:
     def crash(exchange: Exchange) -> Message:
         if exchange.server_round == 6:
             raise KeyboardInterrupt
         return exchange.reply
 
-    whole, _ = federate(tmp_path / "whole", settings(strategy, fraction), clients=4)
-    with pytest.raises(KeyboardInterrupt):
-        federate(tmp_path / "in-two-parts", settings(strategy, fraction), clients=4, tamper=crash)
-    assert (tmp_path / "in-two-parts" / "failure.json").exists()
-    assert not (tmp_path / "in-two-parts" / "result.json").exists()
-    parts, _ = federate(tmp_path / "in-two-parts", settings(strategy, fraction, resume=True), clients=4)
-    assert not (tmp_path / "in-two-parts" / "failure.json").exists()
-    assert_same_run(parts, whole)
+    config = {"strategy": strategy, "fraction-train": fraction, "checkpoint-every": 3, "num-server-rounds": 6}
+    whole, _ = federate(tmp_path / "whole", config, clients=4)
+    federate(tmp_path / "shorter", {**config, "num-server-rounds": 3}, clients=4)
+    with pytest.raises(KeyboardInterrupt):  # between checkpoints
+        federate(tmp_path / "crashed", config, clients=4, tamper=crash)
+    assert (tmp_path / "crashed" / "failure.json").exists()
+    assert not (tmp_path / "crashed" / "result.json").exists()
+    for name in ("shorter", "crashed"):
+        continued, _ = federate(tmp_path / name, {**config, "resume": True}, clients=4)
+        assert [line["round"] for line in continued.lines] == [0, 1, 2, 3, 4, 5, 6]
+        assert not (tmp_path / name / "failure.json").exists()
+        assert_same_run(continued, whole)

@@ -85,11 +85,3 @@ def test_every_example_is_checked_and_listed() -> None:
     listed = links(EXAMPLES / "README.md")
     assert {f"{name}.py" for name in SCRIPTS} <= set(listed)
     assert all((EXAMPLES / link).exists() for link in listed)
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_is_short_and_cut_in_cells(name: str) -> None:
-    lines = (EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()
-    assert len(lines) < 80
-    assert sum(line.startswith("# %%") for line in lines) >= 2
-    assert f"Run it: python examples/{name}.py" in "\n".join(lines)

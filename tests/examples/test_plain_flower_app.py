@@ -61,15 +61,6 @@ def test_it_learns_in_this_process(run_config: dict[str, Any], tmp_path: Path) -
     assert kept == [{"inner-estimates"}] * SITES  # every client has its u
 
 
-@pytest.mark.usefixtures("importable")
-def test_it_uses_no_registry_and_no_app_of_ours() -> None:
-    from fedx_app import client_app, server_app, task
-
-    text = "\n".join(Path(str(module.__file__)).read_text("utf-8") for module in (client_app, server_app, task))
-    assert "from apps" not in text
-    assert "from simulations" not in text
-
-
 @pytest.mark.flower
 @pytest.mark.usefixtures("importable")
 def test_it_learns_by_flwr_run(run_config: dict[str, Any], tmp_path: Path) -> None:

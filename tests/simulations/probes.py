@@ -107,26 +107,17 @@ def vandal(message: Message, context: Context) -> Message:
     before = repr(contents(message.content))
     reply = told(message, before=before)
     records = message.content
-    array = records.array_records["arrays"]["w"]
+    array, other = records.array_records["arrays"]["w"], Array(np.full(2, -1.0))
     values = array.numpy()
     if values.flags.writeable:
         values[:] = -1
+    array.data, array.shape = other.data, other.shape
     records.config_records["config"]["text"] = "spoilt"
     records.metric_records["metrics"]["list"].append(9)  # type: ignore[union-attr]
     del records.metric_records["metrics"]["number"]
     del records.array_records["arrays"]["w"]
     records["new"] = ConfigRecord({"spoilt": True})
     records.pop("arrays")
-    return reply
-
-
-@client_app.train("spoil_array")
-def spoil_array(message: Message, context: Context) -> Message:
-    """Writes into the fields of the ``Array`` itself."""
-    reply = told(message, before=repr(contents(message.content)))
-    array = message.content.array_records["arrays"]["w"]
-    other = Array(np.full(2, -1.0))
-    array.data, array.shape = other.data, other.shape
     return reply
 
 
@@ -310,7 +301,8 @@ def what_is_pulled(grid: Grid, ids: list[str]) -> list[str]:
 
 @probe
 def kinds(grid: Grid) -> Observation:
-    seen = {kind: [a["kind"] for a in answers(grid, kind)] for kind in ("query", "train", "evaluate", "train.modded")}
+    seen = {kind: [a["kind"] for a in answers(grid, kind)] for kind in ("query", "train", "evaluate")}
+    seen["modded"] = [a["mod"] for a in answers(grid, "train.modded", sample_records())]
     replies = ask(grid, to_each(grid, "evaluate.unheard_of"))
     return {**seen, "unregistered": [failure(reply) for reply in replies]}
 
@@ -319,10 +311,7 @@ def kinds(grid: Grid) -> Observation:
 def failing_client(grid: Grid) -> Observation:
     replies = ask(grid, to_each(grid, "train.fail"))
     after = ask(grid, to_each(grid, "train.count", tag(0)))
-    return {
-        "failures": [failure(reply) for reply in replies],
-        "after": [facts_of(reply) for reply in after],
-    }
+    return {"failures": [failure(reply) for reply in replies], "after": [facts_of(reply) for reply in after]}
 
 
 @probe
@@ -378,14 +367,6 @@ def vandals(grid: Grid) -> Observation:
 
 
 @probe
-def spoilt_arrays(grid: Grid) -> Observation:
-    records = sample_records()
-    whole = contents(records)
-    seen = [a["before"] for a in answers(grid, "train.spoil_array", records)]
-    return {"whole": whole, "after": contents(records), "seen": seen}
-
-
-@probe
 def spoilt_metadata(grid: Grid) -> Observation:
     records = sample_records()
     messages = to_each(grid, "train.spoil_metadata", records, group_id="whole")
@@ -404,21 +385,12 @@ def kept_records(grid: Grid) -> Observation:
     before = [a["state"] for a in answers(grid, "train.recall")]
     del records.array_records["arrays"]["w"]
     for reply in replies:
+        array, other = reply.content.array_records["arrays"]["w"], Array(np.full(2, -1.0))
+        array.data, array.shape = other.data, other.shape
         sent = reply.content.config_records["sent"]
         sent["list"].append(3)  # type: ignore[union-attr]
         sent["new"] = 1
         del reply.content.array_records["arrays"]["w"]
-    return {"before": before, "after": [a["state"] for a in answers(grid, "train.recall")]}
-
-
-@probe
-def kept_arrays(grid: Grid) -> Observation:
-    """The same, with the fields of the ``Array`` objects."""
-    replies = ask(grid, to_each(grid, "train.remember", sample_records()))
-    before = [a["state"] for a in answers(grid, "train.recall")]
-    for reply in replies:
-        array, other = reply.content.array_records["arrays"]["w"], Array(np.full(2, -1.0))
-        array.data, array.shape = other.data, other.shape
     return {"before": before, "after": [a["state"] for a in answers(grid, "train.recall")]}
 
 
@@ -432,11 +404,6 @@ def collected_late(grid: Grid) -> Observation:
     del records.array_records["arrays"]["w"]
     replies = first + collect(grid, ids - {reply.metadata.reply_to_message_id for reply in first}, NODES - len(first))
     return {"arrays": [list(reply.content.array_records["arrays"]) for reply in replies]}
-
-
-@probe
-def mods(grid: Grid) -> Observation:
-    return {"facts": answers(grid, "train.modded", sample_records())}
 
 
 @probe

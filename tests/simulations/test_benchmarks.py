@@ -70,22 +70,11 @@ def test_the_loops_by_hand_are_those_of_algorithms(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_data_that_is_not_there_is_one_message(tmp_path: Path) -> None:
-    done = smoke("fedavg.py", "--data-dir", str(tmp_path))
-    assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "--data-dir: no train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, "
-        f"t10k-labels-idx1-ubyte in or below {tmp_path}"
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TIMED)
 def test_the_loop_by_hand_learns_what_the_federation_learns(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
     by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
     clients, rounds = 20, 30
     everyone = ALGORITHMS[name].strategy.needs_all_clients

@@ -5,66 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomli_w
 
-from apps.config import ConfigError, Scalar, parse_run_config
-from apps.objective import COMPOSITE_METRICS
+from apps.config import ConfigError
 from simulations.compare import Comparison, draw, mean_and_spread
-from simulations.flower import nested
-from simulations.records import BOOKKEEPING, METRICS, evaluation, read_run
+from simulations.records import BOOKKEEPING, read_run
 from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
+from tests.simulations.fabricated import RANKING, fake
 
 PNG = b"\x89PNG\r\n"
-OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
-RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    return Line(monkeypatch, capfd)
-
-
-def fake(
-    path: Path,
-    config: Mapping[str, Scalar] | None = None,
-    auc: tuple[float, ...] = (0.5, 0.7, 0.8),
-    clients: int | None = 4,
-    failure: str = "",
-    headline: str = "auc",
-    others: Sequence[str] = RANKING,
-) -> Path:
-    """A run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
-
-    Without ``clients`` it has no result; with another ``headline`` and other ``others`` it has no AUC.
-    """
-    resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
-    path.mkdir(parents=True)
-    (path / "config.toml").write_text(tomli_w.dumps(resolved))
-    lines: list[dict[str, Any]] = [
-        {
-            "round": r,
-            **dict.fromkeys(others, value / 2),
-            headline: value,
-            "bytes_up": 10,
-            "bytes_down": 30,
-            "seconds": 0.5,
-        }
-        for r, value in enumerate(auc)
-    ]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if clients:
-        result = {"strategy": resolved["strategy"], "clients": clients, "wall_seconds": 9.0}
-        (path / "result.json").write_text(json.dumps(result))
-    if failure:
-        (path / "failure.json").write_text(json.dumps({"reason": failure}))
-    return path
 
 
 def test_a_real_run(tmp_path: Path) -> None:
@@ -83,6 +37,7 @@ def test_a_real_run(tmp_path: Path) -> None:
 def test_the_table(command: Line, tmp_path: Path) -> None:
     a = fake(tmp_path / "a", {"learning-rate": 0.1, "seed": 1})
     b = fake(tmp_path / "b", {"learning-rate": 0.5, "fedx.gamma": 0.3}, (0.5, 0.9))
+    assert "what differs" not in command("compare", a, a)[1]
     code, out, err = command("compare", a, b)
     assert (code, err) == (0, "")
     runs, differs = out.split("\n\n")
@@ -97,12 +52,6 @@ def test_the_table(command: Line, tmp_path: Path) -> None:
         ["a", "0.1", "0.9"],
         ["b", "0.5", "0.3"],
     ]
-
-
-def test_runs_that_are_alike_differ_in_nothing(command: Line, tmp_path: Path) -> None:
-    code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b"))
-    assert code == 0
-    assert "what differs" not in out
 
 
 def test_numbers_of_clients_differ_too(tmp_path: Path) -> None:
@@ -132,8 +81,9 @@ def test_a_run_that_failed_before_its_first_round(command: Line, tmp_path: Path)
     code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None, failure="no"))
     assert code == 0
     assert out.splitlines()[2].split()[4:8] == ["0", "0", "-", "-"]
-    code, out, _ = command("compare", tmp_path / "b")
+    code, out, _ = command("compare", tmp_path / "b", "--out", tmp_path / "out")
     assert (code, len(out.splitlines()[0].split())) == (0, 11)  # no metric has a column
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["compare.csv"]
 
 
 def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
@@ -146,13 +96,19 @@ def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
 # Wrong input.
 
 
-def test_a_directory_without_a_run_is_named(command: Line, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    for missing in (tmp_path / "empty", tmp_path / "nowhere"):
-        code, out, err = command("compare", fake(tmp_path / f"of-{missing.name}"), missing)
-        assert (code, out) == (1, "")
-        told = "got no run (there is no config.toml), allowed: a run's directory; give one, such as its --out"
-        assert err == f"error: {missing}: {told}\n"
+def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
+    run, unmeasured = fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None)
+    (tmp_path / "file").write_text("in the way")
+    for arguments, told in (
+        ([run, tmp_path], f"{tmp_path} holds no run (there is no config.toml): give a run's directory"),
+        ([run, tmp_path / "none"], f"{tmp_path / 'none'} holds no run"),
+        ([run, "--metric", "f1"], f"--metric: got 'f1', allowed by these runs: {', '.join(RANKING)}; leave it out"),
+        ([unmeasured, "--metric", "auc"], "got 'auc', allowed by these runs: none, there is no evaluated round"),
+        ([run, "--out", tmp_path / "file" / "below"], str(tmp_path / "file")),
+    ):
+        code, _, err = command("compare", *arguments)
+        assert (code, len(err.splitlines()), err[:7]) == (1, 1, "error: ")
+        assert told in err
 
 
 @pytest.mark.parametrize(
@@ -177,31 +133,9 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
     assert len(err.splitlines()) == 1
 
 
-def test_an_unknown_metric(command: Line, tmp_path: Path) -> None:
-    code, _, err = command("compare", fake(tmp_path / "a"), "--metric", "f1")
-    assert code == 1
-    allowed = ", ".join(RANKING)
-    assert (
-        err == f"error: --metric: got 'f1', allowed: those of these runs: {allowed}; leave it out to draw the first\n"
-    )
-
-
-def test_a_metric_that_no_run_has(command: Line, tmp_path: Path) -> None:
-    code, _, err = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--metric", "auc")
-    assert code == 1
-    told = "got 'auc', allowed: those of these runs: none, there is no evaluated round; leave it out to draw the first"
-    assert err == f"error: --metric: {told}\n"
-
-
 # Runs without an AUC.
 
 NO_AUC: dict[str, Any] = {"headline": "grad_phi_sq", "others": ["loss"]}
-
-
-def test_what_is_no_bookkeeping_is_a_metric() -> None:
-    line = dict.fromkeys(BOOKKEEPING, 0)
-    assert evaluation(line) == {}
-    assert evaluation(line | {"gap": 0.5}) == {"gap": 0.5}
 
 
 def test_the_last_evaluated_round_counts(tmp_path: Path) -> None:
@@ -233,26 +167,6 @@ def test_runs_with_different_metrics(command: Line, tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").read_text().splitlines()))
     assert [(row["auc"], row["gap"]) for row in rows] == [("", "0.8"), ("0.8", "")]
     assert json.loads(command("compare", *paths, "--metric", "gap", "--json")[1])["metric"] == "gap"
-
-
-def test_without_an_evaluated_round_there_is_no_picture(command: Line, tmp_path: Path) -> None:
-    code, *_ = command("compare", fake(tmp_path / "a", auc=(), clients=None), "--out", tmp_path / "out")
-    assert code == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["compare.csv"]
-
-
-def test_no_directories(command: Line) -> None:
-    code, _, err = command("compare")
-    assert code == 2
-    assert "Traceback" not in err
-
-
-def test_a_place_that_cannot_be_written(command: Line, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    code, _, err = command("compare", fake(tmp_path / "a"), "--out", tmp_path / "file" / "below")
-    assert code == 1
-    assert str(tmp_path / "file") in err
-    assert len(err.splitlines()) == 1
 
 
 # Files and JSON.
@@ -318,12 +232,6 @@ def test_many_labels_are_drawn(tmp_path: Path, count: int) -> None:
     groups = {f"data-dir=/a_$b_{number}": [{0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.8}] for number in range(count)}
     draw(groups, tmp_path / "x.png", "auc")
     assert (tmp_path / "x.png").read_bytes().startswith(PNG)
-
-
-def test_nested_configs_are_read_flat(tmp_path: Path) -> None:
-    record = read_run(fake(tmp_path / "a", {"fedx.gamma": 0.25}))
-    assert record.config["fedx.gamma"] == 0.25
-    assert nested(record.config)["fedx"]["gamma"] == 0.25
 
 
 def test_names_are_those_of_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

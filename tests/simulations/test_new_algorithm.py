@@ -17,11 +17,11 @@ import pytest
 
 from apps.config import ConfigError
 from apps.registry import ALGORITHMS
-from simulations import __main__ as command_line
 from simulations import enrolment
 from simulations.enrolment import checkout, write
 from simulations.new_algorithm import LONGEST, describe, parse_setting
 from simulations.stubs import MARK, files
+from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
 PAGE = PROJECT / "docs" / "tutorials" / "your-own-algorithm.md"
@@ -83,35 +83,24 @@ def added(before: str, after: str) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_stubs_are_formatted_and_linted(variant: str, tree: Path) -> None:
-    name, options = VARIANTS[variant]
-    new, _ = write(describe(name, **options), tree)
-    for command in (["format", "--check", "--diff"], ["check"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "--no-cache", *map(str, new)],
-            cwd=tree,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_run_config_gets_the_table_and_keeps_every_line(variant: str, tree: Path) -> None:
+def test_the_stubs_are_formatted_and_linted_and_their_table_is_in_the_run_config(variant: str, tree: Path) -> None:
     name, options = VARIANTS[variant]
     one, before = describe(name, **options), (tree / "pyproject.toml").read_text("utf-8")
-    write(one, tree)
+    new, _ = write(one, tree)
+    for command in (["format", "--check", "--diff"], ["check"]):
+        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *map(str, new)]
+        done = subprocess.run(ruff, cwd=tree, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
     after = (tree / "pyproject.toml").read_text("utf-8")
     table = {setting.key: setting.default for setting in one.settings}
-    config = tomllib.loads(after)["tool"]["flwr"]["app"]["config"]
     if not table:
         assert after == before
         return
+    config = tomllib.loads(after)["tool"]["flwr"]["app"]["config"]
     assert config == {**tomllib.loads(before)["tool"]["flwr"]["app"]["config"], one.table: table}
     assert {key: type(value) for key, value in config[one.table].items()} == {k: type(v) for k, v in table.items()}
-    assert next(filter(None, added(before, after))) == f"[tool.flwr.app.config.{one.table}]"
-    assert len([line for line in added(before, after) if line]) == 1 + len(table)
+    lines = [line for line in added(before, after) if line]
+    assert (lines[0], len(lines)) == (f"[tool.flwr.app.config.{one.table}]", 1 + len(table))
 
 
 def test_a_table_at_the_end_of_the_file_is_found(tree: Path) -> None:
@@ -136,10 +125,8 @@ def test_the_pages_get_their_rows_and_keep_every_other_line(tree: Path) -> None:
         "| `talking` | `momentum`, `change` | (d,) each |",
     ]
     page = tree / "docs" / "configuration.md"
-    assert [codes(row[0]) for row in rows(section(page, "Table fed-avgm"))] == [
-        ["fed-avgm.momentum"],
-        ["fed-avgm.nesterov"],
-    ]
+    keys = [codes(row[0]) for row in rows(section(page, "Table fed-avgm"))]
+    assert keys == [["fed-avgm.momentum"], ["fed-avgm.nesterov"]]
     (row,) = [row for row in rows(section(page, "The run")) if row[0] == "`strategy`"]
     assert sorted(codes(row[2])) == sorted([*ALGORITHMS, "fed-avgm", "talking"])
     changed = after["docs/configuration.md"].replace(", `fed-avgm`, `talking` |", " |")
@@ -149,35 +136,20 @@ def test_the_pages_get_their_rows_and_keep_every_other_line(tree: Path) -> None:
 def test_a_key_that_is_a_word_of_python_has_a_field_with_an_underscore() -> None:
     setting = parse_setting("lambda=1.5")
     assert (setting.field, setting.type, setting.toml, setting.python) == ("lambda_", "float", "1.5", "1.5")
-    assert [(s.toml, s.python) for s in map(parse_setting, ("a=true", 'b="x y"', "c=-3"))] == [
-        ("true", "True"),
-        ('"x y"', '"x y"'),
-        ("-3", "-3"),
-    ]
-
-
-def test_what_is_missing_is_marked_in_each_of_the_four() -> None:
-    for path, text in files(describe("fed-avgm", **NESTEROV)).items():
-        assert (MARK in text) == (not str(path).startswith("tests/")), path
-        assert ("NotImplementedError" in text) == (path.parts[0] in ("clients", "strategies", "tests")), path
+    settings = [parse_setting(text) for text in ("a=true", 'b="x y"', "c=-3")]
+    assert [(one.toml, one.python) for one in settings] == [("true", "True"), ('"x y"', '"x y"'), ("-3", "-3")]
 
 
 # What it refuses.
 
 REFUSED: dict[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "capitals": ({"name": "FedAvgM"}, ["NAME: got 'FedAvgM'", "kebab-case", "fed-avgm"]),
-    "underscore": ({"name": "fed_avgm"}, ["NAME: got 'fed_avgm'", "kebab-case"]),
-    "empty": ({"name": ""}, ["NAME: got ''"]),
-    "path": ({"name": "../x"}, ["NAME: got '../x'"]),
     "long": ({"name": "a" * (LONGEST + 1)}, ["NAME: got", f"at most {LONGEST} characters"]),
     "keyword": ({"name": "lambda"}, ["NAME: got 'lambda'", "Python module", "--family"]),
-    "keyword-family": ({"name": "x", "family": "class"}, ["--family: got 'class'"]),
     "taken": ({"name": "fedprox"}, ["NAME: got 'fedprox'", "there is a strategy of that name", "list strategies"]),
     "module": ({"name": "base"}, ["clients/base.py is there already", "--family"]),
-    "module-of-a-family": ({"name": "my-fedx", "family": "fedx"}, ["payloads/fedx.py is there already"]),
     "package": ({"name": "vertical"}, ["clients/vertical is there already"]),
     "table": ({"name": "x", "family": "synthetic", "settings": ["a=1"]}, ["run-config table 'synthetic'", "--family"]),
-    "key-as-table": ({"name": "seed", "settings": ["a=1"]}, ["run-config table 'seed'"]),
     "class": ({"name": "reply"}, ["class Reply is there already", "--class-name"]),
     "class-name": ({"name": "x", "prefix": "fedAvgM"}, ["--class-name: got 'fedAvgM'", "FedAvgM"]),
     "loss": ({"name": "x", "losses": ["psm"]}, ["--loss: got 'psm'", "cross-entropy, squared-error", "pairwise"]),
@@ -186,22 +158,13 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "bare-word": ({"name": "x", "settings": ["mode=auto"]}, ["--setting mode: got 'auto'", "double quotes"]),
     "list": ({"name": "x", "settings": ["a=[1]"]}, ["--setting a: got '[1]'", "a number, true, false"]),
     "nan": ({"name": "x", "settings": ["a=nan"]}, ["--setting a: got 'nan'"]),
-    "infinite": ({"name": "x", "settings": ["a=-inf"]}, ["--setting a: got '-inf'"]),
     "two-values": ({"name": "x", "settings": ["a=1\nb=2"]}, ["--setting a: got '1\\nb=2'"]),
     "bar": ({"name": "x", "settings": ['a="x|y"']}, ["--setting a: got", "without quotes, | or `"]),
-    "reserved": (
-        {"name": "x", "settings": ["copy=1"]},
-        ["--setting: got copy, but every settings model has something"],
-    ),
-    "reserved-too": (
-        {"name": "x", "settings": ["model-size=1"]},
-        ["--setting: got model-size, but every settings model"],
-    ),
-    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, allowed: each key once"]),
+    "reserved": ({"name": "x", "settings": ["copy=1"]}, ["--setting copy: every settings model has something"]),
+    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, but each key once"]),
     "field": ({"name": "x", "up": ["my-field"]}, ["--up: got 'my-field'", "Python name"]),
     "field-of-all": ({"name": "x", "state": ["nbytes"]}, ["--state: got 'nbytes'", "every payload has"]),
-    "field-keyword": ({"name": "x", "down": ["lambda"]}, ["--down: got 'lambda'"]),
-    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, allowed: each field once"]),
+    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, but each field once"]),
 }
 
 
@@ -223,9 +186,6 @@ def test_a_second_time_it_overwrites_nothing(tree: Path) -> None:
     with pytest.raises(ConfigError, match=r"payloads/fed_avgm.py is there already"):
         write(describe("other", family="fed_avgm"), tree)
     assert contents(tree) == before
-
-
-def test_a_test_of_that_name_is_not_overwritten(tree: Path) -> None:
     (tree / "tests" / "algorithms" / "test_mine.py").write_text("", "utf-8")
     with pytest.raises(ConfigError, match=r"tests/algorithms/test_mine.py is there already"):
         write(describe("mine"), tree)
@@ -267,21 +227,11 @@ def test_an_installed_copy_is_no_checkout(tree: Path, monkeypatch: pytest.Monkey
 # The command.
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["simulations", "new-algorithm", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        command_line.main()
-    return int(ended.value.code or 0)
-
-
-def test_the_command_says_what_it_wrote_and_what_is_next(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_it_wrote_and_what_is_next(command: Line, tree: Path) -> None:
     before = set(contents(tree))
     options = ["--setting", "momentum=0.9", "--state", "velocity", "--loss", "squared-error", "--family", "fed_x"]
-    assert run_command(monkeypatch, "fed-avgm", *options, "--class-name", "FedAvgM", "--into", str(tree)) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
+    code, out, err = command("new-algorithm", "fed-avgm", *options, "--class-name", "FedAvgM", "--into", tree)
+    assert (code, err) == (0, "")
     new = set(contents(tree)) - before
     assert new == {*(f"{folder}/fed_x.py" for folder in FLOORS), "tests/algorithms/test_fed_x.py"}
     told = [line.strip() for line in out.splitlines() if line.startswith("  ")]
@@ -295,11 +245,9 @@ def test_the_command_says_what_it_wrote_and_what_is_next(
     assert "default_loss = SQUARED_ERROR" in (tree / "clients" / "fed_x.py").read_text("utf-8")
 
 
-def test_a_refusal_is_one_line(tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(monkeypatch, "fedprox", "--into", str(tree)) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
+def test_a_refusal_is_one_line(command: Line, tree: Path) -> None:
+    code, out, err = command("new-algorithm", "fedprox", "--into", tree)
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
     assert err.startswith("error: NAME: got 'fedprox'")
 
 

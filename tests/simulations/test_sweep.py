@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,22 +25,21 @@ from simulations.stepped import SteppedRun
 from simulations.sweep import Books, Row, best_toml, standings
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
-from tests.simulations.test_compare import fake
+from tests.simulations.fabricated import fake
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
 DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
 TEXT = 'model="linear" num-server-rounds=3 local-steps=2 checkpoint-every=0'
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+@pytest.fixture(autouse=True)
+def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("Ray was asked for")
 
     module = ModuleType("simulations.tuning")
     monkeypatch.setattr(module, "run_trials", never, raising=False)
     monkeypatch.setitem(sys.modules, "simulations.tuning", module)
-    return Line(monkeypatch, capfd)
 
 
 # What is varied.
@@ -74,6 +74,7 @@ def test_draws_are_addressed() -> None:
     assert set(draws('choice("a","b")', 20)) == {"a", "b"}
     two = Sweep(2, {}, grid={"y": [1, 2]}, random=parse_random(["z=uniform(0,1)", "x=uniform(0,1)"]), samples=3)
     points = two._points()
+    assert len(Sweep(2, {}, random=parse_random(["local-steps=choice(1,2)"]), samples=20).trials(Path("s"))) == 2
     assert [point["x"] for point in points] == draws("uniform(0,1)", 3) * 2  # the same at every grid point
     assert all(point["x"] != point["z"] for point in points)
 
@@ -89,11 +90,6 @@ def test_trials_are_points_times_seeds(tmp_path: Path) -> None:
     ]
     assert trials[1].path == tmp_path / "trials" / "learning-rate=0.1_seed=6"
     assert trials[1].config == placed({**SMALL, "learning-rate": 0.1, "seed": 6}, trials[1].path)
-
-
-def test_a_draw_that_repeats_is_left_out(tmp_path: Path) -> None:
-    sweep = Sweep(2, {}, random=parse_random(["local-steps=choice(1,2)"]), samples=20)
-    assert sorted(trial.name for trial in sweep.trials(tmp_path)) == ["local-steps=1_seed=0", "local-steps=2_seed=0"]
 
 
 @pytest.mark.parametrize("value", ["/a/b", "/a-b", "x" * 200, "x" * 201, "é", "..", "a b", "a,b"])
@@ -115,7 +111,6 @@ GRID = ["--grid", "learning-rate=0.1,1"]
     ("options", "parts"),
     [
         (["--grid", "learning-rate"], ["--grid 'learning-rate'", "key=value"]),
-        (["--grid", "=1"], ["--grid '=1'", "key=value"]),
         (["--grid", "learning-rate="], ["no value"]),
         (["--grid", "strategy=fedx1,fedx2"], ["double quotes"]),
         (["--grid", "learning-rate=0.1,[1]"], ["numbers"]),
@@ -124,21 +119,16 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--random", "learning-rate=uniform(0,1)"], ["learning-rate", "--grid and by --random"]),
         (["--grid", "learning-rat=0.1,1"], ["learning-rat:", "unknown", "'learning-rate'"]),
         (["--grid", "learning-rate=0.1,-1"], ["learning-rate", "got -1", "> 0", "trial learning-rate=-1"]),
-        (["--grid", "batch-size=1,2.5"], ["batch-size", "got 2.5"]),
         (["--grid", 'output-dir="a"'], ["output-dir", "the sweep sets it"]),
         (["--grid", "resume=true"], ["resume", "the sweep sets it"]),
         (["--grid", "seed=1,2"], ["seed", "--seeds"]),
         (["--random", "learning-rate=0.1"], ["key=distribution", "uniform(low,high)"]),
         (["--random", "learning-rate=normal(0,1)"], ["'normal'", "loguniform(low,high)", "choice"]),
         (["--random", "learning-rate=uniform(1)"], ["uniform(low,high)", "two finite numbers"]),
-        (["--random", 'learning-rate=uniform("a",1)'], ["two finite numbers"]),
         (["--random", "learning-rate=uniform(0,inf)"], ["two finite numbers"]),
         (["--random", "local-steps=randint(1.5,3)"], ["two finite integers"]),
-        (["--random", "learning-rate=uniform(1,1)"], ["an empty range from 1 to 1"]),
-        (["--random", "learning-rate=loguniform(1,0.1)"], ["an empty range from 1 to 0.1"]),
-        (["--random", "learning-rate=loguniform(0,1)"], ["low above 0"]),
-        (["--random", "learning-rate=choice()"], ["no value"]),
-        (["--random", "fedx.gama=uniform(0.1,1)"], ["fedx.gama", "'fedx.gamma'"]),
+        (["--random", "learning-rate=loguniform(1,0.1)"], ["from 1 to 0.1 is empty"]),
+        (["--random", "learning-rate=loguniform(0,1)"], ["low must be positive"]),
         ([], ["no trials", "--grid"]),
         ([*GRID, "--samples", "3"], ["--samples", "--random"]),
         ([*GRID, "--grace", "3"], ["--grace", "--asha"]),
@@ -146,8 +136,6 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "-c", "learning-rate=1"], ["learning-rate", "varied too"]),
         ([*GRID, "-c", "resume=true"], ["resume", "--resume"]),
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
-        ([*GRID, "-c", "seed=-1"], ["seed", "-1"]),
-        ([*GRID, "-c", 'dataset="none"'], ["dataset", "'none'"]),
         ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
     ],
@@ -164,9 +152,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[st
 @pytest.mark.parametrize("options", [["--mode", "best"], ["--seeds", "0"], ["--jobs", "0"], ["--samples", "x"]])
 def test_a_wrong_option_is_named(command: Line, tmp_path: Path, options: list[str]) -> None:
     code, _, err = command("sweep", "--out", tmp_path / "s", *GRID, *options)
-    assert code == 2
-    assert options[0] in err
-    assert "Traceback" not in err
+    assert (code, options[0] in err) == (2, True)
 
 
 def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
@@ -201,21 +187,9 @@ def test_what_is_kept(tmp_path: Path) -> None:
     sweep.ended(d, "")
     outcome = sweep.close()
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
-    assert list(rows[0]) == [
-        "trial",
-        "learning-rate",
-        "seed",
-        "status",
-        "auc",
-        "best_auc",
-        "rounds",
-        "seconds",
-        "reason",
-    ]
+    assert " ".join(rows[0]) == "trial learning-rate seed status auc best_auc rounds seconds reason"
     assert [(row["status"], row["auc"], row["best_auc"], row["rounds"]) for row in rows[:3]] == [
-        ("finished", "0.6", "0.95", "2"),
-        ("finished", "0.8", "0.95", "2"),
-        ("finished", "0.9", "0.95", "2"),
+        ("finished", auc, "0.95", "2") for auc in ("0.6", "0.8", "0.9")
     ]
     assert (rows[3]["learning-rate"], rows[3]["seed"], rows[3]["reason"]) == ("1", "1", "diverged")
     # one seed of the rate 1 failed, and so its better mean does not count
@@ -327,9 +301,15 @@ def stepped(path: Path) -> SteppedRun:
     return SteppedRun(3, placed(SMALL, path), 3)
 
 
-def test_a_stepped_run_is_the_plain_run(tmp_path: Path) -> None:
-    plain, _ = federate(tmp_path / "plain", SMALL | DEFAULTS, clients=3)
-    run = stepped(tmp_path / "stepped")
+@pytest.mark.parametrize("own_files", [False, True])
+def test_a_stepped_run_is_the_plain_run(own_files: bool, tmp_path: Path) -> None:
+    config: dict[str, Any] = dict(SMALL)
+    nodes = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(3)] if own_files else []
+    for site, node in enumerate(nodes):
+        patients(40, site).drop(columns=["name", "sex"]).to_csv(node["data-path"], index=False)
+        config |= {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
+    plain, _ = federate(tmp_path / "plain", config | DEFAULTS, nodes=nodes)
+    run = SteppedRun(3, placed(config, tmp_path / "stepped"), 3, nodes)
     rounds = []
     while (line := run.advance()) is not None:
         rounds.append(line["round"])
@@ -340,20 +320,6 @@ def test_a_stepped_run_is_the_plain_run(tmp_path: Path) -> None:
     assert Run(tmp_path / "stepped").model_bytes == plain.model_bytes
     run.stop("too late")
     assert read_run(tmp_path / "stepped").status == "finished"
-
-
-def test_a_stepped_run_of_sites_with_files(tmp_path: Path) -> None:
-    nodes = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(2)]
-    for site, node in enumerate(nodes):
-        patients(40, site).drop(columns=["name", "sex"]).to_csv(node["data-path"], index=False)
-    config = {**SMALL, "dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
-    plain, _ = federate(tmp_path / "plain", config | DEFAULTS, nodes=nodes)
-    run = SteppedRun(2, placed(config, tmp_path / "stepped"), 3, nodes)
-    while run.advance() is not None:
-        pass
-    assert run.failure == ""
-    assert Run(tmp_path / "stepped").untimed == plain.untimed
-    assert Run(tmp_path / "stepped").model_bytes == plain.model_bytes
 
 
 def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
@@ -369,6 +335,11 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
     assert run.failure == record.reason
     federate(tmp_path / "plain", SMALL, clients=3)  # nobody listens any more
     assert len(Run(tmp_path / "plain").lines) == 4
+    other = stepped(tmp_path / "b")
+    other.advance()
+    other.fail("it has no gap")
+    record = read_run(tmp_path / "b")
+    assert (record.status, record.reason) == ("failed", "it has no gap")
 
 
 def test_a_stepped_run_tells_why_it_failed(tmp_path: Path) -> None:
@@ -393,14 +364,6 @@ def test_a_stepped_run_waits_at_whatever_metrics_it_has(tmp_path: Path, monkeypa
         rounds.append(line["round"])
     assert rounds == [0, 2]
     assert run.failure == ""
-
-
-def test_a_stepped_run_can_be_failed(tmp_path: Path) -> None:
-    run = stepped(tmp_path / "a")
-    run.advance()
-    run.fail("it has no gap")
-    record = read_run(tmp_path / "a")
-    assert (record.status, record.reason) == ("failed", "it has no gap")
 
 
 # Metrics.
@@ -431,12 +394,12 @@ def test_a_problem_of_one_s_own_has_metrics_of_its_own() -> None:
 slow = pytest.mark.slow
 
 
-def sweep_command(out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "simulations", "sweep", "--clients", "2", "--out", str(out), *options]
+def sweep_command(out: Path, *options: str, clients: Sequence[str] = ("--clients", "2")) -> list[str]:
+    return [sys.executable, "-m", "simulations", "sweep", *clients, "--out", str(out), *options]
 
 
-def call(out: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = sweep_command(out, *options)
+def call(out: Path, *options: str, **clients: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    command = sweep_command(out, *options, **clients)
     elsewhere = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}  # only --address counts
     return subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True, check=False, timeout=120)
 
@@ -464,14 +427,6 @@ def test_a_sweep(tmp_path: Path) -> None:
         trial = Run(out / "trials" / f"fedx.positive-batch-size=16_seed={seed}")
         assert trial.untimed == plain.untimed
         assert trial.model_bytes == plain.model_bytes
-    compared = subprocess.run(
-        [sys.executable, "-m", "simulations", "compare", *map(str, (out / "trials").iterdir()), "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert len(json.loads(compared.stdout)["runs"]) == 4
 
 
 @slow
@@ -481,9 +436,7 @@ def test_a_sweep_over_files_of_the_sites(tmp_path: Path) -> None:
         patients(40, site).drop(columns=["name", "sex"]).to_csv(tmp_path / f"{site}.csv", index=False)
         nodes += ["-n", f'data-path="{tmp_path / f"{site}.csv"}"']
     data = 'dataset="csv" partition="own" label-column="ill" positive-label="yes" validation-fraction=0.3'
-    command = sweep_command(tmp_path / "s", "-c", TEXT, "-c", data, "--grid", "learning-rate=0.01,0.1", *nodes)
-    command = [part for part in command if part not in ("--clients", "2")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    done = call(tmp_path / "s", "-c", TEXT, "-c", data, "--grid", "learning-rate=0.01,0.1", *nodes, clients=[])
     assert done.returncode == 0, done.stderr
     assert list(statuses(tmp_path / "s").values()) == ["finished", "finished"]
 
@@ -535,31 +488,19 @@ def test_ctrl_c_and_resume(tmp_path: Path) -> None:
 
 
 @slow
-def test_all_failed(tmp_path: Path) -> None:
-    done = call(tmp_path / "s", "-c", f'{TEXT} dataset="npz" data-dir="/nowhere.npz"', "--seeds", "2", "--quiet")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert "all 2 trials failed" in done.stderr
-    assert "/nowhere.npz" in done.stderr
-
-
-@slow
-def test_no_ray_at_the_address(tmp_path: Path) -> None:
-    done = call(tmp_path / "s", "-c", TEXT, "--seeds", "2", "--address", "127.0.0.1:1")
-    assert (done.returncode, done.stdout) == (1, "")
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["-c", 'dataset="npz" data-dir="/nowhere.npz"'], ["all 2 trials failed", "/nowhere.npz"]),
+        (["--address", "127.0.0.1:1"], ["127.0.0.1:1"]),
+        (["--metric", "grad_phi_sq"], ["all 2 trials failed", "--metric grad_phi_sq: the run has only auc, "]),
+    ],
+)
+def test_a_sweep_in_vain_is_one_line(tmp_path: Path, options: list[str], parts: list[str]) -> None:
+    done = call(tmp_path / "s", "-c", TEXT, "--seeds", "2", "--quiet", *options)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
     assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert "127.0.0.1:1" in done.stderr
-
-
-@slow
-def test_a_metric_that_the_trials_do_not_have(tmp_path: Path) -> None:
-    done = call(tmp_path / "s", "-c", TEXT, "--seeds", "2", "--metric", "grad_phi_sq", "--quiet")
-    assert done.returncode == 1
-    assert "all 2 trials failed" in done.stderr
-    assert "--metric grad_phi_sq: the run has only auc, " in done.stderr
-    run = read_run(tmp_path / "s" / "trials" / "seed=0")
-    assert (run.status, run.facts["rounds"]) == ("failed", 0)
+    assert [part for part in parts if part not in done.stderr] == []
 
 
 # A model that ends its process at once, as the kernel does where memory runs out.

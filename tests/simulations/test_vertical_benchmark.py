@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from clients.vertical.plan import Outcome
-from problems.vertical.solvers import largest_step, train, value
+from problems.vertical.solvers import largest_step
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
@@ -31,28 +31,10 @@ def problem(vertical: ModuleType) -> Any:
     return vertical.Problem(*vertical.synthetic(400), smoke=True)
 
 
-def test_the_synthetic_data_have_the_shape_of_the_real_ones(vertical: ModuleType) -> None:
-    features, labels = vertical.synthetic(1000)
-    assert features.shape == (1000, 90)
-    assert features.min() >= 0
-    assert features.max() <= 1
-    assert set(labels) == {-1.0, 1.0}
-
-
-def test_parties_hold_all_columns_and_the_first_ones_labels(problem: Any) -> None:
-    holdings = problem.holdings(8, 3)
-    columns = np.hstack([holding.features for holding in holdings])
-    assert sorted(columns.sum(axis=0)) == pytest.approx(sorted(problem.features.sum(axis=0)))
-    assert [holding.labels is not None for holding in holdings] == [True] * 3 + [False] * 5
-
-
-def test_the_step_fits_the_delay(problem: Any) -> None:
+def test_the_step_fits_the_delay(vertical: ModuleType, problem: Any) -> None:
     assert problem.plan(8, 3, 4).step == pytest.approx(0.9 * largest_step(problem.smoothness, 12))
     assert problem.plan(8, 3, 2, delay=4).step == pytest.approx(0.9 * largest_step(problem.smoothness, 4))
-
-
-def test_only_the_last_party_is_slower(vertical: ModuleType) -> None:
-    found = vertical.injected(3, 0.01, 0.005, 1.4)
+    found = vertical.injected(3, 0.01, 0.005, 1.4)  # only the last party is slower
     assert [one.compute for one in found] == pytest.approx([0.005, 0.005, 0.007])
     assert all(one.delays.one_way == 0.01 for one in found)
 
@@ -78,29 +60,6 @@ def test_the_time_is_interpolated_in_the_segment_that_crosses(
     assert reached.pace == pytest.approx(2.5)
 
 
-def test_the_centralised_run_says_how_many_epochs(vertical: ModuleType, problem: Any) -> None:
-    plan = problem.plan(8, 3, 2)
-    epochs = vertical.epochs_by_the_centralised_run(problem, plan)
-    gaps = [
-        value(problem.features, problem.labels, vertical.OBJECTIVE, weights) - problem.optimum
-        for weights in (
-            train(
-                problem.features,
-                problem.labels,
-                vertical.OBJECTIVE,
-                "svrg",
-                step=plan.step,
-                epochs=count,
-                batch_size=32,
-                seed=0,
-                active=3,
-            )
-            for count in (epochs - 1, epochs)
-        )
-    ]
-    assert gaps[0] > problem.target >= gaps[1]
-
-
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.usefixtures("flower_engine")
@@ -123,18 +82,3 @@ def test_each_kind_of_case_runs_and_prints_its_row(vertical: ModuleType) -> None
         (row,) = [line for line in lines if re.match(rf"{name}  ", line)]
         assert float(row.split()[1]) > 0
     assert len([line for line in lines if ": step " in line or " updates/s" in line]) >= 5
-
-
-@pytest.mark.slow
-def test_an_unknown_case_is_one_message() -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROJECT / "benchmarks" / "vertical.py"), "nothing"],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "nothing: a case is one of straggler-6" in done.stderr

@@ -35,11 +35,6 @@ KEYS: dict[str, Scalar] = {
 Tamper = Callable[[Exchange], Message]
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 def phase_of(exchange: Exchange) -> str:
     return str(exchange.message.content.config_records[CONFIG].get(PHASE, ""))
 

@@ -33,11 +33,6 @@ NEVER_RAN, REPLY_LOST, SILENCE = "the client never ran", "its reply was lost", "
 Fate = Callable[[int, int, str, int], str]
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Scalar]:
     return {**save_sites(tmp_path / "data.npz"), "batch-size": 4, "num-server-rounds": ROUNDS}

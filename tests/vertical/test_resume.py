@@ -37,12 +37,6 @@ SLOW = pytest.mark.slow
 SOME_SLOW = [pytest.param("sgd", marks=SLOW), "svrg", pytest.param("saga", marks=SLOW)]
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Curves take longer to draw than a small run to train."""
-    monkeypatch.setattr("apps.curves.draw_curves", lambda *lines, **options: None)
-
-
 def case_of(algorithm: str, **fields: Any) -> Case:
     return make_case(4, (1,), algorithm=algorithm, rows=60, batch_size=5, epochs=1, step=0.03, **fields)
 
@@ -212,7 +206,6 @@ def assert_same_run(run: Run, whole: Run) -> None:
     assert all(run.model[f"weights.{party}"].any() for party in range(PARTIES))
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("algorithm", SOME_SLOW)
 def test_the_undisturbed_run_is_that_of_all_columns_in_one_place(
     algorithm: str, undisturbed: Callable[[str], Run]
@@ -232,7 +225,6 @@ def test_the_undisturbed_run_is_that_of_all_columns_in_one_place(
     np.testing.assert_allclose(undisturbed(algorithm).model["weights"], weights, rtol=0, atol=1e-9)
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("algorithm", SOME_SLOW)
 @pytest.mark.parametrize(("party", "when"), WAYS_TO_FAIL)
 def test_a_party_that_fails_once_changes_nothing(
@@ -261,7 +253,6 @@ def test_a_party_that_fails_once_changes_nothing(
     assert_same_run(run, whole)
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("algorithm", SOME_SLOW)
 @pytest.mark.parametrize("segment", [pytest.param(3, marks=SLOW), 4])
 def test_a_run_that_ended_with_a_failure_is_resumed(
@@ -283,7 +274,6 @@ def test_a_run_that_ended_with_a_failure_is_resumed(
     assert_same_run(run, undisturbed(algorithm))
 
 
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("algorithm", SOME_SLOW)
 def test_a_run_whose_server_died_is_resumed(algorithm: str, undisturbed: Callable[[str], Run], tmp_path: Path) -> None:
     def die(exchange: Exchange) -> Message:

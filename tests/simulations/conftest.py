@@ -1,0 +1,22 @@
+"""Fixtures for the tests of the command line and of experiments."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.apps.test_command_line import Line
+from tests.simulations.fabricated import Runs, not_drawn
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+    return Line(monkeypatch, capfd)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """No run of an experiment is made, and nothing is drawn, which takes half a second."""
+    stand_in = Runs()
+    monkeypatch.setattr("simulations.reproduce.run_all", stand_in)
+    monkeypatch.setattr("simulations.reproduce.draw", not_drawn)
+    return stand_in
