@@ -192,8 +192,7 @@ async def test_delays_hold_frames_back_in_their_order(place: Town) -> None:
     # the last word waits for the frames before it
     closing = asyncio.ensure_future(one.close())
     await until(lambda: len(heard) == 30)
-    await closing
-    await two.close()
+    await asyncio.gather(closing, two.close())
     assert [update for update, _ in heard] == list(range(30))
     times = [seconds for _, seconds in heard]
     assert times[0] >= 0.1
