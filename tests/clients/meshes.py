@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -21,6 +22,7 @@ from clients.vertical.frames import Frame, Kind
 from clients.vertical.identity import Identity
 from clients.vertical.links import Link
 from clients.vertical.mesh import Limits, Mesh
+from tests.battery.engines import free_ports
 
 T = TypeVar("T")
 Said = list[tuple[int, int, bytes]]
@@ -70,9 +72,15 @@ class Town:
 def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Town]:
     """Addresses of their own; at the end nothing may lie in the folder of the sockets."""
     with socket_folder() as folder:
-        addresses = local_addresses(parties, folder if transport == "unix" else None)
-        yield Town(addresses, identities(parties)).with_limits(**limits)
+        yield Town(addresses_for(parties, folder, transport), identities(parties)).with_limits(**limits)
         assert not list(folder.iterdir())
+
+
+def addresses_for(parties: int, folder: Path, transport: str) -> list[Address]:
+    """In the folder, or at ports that no other test has."""
+    if transport == "tcp":
+        return [Address("tcp", f"127.0.0.1:{port}") for port in free_ports(parties)]
+    return local_addresses(parties, folder)
 
 
 @contextlib.asynccontextmanager
