@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import random
 import signal
-import socket
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 import pytest
 
 from apps.config import Scalar, parse_run_config
 from simulations.flower import run_with_flower
 from tests.battery.federation import Run, federate, flat_config
+from tests.battery.ports import free_ports
 
 SECONDS_TO_END = 15.0
-# below the ports that the system gives to whoever asks for any
-PORTS = range(20_000, 32_000)
-LOCKS = Path(tempfile.gettempdir()) / f"florilegium-ports-{os.getuid()}"
-_held: list[IO[str]] = []
 
 
 class Engine(Protocol):
@@ -71,29 +64,6 @@ def flower_home(folder: Path) -> Iterator[None]:
             yield
         finally:
             end_processes(folder)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now, and that no other test is given while this process lives.
-
-    A file that this process holds locked keeps each from other processes.
-    """
-    LOCKS.mkdir(exist_ok=True)
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        if len(found) == count:
-            return found
-        lock = (LOCKS / str(port)).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with socket.socket() as one:
-                one.bind(("127.0.0.1", port))
-        except OSError:
-            lock.close()
-            continue
-        _held.append(lock)
-        found.append(port)
-    raise OSError(f"no {count} ports of {PORTS.start} to {PORTS.stop - 1} are free")
 
 
 def processes_of(folder: Path) -> list[int]:

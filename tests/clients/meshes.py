@@ -11,18 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from clients.vertical.addresses import Address, local_addresses, socket_folder
+from clients.vertical.addresses import Address, socket_folder
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
 from clients.vertical.identity import Identity
 from clients.vertical.links import Link
 from clients.vertical.mesh import Limits, Mesh
-from tests.battery.engines import free_ports
+from tests.battery.ports import addresses_for
 
 T = TypeVar("T")
 Said = list[tuple[int, int, bytes]]
@@ -74,13 +73,6 @@ def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Tow
     with socket_folder() as folder:
         yield Town(addresses_for(parties, folder, transport), identities(parties)).with_limits(**limits)
         assert not list(folder.iterdir())
-
-
-def addresses_for(parties: int, folder: Path, transport: str) -> list[Address]:
-    """In the folder, or at ports that no other test has."""
-    if transport == "tcp":
-        return [Address("tcp", f"127.0.0.1:{port}") for port in free_ports(parties)]
-    return local_addresses(parties, folder)
 
 
 @contextlib.asynccontextmanager

@@ -18,8 +18,9 @@ import tomli_w
 
 from apps.config import Scalar
 from simulations.flower import UNFINISHED, nested
-from tests.battery.engines import end_processes, free_ports, processes_of
+from tests.battery.engines import end_processes, processes_of
 from tests.battery.federation import Run, flat_config, patients
+from tests.battery.ports import free_ports
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_TO_START = 240.0
