@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from clients.vertical.frames import Frame
 from clients.vertical.plan import Array, Holding, Outcome, Plan
@@ -42,6 +43,17 @@ class Case:
                 self.test_labels if party == plan.reporter else None,
             )
             for party, own in enumerate(self.columns)
+        ]
+
+    @property
+    def sparse_holdings(self) -> list[Holding]:
+        return [
+            replace(
+                holding,
+                features=sparse.csr_array(holding.features),
+                test_features=sparse.csr_array(holding.test_features),
+            )
+            for holding in self.holdings
         ]
 
     def whole(self, outcomes: Sequence[Outcome]) -> Array:

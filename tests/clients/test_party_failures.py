@@ -416,23 +416,3 @@ def test_flips_have_their_chance() -> None:
     # 1 / (1 + e) = 0.2689, standard deviation 0.001
     assert abs(share - 1 / (1 + np.e)) < 0.007
     assert draw_flips(1000, 700.0).sum() == 0
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "start", "epochs"), [("sgd", True, 2), ("svrg", False, 3), ("saga", True, 2), ("saga", False, 2)]
-)
-def test_the_agenda_lists_every_sum_once(algorithm: str, start: bool, epochs: int) -> None:
-    fields: dict[str, Any] = {"algorithm": algorithm, "start": start, "epochs": epochs, "power_iterations": 2}
-    agenda = Agenda(make_case(4, (2, 0), rows=31, batch_size=4, **fields).plan)
-    for place, rows in ((0, 16), (1, 15)):
-        chunk, epoch = [rows], [4, 4, 4, rows - 12]
-        updates = {
-            "sgd": epoch * epochs,
-            "svrg": (chunk + epoch) * epochs,
-            "saga": (chunk if start else []) + epoch * epochs,
-        }[algorithm]
-        # the reporter leads the power iteration and the evaluation: both sets' values and the penalty
-        expected = updates if place else [31] * 3 + updates + [31 + 11 + 1]
-        assert [agenda.length_at(place, position) for position in range(len(expected))] == expected
-        with pytest.raises(IndexError):
-            agenda.length_at(place, len(expected))

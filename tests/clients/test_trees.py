@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.masks import random_elements
-from clients.vertical.ring import decode, encode
 from clients.vertical.trees import Tree, TreeError, check_pair, exposes, make_pair, significantly_different
 
 # the paper's Figure 5, its parties 1 to 4 as 0 to 3
@@ -174,38 +171,6 @@ def test_the_papers_example_of_collusion() -> None:
 def test_a_coalition_is_of_parties(coalition: tuple[int, ...]) -> None:
     with pytest.raises(TreeError, match="coalition"):
         exposes(*FIGURE, coalition)
-
-
-@pytest.mark.parametrize("parties", [3, 4, 5, 8])
-def test_both_trees_together_give_the_dominator_the_sum_and_nobody_a_plain_value(parties: int) -> None:
-    values = np.random.default_rng(parties).normal(size=(parties, 6))
-    plain, own = [encode(row) for row in values], [random_elements(6) for _ in range(parties)]
-    masked = [value + mask for value, mask in zip(plain, own, strict=True)]
-
-    def total(elements: list[np.ndarray], group: Iterable[int]) -> np.ndarray:
-        return sum((elements[p] for p in group), np.zeros(6, dtype=np.uint64))
-
-    for dominator in range(parties):
-        first, second = make_pair(parties, dominator)
-        everybody_else = frozenset(range(parties)) - {dominator}
-        # what each party receives: sums of masked values and sums of masks
-        sums = {
-            party: [
-                [total(elements, tree.subtree(child)) for child in tree.children(party)]
-                for tree, elements in ((first, masked), (second, own))
-            ]
-            for party in range(parties)
-        }
-        difference = sum(sums[dominator][0]) - sum(sums[dominator][1])
-        # q - 1 values, each rounded to 2^-40
-        expected = np.delete(values, dominator, axis=0).sum(axis=0)
-        np.testing.assert_allclose(decode(difference), expected, rtol=0, atol=parties * 2.0**-40)
-        groups = [group for group in subsets(list(range(parties))) if group != everybody_else]
-        secrets = {total(plain, group).tobytes() for group in groups}
-        for party, (values_seen, masks_seen) in sums.items():
-            for taken in values_seen:
-                assert taken.tobytes() not in secrets
-                assert not any((taken - mask).tobytes() in secrets for mask in (*masks_seen, own[party]))
 
 
 @pytest.mark.parametrize(("root", "parent", "what"), [
