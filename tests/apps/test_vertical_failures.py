@@ -91,8 +91,8 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
         pull_interval = 0.001
 
         def pull_messages(self, message_ids: Any) -> list[Message]:
-            deaf = bool(self.exchanges) and self.exchanges[-1].server_round == 2
             heard = super().pull_messages(message_ids)
+            deaf = bool(self.exchanges) and self.exchanges[-1].server_round == 2
             return [reply for reply in heard if not deaf or reply.metadata.src_node_id != FIRST_NODE_ID + 1]
 
     def tamper(exchange: Exchange) -> Message:
