@@ -34,7 +34,7 @@ _UNDER_WAY = 20
 
 @dataclass(frozen=True)
 class Ended:
-    """How a party's segment ended: with an outcome or an error, and the most memory its process had, in bytes."""
+    """How a party's segment ended, and the most memory its process had, in bytes."""
 
     result: Outcome | BaseException
     memory: int
@@ -181,19 +181,10 @@ def _live(pipe: Connection) -> None:
         pipe.send("ready")
         pipe.recv()
         watch = _Watch(lambda: pipe.send("under way"))
+        given = (post.me, post.plan, post.holding, post.state, post.endpoint)
         result: Outcome | BaseException
         try:
-            result = asyncio.run(
-                run_segment(
-                    post.me,
-                    post.plan,
-                    post.holding,
-                    post.state,
-                    post.endpoint,
-                    injection=post.injection,
-                    recorder=watch,
-                )
-            )
+            result = asyncio.run(run_segment(*given, injection=post.injection, recorder=watch))
         except Exception as error:
             result = error
         pipe.send(Ended(result, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
