@@ -57,5 +57,5 @@ def test_a_party_that_hangs_is_named_by_all(culprit: int, transport: str) -> Non
     with town(4, transport, beat=0.1, silence=0.8, close=0.5) as place:
         began = time.monotonic()
         errors = as_threads(4, lambda me: life(place, me))
-        assert time.monotonic() - began > 0.8
+        assert 0.8 < time.monotonic() - began < 6.0
         assert {str(error) for error in errors} == {f"party {culprit}: it has been silent for 0.8 s"}
