@@ -24,7 +24,7 @@ from clients.vertical.mesh import Mesh
 from clients.vertical.party import run_segment
 from clients.vertical.passes import POWER_THETA, SNAPSHOT_THETA
 from clients.vertical.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.sums import DirectSums
+from clients.vertical.sums import DirectSums, Gathering
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
@@ -416,3 +416,27 @@ def test_flips_have_their_chance() -> None:
     # 1 / (1 + e) = 0.2689, standard deviation 0.001
     assert abs(share - 1 / (1 + np.e)) < 0.007
     assert draw_flips(1000, 700.0).sum() == 0
+
+
+def test_a_gathering_takes_only_what_is_complete() -> None:
+    gathering = Gathering("partial", [1, 2], 2, lambda number: 1)
+    gathering.add(1, 0, bytes(8))
+    assert not gathering.ready
+    with pytest.raises(RuntimeError, match="partial 0 is not complete"):
+        gathering.take()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "start", "epochs"), [("sgd", True, 2), ("svrg", False, 3), ("saga", True, 2), ("saga", False, 2)]
+)
+def test_the_agenda_lists_every_sum_once(algorithm: str, start: bool, epochs: int) -> None:
+    fields: dict[str, Any] = {"algorithm": algorithm, "start": start, "epochs": epochs, "power_iterations": 2}
+    agenda = Agenda(make_case(4, (2, 0), rows=31, batch_size=4, **fields).plan)
+    for place, rows in ((0, 16), (1, 15)):
+        epoch = [4, 4, 4, rows - 12]
+        passes = {"sgd": epoch * epochs, "svrg": [rows, *epoch] * epochs, "saga": [rows] * start + epoch * epochs}
+        # the reporter has the power iteration and the evaluation too, of both sets and the penalty
+        expected = passes[algorithm] if place else [31] * 3 + passes[algorithm] + [31 + 11 + 1]
+        assert [agenda.length_at(place, position) for position in range(len(expected))] == expected
+        with pytest.raises(IndexError):
+            agenda.length_at(place, len(expected))
