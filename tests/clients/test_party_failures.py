@@ -418,12 +418,14 @@ def test_flips_have_their_chance() -> None:
     assert draw_flips(1000, 700.0).sum() == 0
 
 
-def test_a_gathering_takes_only_what_is_complete() -> None:
-    gathering = Gathering("partial", [1, 2], 2, lambda number: 1)
+def test_a_gathering_takes_only_what_is_complete_and_due() -> None:
+    gathering = Gathering("partial", [1, 2], 2, [1].__getitem__)
     gathering.add(1, 0, bytes(8))
     assert not gathering.ready
     with pytest.raises(RuntimeError, match="partial 0 is not complete"):
         gathering.take()
+    with pytest.raises(PartyError, match="party 2: .*beyond the segment"):
+        gathering.add(2, 1, bytes(8))
 
 
 @pytest.mark.parametrize(
