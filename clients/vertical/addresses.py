@@ -99,13 +99,20 @@ def socket_folder() -> Iterator[Path]:
 def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
     """Addresses on this machine: Unix sockets in `folder`, or without one free TCP ports of 127.0.0.1.
 
-    A port is free when this returns; another program may take it before a party listens there.
+    For a minute the system gives such a port to nobody who asks for any; `listen` takes it.
     """
     if folder is not None:
         return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(parties)]
-        return [Address("tcp", f"127.0.0.1:{found.getsockname()[1]}") for found in sockets]
+        return [Address("tcp", f"127.0.0.1:{_reserve(found)}") for found in sockets]
+
+
+def _reserve(server: socket.socket) -> int:
+    """The port of a server, which a connection that it was the first to close keeps in the state TIME_WAIT."""
+    with socket.create_connection(server.getsockname()[:2]):
+        server.accept()[0].close()
+    return int(server.getsockname()[1])
 
 
 async def listen(address: Address) -> socket.socket:

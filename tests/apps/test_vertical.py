@@ -25,17 +25,10 @@ from simulations.launch import run_nonfederated
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 
-ALGORITHMS = ("sgd", "svrg", "saga")
-
-
-def data_of() -> Any:
-    return load_vertical(DataSpec("breast-cancer"), PARTIES)
-
-
 # What they compute.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_path: Path) -> None:
     """Weights to 1e-9: what the masks' fixed-point numbers leave over."""
     config = {"strategy": f"vfb2-{algorithm}", "vfb2.active-parties": 1, "vfb2.epochs": 2}
@@ -50,9 +43,8 @@ def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_pa
     assert alone.result["strategy"] == alone.result["engine"] == "nonfederated"
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_run_out_of_step_comes_as_far(algorithm: str, tmp_path: Path) -> None:
-    config: dict[str, Scalar] = {"strategy": f"vfb2-{algorithm}", "num-server-rounds": 4, "learning-rate": 0.04}
+def test_a_run_out_of_step_comes_as_far(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {"strategy": "vfb2-saga", "num-server-rounds": 4, "learning-rate": 0.04}
     inside, _ = play(tmp_path / "inside", {**config, "vfb2.synchronous": True})
     outside, _ = play(tmp_path / "outside", {**config, "vfb2.synchronous": False})
     started, left = inside.lines[0]["suboptimality"], inside.lines[-1]["suboptimality"]
@@ -60,30 +52,28 @@ def test_a_run_out_of_step_comes_as_far(algorithm: str, tmp_path: Path) -> None:
     assert outside.lines[-1]["suboptimality"] == pytest.approx(left, rel=0.2)
 
 
-def test_the_metrics_are_those_of_the_assembled_weights(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {})
-    data, w = data_of(), run.model["weights"]
-    objective, last = make_objective("logistic"), run.lines[-1]
+@pytest.mark.parametrize("masking", ["pairwise", "two-trees"])
+def test_the_model_is_that_of_all_columns_and_the_metrics_are_its(masking: str, tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"vfb2.masking": masking})
+    data, objective = load_vertical(DataSpec("breast-cancer"), PARTIES), make_objective("logistic")
+    rows, labels = data.train_features, data.train_labels
+    settings: dict[str, Any] = {"step": 0.02, "epochs": 3, "batch_size": 8, "seed": 0, "active": 2}
+    w = run.model["weights"]
+    np.testing.assert_allclose(w, train(rows, labels, objective, "sgd", **settings), rtol=0, atol=1e-9)
     z = data.test_features @ w
     expected = {
-        "objective": value(data.train_features, data.train_labels, objective, w),
+        "objective": value(rows, labels, objective, w),
         "loss": np.mean(np.logaddexp(0, -data.test_labels * z)),
         "accuracy": np.mean((z >= 0) == (data.test_labels > 0)),
         "auc": roc_auc_score(data.test_labels > 0, z),
+        "suboptimality": value(rows, labels, objective, w) - minimum(rows, labels, objective)[1],
     }
-    least = minimum(data.train_features, data.train_labels, objective)[1]
-    assert {name: last[name] for name in expected} == pytest.approx(expected, rel=0, abs=1e-9)
-    assert last["suboptimality"] == pytest.approx(expected["objective"] - least, rel=0, abs=1e-9)
+    assert {name: run.lines[-1][name] for name in expected} == pytest.approx(expected, rel=0, abs=1e-9)
     assert run.result["best"]["suboptimality"] == min(line["suboptimality"] for line in run.lines)
-
-
-def test_the_model_file_has_the_blocks_and_their_columns(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {})
-    data = data_of()
     assert set(run.model) == {"weights", *(f"{kind}.{p}" for kind in ("weights", "columns") for p in range(PARTIES))}
     for party, columns in enumerate(data.columns):
-        assert np.array_equal(run.model[f"columns.{party}"], columns)
-        assert np.array_equal(run.model["weights"][columns], run.model[f"weights.{party}"])
+        np.testing.assert_array_equal(run.model[f"columns.{party}"], columns)
+        np.testing.assert_array_equal(w[columns], run.model[f"weights.{party}"])
 
 
 def test_consecutive_columns_stay_together(tmp_path: Path) -> None:
@@ -98,28 +88,10 @@ def test_the_other_problems_learn(problem: str, tmp_path: Path) -> None:
     assert ("rmse" in run.lines[-1]) == (problem in ("ridge", "robust"))
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_passive_blocks_may_stay_where_they_are(algorithm: str, tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"strategy": f"vfb2-{algorithm}", "vfb2.update-passive": False})
+def test_passive_blocks_may_stay_where_they_are(tmp_path: Path) -> None:
+    run, _ = play(tmp_path / "run", {"strategy": "vfb2-saga", "vfb2.update-passive": False})
     moved = [bool(run.model[f"weights.{party}"].any()) for party in range(PARTIES)]
     assert moved == [True, True, False, False]
-
-
-@pytest.mark.parametrize("masking", ["pairwise", "two-trees"])
-def test_the_masks_change_nothing(masking: str, tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"vfb2.masking": masking})
-    plain = train(
-        (data := data_of()).train_features,
-        data.train_labels,
-        make_objective("logistic"),
-        "sgd",
-        step=0.02,
-        epochs=3,
-        batch_size=8,
-        seed=0,
-        active=2,
-    )
-    np.testing.assert_allclose(run.model["weights"], plain, rtol=0, atol=1e-9)
 
 
 def test_evaluation_is_only_where_it_is_due(tmp_path: Path) -> None:
@@ -133,12 +105,11 @@ def test_two_parties_train_where_that_is_asked(tmp_path: Path) -> None:
 
 
 def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
-    by_port, tap = play(tmp_path / "tcp", {"vfb2.transport": "tcp"})
-    (_, segment) = next(e for e in ((0, payloads_of("vfb2-sgd", e)[0]) for e in tap.exchanges) if e[1] is not None)
-    assert isinstance(segment, Segment)
-    assert all(address.startswith("tcp:127.0.0.1:") for address in segment.peers()[1])
+    run, tap = play(tmp_path / "tcp", {"vfb2.transport": "tcp"})
+    segments = [down for down, _ in (payloads_of("vfb2-sgd", e) for e in tap.exchanges) if isinstance(down, Segment)]
+    assert all(address.startswith("tcp:127.0.0.1:") for address in segments[0].peers()[1])
     by_path, _ = play(tmp_path / "unix", {})
-    assert by_port.model_bytes == by_path.model_bytes
+    assert run.model_bytes == by_path.model_bytes
 
 
 # What a run config may not ask.

@@ -2,96 +2,61 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable
+import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-import clients.vfb2
 from apps.client_app import app as client_app
+from apps.config import Scalar
 from apps.server_app import app as server_app
-from clients.vertical.failures import PartyError
-from clients.vertical.plan import Outcome
 from simulations.engine import FIRST_NODE_ID
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, serve
+from tests.vertical.sabotage import FULL, Saboteur
 
 
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int, int], list[int]]:
-    """Have a party fail in a segment, the first so many times; returns the serials of its attempts."""
-
-    def prepare(party: int, segment: int, times: int) -> list[int]:
-        serials: list[int] = []
-        real = clients.vfb2.run_segment
-
-        async def run_segment(me: int, plan: Any, holding: Any, *rest: Any, **options: Any) -> Outcome:
-            if me == party and plan.segment == segment:
-                serials.append(plan.serial)
-                if len(serials) <= times:
-                    holding = dataclasses.replace(holding, features=np.full_like(holding.features, np.nan))
-            return await real(me, plan, holding, *rest, **options)
-
-        monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
-        return serials
-
-    return prepare
-
-
-@pytest.mark.parametrize(("algorithm", "segment"), [("sgd", 1), ("saga", 3)])
 def test_a_failed_segment_is_made_again_from_its_base(
-    algorithm: str,
-    segment: int,
-    failing: Callable[[int, int, int], list[int]],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = {"strategy": f"vfb2-{algorithm}", "num-server-rounds": 4}
+    config = {"strategy": "vfb2-saga", "num-server-rounds": 4}
     whole, _ = play(tmp_path / "whole", config)
-    serials = failing(2, segment, 2)
+    saboteur = Saboteur(2, 3, "midway", times=2)
+    saboteur.install(monkeypatch)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run, _ = play(tmp_path / "run", config)
     assert run.model_bytes == whole.model_bytes
     assert [line["dropped"] for line in run.lines] == [{}] * 5
-    assert serials == [segment + 1, segment + 2, segment + 3]
-    assert f"round {segment}: retry 2 of 3: party 2: features must be finite" in caplog.text
+    assert saboteur.serials == [4, 5, 6]
+    assert re.search(f"round 3: retry 2 of 3: party 2: .*{FULL}", caplog.text)
 
 
 def test_a_party_that_never_joins_is_named_by_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, attempts = clients.vfb2.run_segment, []
-
-    async def run_segment(me: int, plan: Any, *rest: Any, **options: Any) -> Outcome:
-        if me == 2 and plan.segment == 1:
-            attempts.append(plan.serial)
-            if len(attempts) == 1:
-                raise PartyError(me, "its disk is full")
-        return await real(me, plan, *rest, **options)
-
-    monkeypatch.setattr("clients.vfb2.run_segment", run_segment)
+    Saboteur(2, 1, "before").install(monkeypatch)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         play(tmp_path / "run", {"vfb2.join-timeout": 2.0})
-    assert "round 1: retry 1 of 3: party 2: its disk is full; the others say: it never joined within 2 s" in caplog.text
+    told = f"round 1: retry 1 of 3: party 2: .*{FULL}; the others say: it never joined within 2 s"
+    assert re.search(told, caplog.text)
 
 
 def test_parties_that_had_finished_go_back(tmp_path: Path) -> None:
     """A reply is lost on its way: its sender and the others have the segment behind them."""
-    whole, _ = federate(tmp_path / "whole", {**KEYS, "strategy": "vfb2-saga"}, clients=3)
+    config: dict[str, Scalar] = {**KEYS, "strategy": "vfb2-saga"}
+    whole, _ = federate(tmp_path / "whole", config, clients=3)
     lost: list[int] = []
 
-    def tamper(exchange: Any) -> Any:
+    def tamper(exchange: Exchange) -> Message:
         if exchange.server_round == 2 and exchange.partition == 1 and not lost:
             lost.append(1)
             del exchange.reply.content["metrics"]
         return exchange.reply
 
-    run, _ = federate(tmp_path / "run", {**KEYS, "strategy": "vfb2-saga"}, clients=3, tamper=tamper)
+    run, _ = federate(tmp_path / "run", config, clients=3, tamper=tamper)
     assert lost
     assert run.model_bytes == whole.model_bytes
 
@@ -119,15 +84,14 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
     """It is not asked again: it may still have its message."""
 
     class Deaf(Wiretap):
+        """Does not hear party 1 in round 2."""
+
         pull_interval = 0.001
 
         def pull_messages(self, message_ids: Any) -> list[Message]:
             heard = super().pull_messages(message_ids)
             deaf = bool(self.exchanges) and self.exchanges[-1].server_round == 2
-            return [reply for reply in heard if not (deaf and is_party_1(reply))]
-
-    def is_party_1(reply: Message) -> bool:
-        return reply.metadata.src_node_id == FIRST_NODE_ID + 1
+            return [reply for reply in heard if not deaf or reply.metadata.src_node_id != FIRST_NODE_ID + 1]
 
     def tamper(exchange: Exchange) -> Message:
         if exchange.server_round == 2 and exchange.partition != 1:
@@ -144,15 +108,14 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_segment_that_keeps_failing_ends_the_run_with_the_culprit(
-    failing: Callable[[int, int, int], list[int]], tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serials = failing(1, 2, 99)
-    named = (
-        "round 2: partition 1 gave no good reply, max-retries is 1: features must be finite.*trains a block of columns"
-    )
+    saboteur = Saboteur(1, 2, "midway", times=99)
+    saboteur.install(monkeypatch)
+    named = f"round 2: partition 1 gave no good reply, max-retries is 1: .*{FULL}.*trains a block of columns"
     with pytest.raises(RuntimeError, match=named):
         play(tmp_path / "run", {"max-retries": 1, "checkpoint-every": 2})
-    assert len(serials) == 2
+    assert len(saboteur.serials) == 2
     assert len(Run(tmp_path / "run").lines) == 2
 
 

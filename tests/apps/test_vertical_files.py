@@ -17,20 +17,35 @@ from problems.vertical.analysis import value
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
+from tests.battery.federation import Run
+
+
+def scaled(whole: pd.DataFrame, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(n, 9) features of all parties' files, scaled by these training rows, and (n,) signs."""
+    raw = whole[[f"x{column}" for column in range(9)]].to_numpy()
+    low, high = raw[rows].min(axis=0), raw[rows].max(axis=0)
+    return (raw - low) / (high - low), np.where(whole["label"] == 1, 1.0, -1.0)
+
+
+def trained(X: np.ndarray, y: np.ndarray, batch_size: int, epochs: int = 3) -> np.ndarray:
+    """(9,) weights of one machine with everything."""
+    objective = make_objective("logistic")
+    return train(X, y, objective, "sgd", step=0.02, epochs=epochs, batch_size=batch_size, seed=0)
+
+
+def blocks(run: Run) -> np.ndarray:
+    return np.concatenate([run.model[f"weights.{party}"] for party in range(3)])
 
 
 def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -> None:
     nodes, whole = own_files(tmp_path, [EVERYBODY] * 3)
     run, _ = play(tmp_path / "run", CSV, nodes)
     train_rows, test_rows = split_rows(60, 0.2, 0, "vertical split")
-    raw = whole[[f"x{column}" for column in range(9)]].to_numpy()
-    low, high = raw[train_rows].min(axis=0), raw[train_rows].max(axis=0)
-    X, y = (raw - low) / (high - low), np.where(whole["label"] == 1, 1.0, -1.0)
-    objective = make_objective("logistic")
-    w = train(X[train_rows], y[train_rows], objective, "sgd", step=0.02, epochs=3, batch_size=8, seed=0)
-    blocks = np.concatenate([run.model[f"weights.{party}"] for party in range(3)])
-    np.testing.assert_allclose(blocks, w, rtol=0, atol=1e-9)
-    assert run.lines[-1]["objective"] == pytest.approx(value(X[train_rows], y[train_rows], objective, w), abs=1e-9)
+    X, y = scaled(whole, train_rows)
+    w = trained(X[train_rows], y[train_rows], batch_size=8)
+    np.testing.assert_allclose(blocks(run), w, rtol=0, atol=1e-9)
+    objective = value(X[train_rows], y[train_rows], make_objective("logistic"), w)
+    assert run.lines[-1]["objective"] == pytest.approx(objective, abs=1e-9)
     assert run.lines[-1]["auc"] == pytest.approx(roc_auc_score(y[test_rows] > 0, X[test_rows] @ w))
     assert "suboptimality" not in run.lines[-1]  # the server has no data
     assert set(run.model) == {"weights.0", "weights.1", "weights.2"}
@@ -49,27 +64,22 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     config = {**CSV, "vfb2.alignment": "intersection", "checkpoint-every": 2, "batch-size": 0}
     kept = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
     run, grid = play(tmp_path / "run", config, kept)
-    aligned = [context.state.config_records["client-state"] for context in grid._contexts.values()]
-    found = [VFB2State.from_record(record).aligned for record in aligned]
+    states = [context.state.config_records["client-state"] for context in grid._contexts.values()]
     ids = []
-    for node, rows in zip(nodes, found, strict=True):
-        assert rows is not None
+    for node, state in zip(nodes, states, strict=True):
         own = sorted(pd.read_csv(str(node["data-path"]))["id"])
+        rows = VFB2State.from_record(state).aligned
+        assert rows is not None
         ids.append([own[row] for row in rows])
     assert ids[0] == ids[1] == ids[2]
     assert sorted(ids[0]) == EVERYBODY[10:50]
-    by_id = whole.set_index("id").loc[ids[0]]
     train_rows, _ = split_rows(40, 0.2, 0, "vertical split")
-    raw = by_id[[f"x{column}" for column in range(9)]].to_numpy()[train_rows]
-    X, y = (raw - raw.min(axis=0)) / np.ptp(raw, axis=0), np.where(by_id["label"] == 1, 1.0, -1.0)[train_rows]
-    w = train(X, y, make_objective("logistic"), "sgd", step=0.02, epochs=3, batch_size=0, seed=0)
-    blocks = np.concatenate([run.model[f"weights.{party}"] for party in range(3)])
-    np.testing.assert_allclose(blocks, w, rtol=0, atol=1e-9)
+    X, y = scaled(whole.set_index("id").loc[ids[0]], train_rows)
+    X, y = X[train_rows], y[train_rows]
+    np.testing.assert_allclose(blocks(run), trained(X, y, batch_size=0), rtol=0, atol=1e-9)
     # and a continued run takes the rows that it began with
     more, _ = play(tmp_path / "run", {**config, "num-server-rounds": 5, "resume": True}, kept)
-    further = train(X, y, make_objective("logistic"), "sgd", step=0.02, epochs=5, batch_size=0, seed=0)
-    blocks = np.concatenate([more.model[f"weights.{party}"] for party in range(3)])
-    np.testing.assert_allclose(blocks, further, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(blocks(more), trained(X, y, batch_size=0, epochs=5), rtol=0, atol=1e-9)
 
 
 def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
@@ -94,15 +104,6 @@ def test_labels_that_nobody_holds(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
     with pytest.raises(RuntimeError, match="vfb2.active-parties: got 2, but labels are held by party 0 only"):
         play(tmp_path / "run", {**CSV, "vfb2.active-parties": 2}, nodes)
-
-
-def test_a_party_with_a_gap_in_its_file_is_refused_with_the_column(tmp_path: Path) -> None:
-    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
-    frame = pd.read_csv(tmp_path / "party-1.csv")
-    frame.loc[7, "x4"] = np.nan
-    frame.to_csv(tmp_path / "party-1.csv", index=False)
-    with pytest.raises(RuntimeError, match="column 'x4': got 1 of 60 values missing"):
-        play(tmp_path / "run", CSV, nodes)
 
 
 def test_a_party_keeps_what_it_needs_to_predict(tmp_path: Path) -> None:

@@ -14,28 +14,26 @@ from safetensors.numpy import load_file
 
 from apps.config import Scalar, parse_run_config
 from clients.parties import NoModel, Party, sockets
-from clients.vertical.addresses import Address, local_addresses
+from clients.vertical.addresses import Address
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding, Outcome
 from payloads.vfb2 import CREDENTIALS, Credentials, Segment, VFB2State
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import flat_config, payloads_of
+from tests.battery.ports import free_ports
 
 
-def test_no_model_travels(tmp_path: Path) -> None:
+def test_no_model_travels_and_only_active_parties_hold_labels(tmp_path: Path) -> None:
     _, tap = play(tmp_path / "run", {})
+    labelled = {}
     for exchange in tap.exchanges:
         down, up = payloads_of("vfb2-sgd", exchange)
-        weights = getattr(up, "weights", None)
-        assert (weights is not None) == (exchange.server_round == 3)
+        assert (getattr(up, "weights", None) is not None) == (exchange.server_round == 3)
         assert exchange.message.content.array_records["arrays"]["parameters"].numpy().size == 0
         assert isinstance(down, Segment) == (exchange.phase != CREDENTIALS)
-
-
-def test_only_as_many_parties_as_are_active_hold_labels(tmp_path: Path) -> None:
-    _, tap = play(tmp_path / "run", {"num-server-rounds": 1})
-    shown = {e.partition: payloads_of("vfb2-sgd", e)[1] for e in tap.exchanges if e.phase == CREDENTIALS}
-    assert [bool(credentials.labels[0]) for _, credentials in sorted(shown.items())] == [True, True, False, False]  # type: ignore[union-attr]
+        if isinstance(up, Credentials):
+            labelled[exchange.partition] = bool(up.labels[0])
+    assert labelled == {0: True, 1: True, 2: False, 3: False}
 
 
 @pytest.mark.parametrize(
@@ -58,14 +56,13 @@ def test_blocks_that_are_not_shared_stay_at_the_parties(
 
 def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
     """Whatever the server asks."""
-    config = parse_run_config(flat_config(tmp_path, KEYS))
-    client = config.algorithm.client(_party(share=False), NoModel(), config.training, config.family)
-    client.run = lambda segment, start: Outcome(np.ones(3))  # type: ignore[attr-defined]
+    client = client_of(tmp_path)
+    client.run = lambda segment, start: Outcome(np.ones(3))
     client.state = VFB2State.empty()
     segment = _segment(share=True)
-    assert client.take_part(segment).weights is None  # type: ignore[attr-defined]
-    client.party = _party(share=True)  # type: ignore[attr-defined]
-    assert client.take_part(segment).weights is not None  # type: ignore[attr-defined]
+    assert client.take_part(segment).weights is not None
+    client.party = dataclasses.replace(client.party, share=False)
+    assert client.take_part(segment).weights is None
 
 
 def test_no_key_is_written_to_a_disk(tmp_path: Path) -> None:
@@ -92,14 +89,16 @@ def test_the_sockets_are_gone_afterwards(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("kind", ["open", "link"])
 def test_a_folder_of_somebody_else_is_not_used(kind: str, tmp_path: Path) -> None:
-    folder = tmp_path / "f"
+    folder, theirs = tmp_path / "f", tmp_path / "theirs"
     if kind == "open":
         folder.mkdir(mode=0o755)
     else:
-        (tmp_path / "theirs").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "theirs")
-    address = Address("unix", str(folder / "1-0"))
-    with pytest.raises(PermissionError, match="is not a private folder of this user"), sockets(address):
+        theirs.mkdir(mode=0o700)
+        folder.symlink_to(theirs)
+    with (
+        pytest.raises(PermissionError, match="is not a private folder of this user"),
+        sockets(Address("unix", str(folder / "1-0"))),
+    ):
         pass
     assert folder.exists()
 
@@ -115,37 +114,31 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("config", "node", "told"),
     [
-        ({"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
-        ({"advertise": 8080}, "advertise: got 8080, allowed: text"),
-        ({"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
-        ({"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
+        ({}, {"share-block": "no"}, "share-block: got 'no', allowed: true or false"),
+        ({}, {"advertise": 8080}, "advertise: got 8080, allowed: text"),
+        ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
+        ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
         (
+            {},
             {"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"},
             "peer-cert: got '/nowhere.pem', which does not exist",
         ),
-        ({"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
-    ],
-)
-def test_a_wrong_node_config_says_why(node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match=told):
-        play(tmp_path / "run", {}, [{}, node, {}])
-
-
-@pytest.mark.parametrize(
-    ("config", "told"),
-    [
+        ({}, {"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
         (
             {"dataset": "csv"},
+            {},
             "partition 0: data-path: got nothing, .* dataset 'csv' is read from files; give the node a data-path",
         ),
-        ({"vfb2.alignment": "intersection"}, "simulated parties, who hold the same rows"),
+        ({"vfb2.alignment": "intersection"}, {}, "simulated parties, who hold the same rows"),
     ],
 )
-def test_parties_that_have_no_data_say_so(config: dict[str, Scalar], told: str, tmp_path: Path) -> None:
+def test_what_a_party_cannot_use_says_why(
+    config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path
+) -> None:
     with pytest.raises(RuntimeError, match=told):
-        play(tmp_path / "run", config)
+        play(tmp_path / "run", config, [{}, node, {}])
 
 
 def test_certificates_of_their_own(tmp_path: Path) -> None:
@@ -166,8 +159,7 @@ def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatc
     monkeypatch.setattr("clients.vfb2.host_mark", lambda: bytes([next(counter)]) * 32)
     with pytest.raises(RuntimeError, match="party 0, 1, 2: got no address, .* on 3 hosts"):
         play(tmp_path / "without", {}, [{}] * 3)
-    nodes = [{"advertise": address.text} for address in local_addresses(3)]
-    run, _ = play(tmp_path / "with", {}, nodes)
+    run, _ = play(tmp_path / "with", {}, [{"advertise": f"127.0.0.1:{port}"} for port in free_ports(3)])
     assert run.lines[-1]["clients_answered"] == 3
 
 
@@ -191,42 +183,31 @@ class _Rows:
         return {}
 
 
-def _party(**changes: Any) -> Party:
-    return dataclasses.replace(Party(0, 3, _Rows()), **changes)  # type: ignore[arg-type]
+def client_of(folder: Path) -> Any:
+    """The client of party 0 of 3."""
+    config = parse_run_config(flat_config(folder, KEYS))
+    party = Party(0, 3, _Rows())  # type: ignore[arg-type]
+    return config.algorithm.client(party, NoModel(), config.training, config.family)
 
 
 def _segment(*, share: bool) -> Segment:
-    one = np.array([1])
-    empty, lengths = np.zeros(0, np.uint8), np.zeros(3, np.int64)
-    return Segment(
-        serial=one,
-        segment=one * 0,
-        base=-one,
-        step=np.ones(1),
-        salt=np.zeros(16, np.uint8),
-        active=np.array([0]),
-        power_iterations=one,
-        evaluate=np.array([True]),
-        share=np.array([share]),
-        last=np.array([False]),
-        certificates=empty,
-        certificate_lengths=lengths,
-        addresses=empty,
-        address_lengths=lengths,
-    )
+    one, empty, lengths = np.array([1]), np.zeros(0, np.uint8), np.zeros(3, np.int64)
+    flags = {"evaluate": np.array([True]), "share": np.array([share]), "last": np.array([False])}
+    numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "power_iterations": one}
+    texts = {"certificates": empty, "certificate_lengths": lengths, "addresses": empty, "address_lengths": lengths}
+    return Segment(salt=np.zeros(16, np.uint8), active=one * 0, **flags, **numbers, **texts)
 
 
 def test_a_party_s_credentials_stay_the_same(tmp_path: Path) -> None:
-    config = parse_run_config(flat_config(tmp_path, KEYS))
-    client = config.algorithm.client(_party(), NoModel(), config.training, config.family)
+    client = client_of(tmp_path)
     told = {"server-round": 0, "phase": CREDENTIALS, "salt": "ab" * 16}
     shown = []
     for _ in range(2):
-        assert client.fit([np.zeros(0)], dict(told)) == ([], 2, {})  # type: ignore[arg-type]
+        assert client.fit([np.zeros(0)], dict(told)) == ([], 2, {})
         shown.append(client.outbox)
     first, second = shown
     assert isinstance(first, Credentials)
     assert dict(first.to_record()) == dict(second.to_record())
     assert first.rows.tolist() == [2, 1]
     with pytest.raises(ValueError, match="carry an empty model"):
-        client.fit([np.zeros(3)], dict(told))  # type: ignore[arg-type]
+        client.fit([np.zeros(3)], dict(told))

@@ -26,21 +26,15 @@ def rows_of(count: int) -> dict[str, Any]:
     return {"id": rng.permutation(count), "a": rng.normal(size=count), "b": rng.integers(0, 9, count)}
 
 
-def test_rows_are_in_the_order_of_their_ids_as_text(tmp_path: Path) -> None:
+def in_order(columns: dict[str, Any]) -> np.ndarray:
+    """The file's rows by their ids as text."""
+    return np.argsort([str(name) for name in columns["id"]])
+
+
+def test_rows_are_in_the_order_of_their_ids_as_the_file_writes_them(tmp_path: Path) -> None:
     party = table(tmp_path, {"id": ["b", "10", "9", "a"], "x": [1.0, 2.0, 3.0, 4.0]})
     assert list(party.ids(None)) == ["10", "9", "a", "b"]
     assert list(party.ids(np.array([3, 0]))) == ["b", "10"]
-    train, test = split_rows(4, 0.25, 3, "vertical split")
-    scaled = (np.array([2.0, 3.0, 4.0, 1.0]) - 1) / 3
-    holding = party.holding(None)
-    low, high = np.array([2.0, 3.0, 4.0, 1.0])[train].min(), np.array([2.0, 3.0, 4.0, 1.0])[train].max()
-    expected = (scaled * 3 + 1 - low) / (high - low)
-    np.testing.assert_allclose(holding.features[:, 0], expected[train], atol=1e-15)
-    assert holding.test_features is not None
-    np.testing.assert_allclose(holding.test_features[:, 0], expected[test], atol=1e-15)
-
-
-def test_ids_are_as_the_file_writes_them(tmp_path: Path) -> None:
     (tmp_path / "party.csv").write_text("id,x\n007,1\n7,2\n70,3\n")
     party = PartyTable(tmp_path / "party.csv", SPEC, "id", classification=True)
     assert list(party.ids(None)) == ["007", "7", "70"]
@@ -49,18 +43,14 @@ def test_ids_are_as_the_file_writes_them(tmp_path: Path) -> None:
 def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
     columns = rows_of(40)
     party = table(tmp_path, columns | {"constant": 5.0})
-    holding = party.holding(None)
-    assert holding.features.min(axis=0).tolist() == [0, 0, 0]
-    assert holding.features.max(axis=0).tolist() == [1, 1, 0]
-    order = np.argsort([str(name) for name in columns["id"]])
+    holding, kept = party.holding(None), party.keepsake(None)
     train, test = split_rows(40, 0.25, 3, "vertical split")
-    raw = columns["a"][order]
-    kept = party.keepsake(None)
-    assert (kept["low"][0], kept["high"][0]) == (raw[train].min(), raw[train].max())
-    assert holding.test_features is not None
-    np.testing.assert_allclose(
-        holding.test_features[:, 0], (raw[test] - raw[train].min()) / np.ptp(raw[train]), atol=1e-14
-    )
+    raw = columns["a"][in_order(columns)]
+    low, high = raw[train].min(), raw[train].max()
+    assert (kept["low"][0], kept["high"][0]) == (low, high)
+    for rows, part in ((train, holding.features), (test, holding.test_features)):
+        np.testing.assert_allclose(part[:, 0], (raw[rows] - low) / (high - low), atol=1e-14)
+        assert not part[:, 2].any()
 
 
 def test_text_becomes_one_column_a_value(tmp_path: Path) -> None:
@@ -76,24 +66,18 @@ def test_a_party_with_the_label_column_holds_labels(tmp_path: Path) -> None:
     columns = rows_of(8)
     assert not table(tmp_path, columns).labelled
     assert table(tmp_path, columns).holding(None).labels is None
-    party = table(tmp_path, columns | {"label": columns["id"] % 2})
-    assert party.labelled
-    assert party.names == ["a", "b"]
-    order = np.argsort([str(name) for name in columns["id"]])
-    signs = np.where(columns["id"][order] % 2 == 1, 1.0, -1.0)
     train, test = split_rows(8, 0.25, 3, "vertical split")
-    holding = party.holding(None)
-    assert holding.labels is not None
-    assert holding.test_labels is not None
-    assert (holding.labels.tolist(), holding.test_labels.tolist()) == (signs[train].tolist(), signs[test].tolist())
-
-
-def test_labels_of_a_regression_are_numbers(tmp_path: Path) -> None:
-    columns = rows_of(8)
-    party = table(tmp_path, columns | {"y": columns["a"] * 2}, DataSpec("csv", label_column="y"), classification=False)
-    holding = party.holding(None)
-    assert holding.labels is not None
-    assert np.unique(np.concatenate([holding.labels, holding.test_labels])).size == 8  # type: ignore[list-item]
+    regression = {"spec": DataSpec("csv", test_fraction=0.25, seed=3, label_column="y"), "classification": False}
+    for name, labels, wanted, options in (
+        ("label", columns["id"] % 2, np.where(columns["id"] % 2 == 1, 1.0, -1.0), {}),
+        ("y", columns["a"] * 2, columns["a"] * 2, regression),
+    ):
+        party = table(tmp_path, columns | {name: labels}, **options)
+        assert party.labelled
+        assert party.names == ["a", "b"]
+        holding, wanted = party.holding(None), wanted[in_order(columns)]
+        np.testing.assert_array_equal(holding.labels, wanted[train])
+        np.testing.assert_array_equal(holding.test_labels, wanted[test])
 
 
 def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
@@ -119,8 +103,9 @@ def test_the_split_has_rows_of_both_kinds(count: int, fraction: float, tests: in
 
 
 def test_the_split_is_the_seed_s() -> None:
-    assert np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 1, "vertical split")[1])
-    assert not np.array_equal(split_rows(50, 0.2, 1, "vertical split")[1], split_rows(50, 0.2, 2, "vertical split")[1])
+    one, again, other = (split_rows(50, 0.2, seed, "vertical split")[1] for seed in (1, 1, 2))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
     with pytest.raises(DataError, match="rows: got 1, allowed: two or more"):
         split_rows(1, 0.2, 0, "vertical split")
 
@@ -147,16 +132,14 @@ def test_parties_hold_out_the_same_validation_rows(tmp_path: Path) -> None:
     """By their number alone, labels or not; the test rows are in neither part."""
     spec = DataSpec("csv", test_fraction=0.25, validation_fraction=0.2, seed=3)
     columns = rows_of(80)
-    plain, held = table(tmp_path, columns).holding(None), table(tmp_path, columns, spec).holding(None)
+    party = table(tmp_path, columns, spec)
+    held, kept = party.holding(None), party.keepsake(None)
     labelled = table(tmp_path, {**columns, "label": np.arange(80) % 2}, spec).holding(None)
-    assert [len(part.features) for part in (plain, held, labelled)] == [60, 48, 48]
-    assert [len(part.test_features) for part in (plain, held, labelled)] == [20, 12, 12]
     np.testing.assert_array_equal(labelled.features, held.features)
     np.testing.assert_array_equal(labelled.test_features, held.test_features)
     train, _ = split_rows(80, 0.25, 3, "vertical split")
-    kept, out = split_rows(60, 0.2, 3, "vertical validation split")
-    ids = np.argsort(columns["id"].astype(str))
-    scaled = table(tmp_path, columns, spec).keepsake(None)
-    raw = np.stack([columns["a"], columns["b"]], axis=1)[ids]
-    for rows, part in ((train[kept], held.features), (train[out], held.test_features)):
-        np.testing.assert_allclose(part, (raw[rows] - scaled["low"]) / (scaled["high"] - scaled["low"]))
+    inside, outside = (train[rows] for rows in split_rows(60, 0.2, 3, "vertical validation split"))
+    assert (len(inside), len(outside)) == (48, 12)
+    raw = np.stack([columns["a"], columns["b"]], axis=1)[in_order(columns)]
+    for rows, part in ((inside, held.features), (outside, held.test_features)):
+        np.testing.assert_allclose(part, (raw[rows] - kept["low"]) / (kept["high"] - kept["low"]))

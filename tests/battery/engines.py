@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from apps.config import Scalar, parse_run_config
 from simulations.flower import run_with_flower
 from tests.battery.federation import Run, federate, flat_config
+from tests.battery.ports import free_ports
 
 SECONDS_TO_END = 15.0
 
@@ -64,15 +64,6 @@ def flower_home(folder: Path) -> Iterator[None]:
             yield
         finally:
             end_processes(folder)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
 
 
 def processes_of(folder: Path) -> list[int]:

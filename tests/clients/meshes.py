@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, wraps
+from inspect import Parameter, Signature, signature
 from typing import Any, TypeVar
 
-from clients.vertical.addresses import Address, local_addresses, socket_folder
+import pytest
+
+from clients.vertical.addresses import Address, socket_folder
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
 from clients.vertical.identity import Identity
 from clients.vertical.links import Link
 from clients.vertical.mesh import Limits, Mesh
+from tests.battery.ports import addresses_for
 
 T = TypeVar("T")
 Said = list[tuple[int, int, bytes]]
@@ -67,8 +71,7 @@ class Town:
 def town(parties: int, transport: str = "unix", **limits: float) -> Iterator[Town]:
     """Addresses of their own; at the end nothing may lie in the folder of the sockets."""
     with socket_folder() as folder:
-        addresses = local_addresses(parties, folder if transport == "unix" else None)
-        yield Town(addresses, identities(parties)).with_limits(**limits)
+        yield Town(addresses_for(parties, folder, transport), identities(parties)).with_limits(**limits)
         assert not list(folder.iterdir())
 
 
@@ -80,7 +83,12 @@ async def joined(place: Town, **options: Any) -> AsyncIterator[list[Mesh]]:
         await asyncio.gather(*(mesh.join() for mesh in meshes))
         yield meshes
     finally:
-        await asyncio.gather(*(mesh.close() for mesh in meshes))
+        await closed(*meshes)
+
+
+async def closed(*meshes: Mesh) -> None:
+    """Close them all."""
+    await asyncio.gather(*(mesh.close() for mesh in meshes))
 
 
 async def outcome(awaited: Awaitable[T]) -> T | PartyError:
@@ -152,16 +160,6 @@ def all_heard(me: int, parties: int, frames: int) -> dict[int, list[tuple[int, i
     }
 
 
-async def wait_for_failure(mesh: Mesh, report: Callable[..., None]) -> None:
-    """Join and do nothing until the segment fails."""
-    try:
-        await mesh.join()
-        report("joined")
-        await mesh.failed
-    finally:
-        await mesh.close()
-
-
 def alone(place: Town, life: Callable[[Town], Coroutine[Any, Any, None]]) -> None:
     """In one loop, which must be empty afterwards."""
 
@@ -206,9 +204,31 @@ def link(mesh: Mesh, peer: int) -> Link:
     return found
 
 
-def everyone(place: Town, *but: int) -> dict[int, Town]:
-    """Each party's view of the town, some left out."""
-    return {me: place for me in range(place.parties) if me not in but}
+def in_town(parties: int, *transports: str, join: bool = True, **limits: float) -> Callable[[Any], Any]:
+    """Run an async test in one loop and a town of its own; its first parameter is the meshes, or without `join` the
+    town. With several transports it is run on each."""
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        @wraps(test)
+        def run(transport: str = (transports or ("unix",))[0], **given: Any) -> None:
+            async def life(place: Town) -> None:
+                if not join:
+                    await test(place, **given)
+                    return
+                async with joined(place) as meshes:
+                    await test(meshes, **given)
+
+            with town(parties, transport, **limits) as place:
+                alone(place, life)
+
+        asked = list(signature(test).parameters.values())[1:]
+        if len(transports) > 1:
+            asked.append(Parameter("transport", Parameter.KEYWORD_ONLY))
+            run = pytest.mark.parametrize("transport", transports)(run)
+        run.__signature__ = Signature(asked)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def occupy(address: Address) -> socket.socket:

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from clients.vertical.frames import Frame
 from clients.vertical.plan import Array, Holding, Outcome, Plan
+from problems.vertical.kernels import load_dense_kernels
 from simulations.parties import run_parties
 from tests.reference import vfb2 as reference
 
@@ -41,6 +43,17 @@ class Case:
                 self.test_labels if party == plan.reporter else None,
             )
             for party, own in enumerate(self.columns)
+        ]
+
+    @property
+    def sparse_holdings(self) -> list[Holding]:
+        return [
+            replace(
+                holding,
+                features=sparse.csr_array(holding.features),
+                test_features=sparse.csr_array(holding.test_features),
+            )
+            for holding in self.holdings
         ]
 
     def whole(self, outcomes: Sequence[Outcome]) -> Array:
@@ -79,6 +92,7 @@ def make_case(
     parties: int = 4, active: tuple[int, ...] = (0,), *, rows: int = 30, columns: int = 13, data: int = 0, **fields: Any
 ) -> Case:
     """A case of random data; `fields` are the plan's."""
+    load_dense_kernels("auto")  # which may take seconds, before anything is timed
     rng = np.random.default_rng(data)
     features, test_features = rng.standard_normal((rows, columns)), rng.standard_normal((11, columns))
     truth = rng.standard_normal(columns)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS, Frame, Kind, pack
+from clients.vertical.frames import HEADER, HEADER_BYTES, Kind, pack
 
 
 def test_the_header_is_fifteen_bytes_in_the_documented_order() -> None:
@@ -43,12 +43,3 @@ def test_numbers_without_a_place_are_refused(numbers: tuple[int, int, int, int])
 def test_an_array_with_gaps_is_refused() -> None:
     with pytest.raises(ValueError, match="contiguous"):
         pack(1, Kind.PARTIAL, 0, 0, np.arange(8.0)[::2].data)
-
-
-def test_kinds_are_work_or_the_meshs_own() -> None:
-    assert len({int(kind) for kind in Kind}) == len(Kind)
-    assert all(0 < kind < 256 for kind in Kind)
-    own = {Kind.HELLO, Kind.BEAT, Kind.DONE, Kind.ABORT}
-    assert set(Kind) - own == WORK_KINDS
-    assert min(own) == CONTROL > max(WORK_KINDS)
-    assert Frame(Kind.THETA, 0, 1).body == b""

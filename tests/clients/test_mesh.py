@@ -15,11 +15,11 @@ from clients.vertical.channels import Channel
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import HEADER_BYTES, Frame, Kind
 from clients.vertical.mesh import Delays, Limits, Mesh
-from tests.clients.meshes import Town, alone, identities, joined, listen, outcome, town, until
+from tests.clients.meshes import Town, closed, identities, in_town, joined, listen, outcome, until
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_bodies_of_every_size(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_town(2, "unix", "tcp")
+async def test_bodies_of_every_size(meshes: list[Mesh], monkeypatch: pytest.MonkeyPatch) -> None:
     # the ssl module may take less than it is given
     write = ssl.SSLObject.write
     monkeypatch.setattr(ssl.SSLObject, "write", lambda tls, data: write(tls, data[:1_000_000]))
@@ -27,26 +27,22 @@ def test_bodies_of_every_size(transport: str, monkeypatch: pytest.MonkeyPatch) -
     # around a TLS record's 16,384 bytes and a read's 65,536, with and without the header
     edges = [0, 1, *(edge + off for edge in (16384, 65536) for off in (-16, -15, -14, -1, 0, 1)), 5_000_000]
     bodies = [random.randbytes(size) for size in [*edges, *(random.randrange(40_000) for _ in range(40))]]
-
-    async def life(place: Town) -> None:
-        async with joined(place) as (one, two):
-            heard = listen(two)
-            for update, body in enumerate(bodies):
-                one.send(1, Frame(Kind.THETA, 0, update, body))
-                if update % 7 == 0:
-                    await asyncio.sleep(0)
-            await until(lambda: len(heard) == len(bodies))
-            assert heard == [(0, update, body) for update, body in enumerate(bodies)]
-            size = sum(map(len, bodies)) + HEADER_BYTES * len(bodies)
-            assert (one.counters.frames_sent, one.counters.bytes_sent) == (len(bodies), size)
-            assert (two.counters.frames_received, two.counters.bytes_received) == (len(bodies), size)
-            assert one.counters.frames_received == two.counters.bytes_sent == 0
-
-    with town(2, transport) as place:
-        alone(place, life)
+    one, two = meshes
+    heard = listen(two)
+    for update, body in enumerate(bodies):
+        one.send(1, Frame(Kind.THETA, 0, update, body))
+        if update % 7 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: len(heard) == len(bodies))
+    assert heard == [(0, update, body) for update, body in enumerate(bodies)]
+    size = sum(map(len, bodies)) + HEADER_BYTES * len(bodies)
+    assert (one.counters.frames_sent, one.counters.bytes_sent) == (len(bodies), size)
+    assert (two.counters.frames_received, two.counters.bytes_received) == (len(bodies), size)
+    assert one.counters.frames_received == two.counters.bytes_sent == 0
 
 
-def test_frames_of_one_turn_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_town(3, beat=2.0)
+async def test_frames_of_one_turn_leave_in_one_write(meshes: list[Mesh], monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
     write = Channel.write
 
@@ -54,226 +50,178 @@ def test_frames_of_one_turn_leave_in_one_write(monkeypatch: pytest.MonkeyPatch) 
         writes.append(len(data))
         write(channel, data)
 
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            heard = [listen(mesh) for mesh in meshes]
-            monkeypatch.setattr(Channel, "write", counted)
-            for update in range(8):
-                meshes[0].broadcast(Frame(Kind.THETA, 0, update, b"12345"))
-            meshes[0].send(2, Frame(Kind.PARTIAL, 0, 0, b""))
-            assert not writes
-            await asyncio.sleep(0)
-            assert writes == [160, 175]
-            meshes[0].send(1, Frame(Kind.PARTIAL, 0, 0, b""))
-            await asyncio.sleep(0)
-            assert writes == [160, 175, 15]
-            await until(lambda: len(heard[1]) == len(heard[2]) == 9)
-            monkeypatch.undo()
-
-    with town(3, beat=2.0) as place:
-        alone(place, life)
+    heard = [listen(mesh) for mesh in meshes]
+    with monkeypatch.context() as patch:
+        patch.setattr(Channel, "write", counted)
+        for update in range(8):
+            meshes[0].broadcast(Frame(Kind.THETA, 0, update, b"12345"))
+        meshes[0].send(2, Frame(Kind.PARTIAL, 0, 0, b""))
+        assert not writes
+        await asyncio.sleep(0)
+        assert writes == [160, 175]
+        meshes[0].send(1, Frame(Kind.PARTIAL, 0, 0, b""))
+        await asyncio.sleep(0)
+        assert writes == [160, 175, 15]
+        await until(lambda: len(heard[1]) == len(heard[2]) == 9)
 
 
-def test_memory_may_be_used_again_at_once() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as (one, two):
-            heard = listen(one)
-            values = np.arange(4.0)
-            two.send(0, Frame(Kind.PARTIAL, 0, 0, values.data))
-            values[:] = -1.0
-            await until(lambda: bool(heard))
-            np.testing.assert_array_equal(np.frombuffer(heard[0][2]), np.arange(4.0))
-
-    with town(2) as place:
-        alone(place, life)
+@in_town(2)
+async def test_memory_may_be_used_again_at_once(meshes: list[Mesh]) -> None:
+    heard = listen(meshes[0])
+    values = np.arange(4.0)
+    meshes[1].send(0, Frame(Kind.PARTIAL, 0, 0, values.data))
+    values[:] = -1.0
+    await until(lambda: bool(heard))
+    np.testing.assert_array_equal(np.frombuffer(heard[0][2]), np.arange(4.0))
 
 
-def test_frames_wait_for_a_handler_and_keep_their_order() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as (one, two):
-            for update in range(5):
-                one.send(1, Frame(Kind.PARTIAL, 0, update))
-            await until(lambda: two.counters.frames_received == 5)
-            heard = listen(two)
-            assert not heard
-            await until(lambda: len(heard) == 5)
-            two.on_frame = None
-            one.send(1, Frame(Kind.PARTIAL, 0, 5))
-            await until(lambda: two.counters.frames_received == 6)
-            heard += listen(two)
-            late = heard
-            more = listen(two)
-            one.send(1, Frame(Kind.PARTIAL, 0, 6))
-            await until(lambda: len(more) == 2)
-            assert [update for _, update, _ in late + more] == list(range(7))
-
-    with town(2) as place:
-        alone(place, life)
+@in_town(2)
+async def test_frames_wait_for_a_handler_and_keep_their_order(meshes: list[Mesh]) -> None:
+    one, two = meshes
+    for update in range(5):
+        one.send(1, Frame(Kind.PARTIAL, 0, update))
+    await until(lambda: two.counters.frames_received == 5)
+    early = listen(two)
+    assert not early
+    await until(lambda: len(early) == 5)
+    two.on_frame = None
+    one.send(1, Frame(Kind.PARTIAL, 0, 5))
+    await until(lambda: two.counters.frames_received == 6)
+    late = listen(two)
+    one.send(1, Frame(Kind.PARTIAL, 0, 6))
+    await until(lambda: len(late) == 2)
+    assert [update for _, update, _ in early + late] == list(range(7))
 
 
-def test_nothing_is_handed_out_before_all_have_joined() -> None:
-    async def life(place: Town) -> None:
-        one, two, three = (place.mesh(me) for me in range(3))
-        heard = listen(one)
-        joins = [asyncio.ensure_future(mesh.join()) for mesh in (one, two)]
-        await until(lambda: 1 in one._hellos and 0 in two._hellos)
-        link = two._links[0]
-        assert link is not None
-        two._complete = True  # as if the third had come to it first
-        two.send(0, Frame(Kind.PARTIAL, 0, 0, b"early"))
-        await until(lambda: one.counters.frames_received == 1)
-        two._complete = False
-        await asyncio.sleep(0.05)
-        assert not heard
-        await asyncio.gather(three.join(), *joins)
-        await until(lambda: heard == [(1, 0, b"early")])
-        await asyncio.gather(*(mesh.close() for mesh in (one, two, three)))
-
-    with town(3) as place:
-        alone(place, life)
+@in_town(3, join=False)
+async def test_nothing_is_handed_out_before_all_have_joined(place: Town) -> None:
+    one, two, three = (place.mesh(me) for me in range(3))
+    heard = listen(one)
+    joins = [asyncio.ensure_future(mesh.join()) for mesh in (one, two)]
+    await until(lambda: 1 in one._hellos and 0 in two._hellos)
+    two._complete = True  # as if the third had come to it first
+    two.send(0, Frame(Kind.PARTIAL, 0, 0, b"early"))
+    await until(lambda: one.counters.frames_received == 1)
+    two._complete = False
+    await asyncio.sleep(0.05)
+    assert not heard
+    await asyncio.gather(three.join(), *joins)
+    await until(lambda: heard == [(1, 0, b"early")])
+    await closed(one, two, three)
 
 
-def test_what_cannot_be_sent_is_refused() -> None:
-    async def life(place: Town) -> None:
-        early = place.mesh(0)
-        with pytest.raises(RuntimeError, match="after join"):
-            early.send(1, Frame(Kind.PARTIAL, 0, 0))
-        await early.close()
-        async with joined(place) as meshes:
-            one = meshes[0]
-            for peer in (0, 2, -1):
-                with pytest.raises(ValueError, match="no peer"):
-                    one.send(peer, Frame(Kind.PARTIAL, 0, 0))
-            for kind in (0, 100, Kind.HELLO, Kind.ABORT, Kind.DONE, Kind.BEAT, 256):
-                with pytest.raises(ValueError, match="not a kind of work"):
-                    one.broadcast(Frame(kind, 0, 0))
-            with pytest.raises(ValueError, match="at most 1000 bytes, not 1001"):
-                one.send(1, Frame(Kind.PARTIAL, 0, 0, bytes(1001)))
-            with pytest.raises(ValueError, match="do not fit the header"):
-                one.send(1, Frame(Kind.PARTIAL, 0, 2**32))
-            heard = listen(meshes[1])
-            one.send(1, Frame(Kind.PARTIAL, 0, 0, bytes(1000)))
-            await until(lambda: len(heard) == 1)
-        with pytest.raises(RuntimeError, match="before close"):
-            one.send(1, Frame(Kind.PARTIAL, 0, 1))
-        assert one.counters.frames_sent == 1
-
-    with town(2, body=1000) as place:
-        alone(place, life)
+@in_town(2, join=False, body=1000)
+async def test_what_cannot_be_sent_is_refused(place: Town) -> None:
+    early = place.mesh(0)
+    with pytest.raises(RuntimeError, match="after join"):
+        early.send(1, Frame(Kind.PARTIAL, 0, 0))
+    await early.close()
+    async with joined(place) as meshes:
+        one = meshes[0]
+        for peer in (0, 2, -1):
+            with pytest.raises(ValueError, match="no peer"):
+                one.send(peer, Frame(Kind.PARTIAL, 0, 0))
+        for kind in (0, 100, Kind.HELLO, Kind.ABORT, Kind.DONE, Kind.BEAT, 256):
+            with pytest.raises(ValueError, match="not a kind of work"):
+                one.broadcast(Frame(kind, 0, 0))
+        with pytest.raises(ValueError, match="at most 1000 bytes, not 1001"):
+            one.send(1, Frame(Kind.PARTIAL, 0, 0, bytes(1001)))
+        with pytest.raises(ValueError, match="do not fit the header"):
+            one.send(1, Frame(Kind.PARTIAL, 0, 2**32))
+        heard = listen(meshes[1])
+        one.send(1, Frame(Kind.PARTIAL, 0, 0, bytes(1000)))
+        await until(lambda: len(heard) == 1)
+    with pytest.raises(RuntimeError, match="before close"):
+        one.send(1, Frame(Kind.PARTIAL, 0, 1))
+    assert one.counters.frames_sent == 1
 
 
-def test_what_is_no_mesh_is_refused() -> None:
-    async def tries(place: Town) -> None:
-        addresses, mine, known = place.addresses, identities(3)[0], place.certificates
-        for arguments, words in (
-            ((3, addresses, mine, known, 1), "is one of them"),
-            ((-1, addresses, mine, known, 1), "is one of them"),
-            ((0, addresses[:1], mine, known[:1], 1), "at least 2"),
-            ((0, addresses, mine, known[:2], 1), "3 different certificates"),
-            ((0, addresses, mine, [known[0], known[1], known[1]], 1), "3 different certificates"),
-            ((1, addresses, mine, known, 1), "own certificate"),
-            ((0, [addresses[0], addresses[1], addresses[1]], mine, known, 1), "3 different addresses"),
-            ((0, addresses, mine, known, -1), "serial"),
-            ((0, addresses, mine, known, 2**32), "serial"),
-        ):
-            with pytest.raises(ValueError, match=words):
-                Mesh(*arguments)
-        with pytest.raises(ValueError, match="hello has at most 10"):
-            Mesh(0, addresses, mine, known, 1, hello=bytes(11), limits=Limits(body=10))
-
-    with town(3) as place:
-        asyncio.run(tries(place))
+@in_town(3, join=False)
+async def test_what_is_no_mesh_is_refused(place: Town) -> None:
+    addresses, mine, known = place.addresses, identities(3)[0], place.certificates
+    for arguments, words in (
+        ((3, addresses, mine, known, 1), "is one of them"),
+        ((-1, addresses, mine, known, 1), "is one of them"),
+        ((0, addresses[:1], mine, known[:1], 1), "at least 2"),
+        ((0, addresses, mine, known[:2], 1), "3 different certificates"),
+        ((0, addresses, mine, [known[0], known[1], known[1]], 1), "3 different certificates"),
+        ((1, addresses, mine, known, 1), "own certificate"),
+        ((0, [addresses[0], addresses[1], addresses[1]], mine, known, 1), "3 different addresses"),
+        ((0, addresses, mine, known, -1), "serial"),
+        ((0, addresses, mine, known, 2**32), "serial"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Mesh(*arguments)
+    with pytest.raises(ValueError, match="hello has at most 10"):
+        Mesh(0, addresses, mine, known, 1, hello=bytes(11), limits=Limits(body=10))
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("kind", "given", "words"),
     [
-        ({"join": 0.0}, "join"),
-        ({"beat": -1.0}, "beat"),
-        ({"silence": 1.0}, "longer than the beat"),
-        ({"body": 0}, "body"),
-        ({"body": 2**32}, "2\\^32"),
-        ({"close": float("inf")}, "close"),
-        ({"grace": float("nan")}, "grace"),
+        (Limits, {"join": 0.0}, "join"),
+        (Limits, {"beat": -1.0}, "beat"),
+        (Limits, {"silence": 1.0}, "longer than the beat"),
+        (Limits, {"body": 0}, "body"),
+        (Limits, {"body": 2**32}, "2\\^32"),
+        (Limits, {"close": float("inf")}, "close"),
+        (Limits, {"grace": float("nan")}, "grace"),
+        (Delays, {"one_way": -1.0}, "at least 0"),
+        (Delays, {"jitter": float("inf")}, "at least 0"),
+        (Delays, {"seed": -1}, "at least 0"),
     ],
 )
-def test_limits_that_mean_nothing_are_refused(limits: dict[str, Any], words: str) -> None:
+def test_times_that_mean_nothing_are_refused(kind: Any, given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Limits(**limits)
+        kind(**given)
 
 
-@pytest.mark.parametrize("delays", [{"one_way": -1.0}, {"jitter": float("inf")}, {"seed": -1}])
-def test_delays_that_mean_nothing_are_refused(delays: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="at least 0"):
-        Delays(**delays)
+@in_town(2, join=False)
+async def test_delays_hold_frames_back_in_their_order(place: Town) -> None:
+    one, two = place.mesh(0, delays=Delays(0.1, 0.2, 3)), place.mesh(1)
+    await asyncio.gather(one.join(), two.join())
+    heard: list[tuple[int, float]] = []
+    two.on_frame = lambda peer, frame: heard.append((frame.update, time.monotonic() - began))
+    back = listen(one)
+    began = time.monotonic()
+    for update in range(30):
+        one.send(1, Frame(Kind.THETA, 0, update))
+    two.send(0, Frame(Kind.PARTIAL, 0, 0))
+    await until(lambda: bool(back))
+    assert not heard  # only its own frames are delayed
+    # the last word waits for the frames before it
+    closing = asyncio.ensure_future(one.close())
+    await until(lambda: len(heard) == 30)
+    await asyncio.gather(closing, two.close())
+    assert [update for update, _ in heard] == list(range(30))
+    times = [seconds for _, seconds in heard]
+    assert times[0] >= 0.1
+    assert times[-1] > 0.2  # the largest of 30 draws is above 0.1 + 0.2 / 2
+    assert times[-1] - times[0] > 0.02
 
 
-def test_delays_hold_frames_back_in_their_order() -> None:
-    async def life(place: Town) -> None:
-        mesh = [place.mesh(0, delays=Delays(0.1, 0.2, 3)), place.mesh(1)]
-        await asyncio.gather(*(one.join() for one in mesh))
-        times: list[float] = []
-        heard: list[int] = []
-
-        def hear(peer: int, frame: Frame) -> None:
-            heard.append(frame.update)
-            times.append(time.monotonic())
-
-        mesh[1].on_frame = hear
-        back = listen(mesh[0])
-        began = time.monotonic()
-        for update in range(30):
-            mesh[0].send(1, Frame(Kind.THETA, 0, update))
-        mesh[1].send(0, Frame(Kind.PARTIAL, 0, 0))
-        await until(lambda: bool(back))
-        assert time.monotonic() - began < 0.1  # only its own frames are delayed
-        await until(lambda: bool(heard))
-        # the last word waits for the frames before it
-        first = asyncio.ensure_future(mesh[0].close())
-        await until(lambda: len(heard) == 30)
-        await asyncio.gather(first, mesh[1].close())
-        assert heard == list(range(30))
-        assert times[0] - began >= 0.1
-        assert 0.2 < times[-1] - began < 1.0  # the largest of 30 draws is above 0.1 + 0.2 / 2
-        assert times[-1] - times[0] > 0.02
-
-    with town(2) as place:
-        alone(place, life)
+@in_town(2, join=False)
+async def test_an_abort_is_not_delayed(place: Town) -> None:
+    async with joined(place, delays=Delays(30.0)) as (one, two):
+        one.send(1, Frame(Kind.PARTIAL, 0, 0))
+        one.abort(PartyError(0, "it has no more rows"))
+        error = await outcome(asyncio.wait_for(two.failed, 5.0))
+        assert str(error) == "party 0: it has no more rows"
 
 
-def test_an_abort_is_not_delayed() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place, delays=Delays(30.0)) as (one, two):
-            one.send(1, Frame(Kind.PARTIAL, 0, 0))
-            one.abort(PartyError(0, "it has no more rows"))
-            error = await outcome(asyncio.wait_for(two.failed, 5.0))
-            assert str(error) == "party 0: it has no more rows"
-
-    with town(2) as place:
-        alone(place, life)
+@in_town(3, beat=0.1, silence=0.3)
+async def test_a_loop_that_was_held_up_blames_nobody(meshes: list[Mesh]) -> None:
+    for _ in range(2):
+        time.sleep(0.4)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert not any(mesh.failed.done() for mesh in meshes)
 
 
-def test_a_loop_that_was_held_up_blames_nobody() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            for _ in range(2):
-                time.sleep(0.4)
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            assert not any(mesh.failed.done() for mesh in meshes)
-
-    with town(3, beat=0.1, silence=0.3) as place:
-        alone(place, life)
-
-
-def test_quiet_peers_are_kept_alive_by_beats() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            heard = listen(meshes[0])
-            await asyncio.sleep(0.8)
-            assert not any(mesh.failed.done() for mesh in meshes)
-            assert not heard
-            assert meshes[0].counters.bytes_received == 0
-
-    with town(2, beat=0.05, silence=0.3) as place:
-        alone(place, life)
+@in_town(2, beat=0.05, silence=0.3)
+async def test_quiet_peers_are_kept_alive_by_beats(meshes: list[Mesh]) -> None:
+    heard = listen(meshes[0])
+    await asyncio.sleep(0.7)
+    assert not any(mesh.failed.done() for mesh in meshes)
+    assert not heard
+    assert meshes[0].counters.bytes_received == 0

@@ -6,14 +6,13 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import HEADER, Frame, Kind, pack
 from clients.vertical.mesh import Mesh
-from tests.clients.meshes import Town, failures, joined, link, town
+from tests.clients.meshes import closed, failures, in_town, link, listen, until
 
 SERIAL = 7
 
@@ -37,115 +36,87 @@ FORGERIES: list[tuple[str, Callable[[], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("what", "forged", "words"), FORGERIES, ids=[row[0] for row in FORGERIES])
-def test_a_forger_is_named_by_all(what: str, forged: Callable[[], bytes], words: str) -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            heard: list[int] = []
-            meshes[0].on_frame = lambda peer, frame: heard.append(frame.update)
-            meshes[2].send(0, Frame(Kind.THETA, 2, 4, b"well"))
-            await asyncio.sleep(0.05)
-            link(meshes[2], 0).queue(forged())
-            link(meshes[2], 0).flush()
-            began = time.monotonic()
-            errors = await failures(meshes)
-            assert time.monotonic() - began < 1.0
-            assert [error.party for error in errors] == [2] * 4  # the forger is told too
-            assert len({error.reason for error in errors}) == 1
-            assert words in errors[0].reason
-            assert heard == ([4, 5] if what == "replayed" else [4])
-
-    with town(4, body=10_000) as place:
-        asyncio.run(life(place))
+@in_town(4, body=10_000)
+async def test_a_forger_is_named_by_all(meshes: list[Mesh], what: str, forged: Callable[[], bytes], words: str) -> None:
+    heard = listen(meshes[0])
+    meshes[2].send(0, Frame(Kind.THETA, 2, 4, b"well"))
+    await until(lambda: bool(heard))
+    link(meshes[2], 0).queue(forged())
+    link(meshes[2], 0).flush()
+    began = time.monotonic()
+    errors = await failures(meshes)
+    assert time.monotonic() - began < 4.0
+    assert [error.party for error in errors] == [2] * 4  # the forger is told too
+    assert len({error.reason for error in errors}) == 1
+    assert words in errors[0].reason
+    assert [update for _, update, _ in heard] == ([4, 5] if what == "replayed" else [4])
 
 
-def test_a_second_forger_is_not_waited_for() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            meshes[0].abort(PartyError(1, "the first"))
-            link(meshes[2], 0).write(bytes(200))
-            await failures(meshes)
-            await asyncio.sleep(0.05)
-            began = time.monotonic()
-            await meshes[0].close()
-            assert time.monotonic() - began < 10.0
-
-    with town(3, close=20.0) as place:
-        asyncio.run(life(place))
+@in_town(3, close=20.0)
+async def test_a_second_forger_is_not_waited_for(meshes: list[Mesh]) -> None:
+    meshes[0].abort(PartyError(1, "the first"))
+    link(meshes[2], 0).write(bytes(200))
+    await failures(meshes)
+    await asyncio.sleep(0.05)
+    began = time.monotonic()
+    await meshes[0].close()
+    assert time.monotonic() - began < 10.0
 
 
-def test_a_forgery_one_byte_at_a_time() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            for byte in pack(SERIAL + 1, Kind.THETA, 0, 0):
-                link(meshes[1], 0).write(bytes([byte]))
-                await asyncio.sleep(0.001)
-            errors = await failures(meshes)
-            assert [error.party for error in errors] == [1, 1]
-
-    with town(2) as place:
-        asyncio.run(life(place))
+@in_town(2)
+async def test_a_forgery_one_byte_at_a_time(meshes: list[Mesh]) -> None:
+    for byte in pack(SERIAL + 1, Kind.THETA, 0, 0):
+        link(meshes[1], 0).write(bytes([byte]))
+        await asyncio.sleep(0.001)
+    errors = await failures(meshes)
+    assert [error.party for error in errors] == [1, 1]
 
 
-def test_bytes_changed_on_the_way_break_the_connection() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            link(meshes[2], 0)._socket.send(b"\x17\x03\x03\x00\x20" + bytes(32))
-            errors = await failures(meshes)
-            assert {error.party for error in errors[:2]} == {2}
-            assert "its TLS failed" in errors[0].reason
-
-    with town(3) as place:
-        asyncio.run(life(place))
+@in_town(3)
+async def test_bytes_changed_on_the_way_break_the_connection(meshes: list[Mesh]) -> None:
+    link(meshes[2], 0)._socket.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+    errors = await failures(meshes)
+    assert {error.party for error in errors[:2]} == {2}
+    assert "its TLS failed" in errors[0].reason
 
 
-def test_nothing_is_accepted_after_a_failure() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            heard: list[int] = []
-            meshes[0].on_frame = lambda peer, frame: heard.append(frame.update)
-            meshes[1].send(0, Frame(Kind.THETA, 1, 0))
-            meshes[0].abort(PartyError(2, "its rows are others"))
-            meshes[0].send(1, Frame(Kind.THETA, 0, 0))
-            assert meshes[0].counters.frames_sent == 0
-            await failures(meshes)
-            await asyncio.sleep(0.02)
-            assert heard == []
-
-    with town(3) as place:
-        asyncio.run(life(place))
+@in_town(3)
+async def test_nothing_is_accepted_after_a_failure(meshes: list[Mesh]) -> None:
+    heard = listen(meshes[0])
+    meshes[1].send(0, Frame(Kind.THETA, 1, 0))
+    meshes[0].abort(PartyError(2, "its rows are others"))
+    meshes[0].send(1, Frame(Kind.THETA, 0, 0))
+    assert meshes[0].counters.frames_sent == 0
+    await failures(meshes)
+    await asyncio.sleep(0.02)
+    assert not heard
 
 
-def test_an_abort_carries_its_culprit_and_reason_to_all() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            meshes[1].abort(PartyError(3, "party 3's column 7 is not finite"))
-            meshes[1].abort(PartyError(0, "a later failure"))
-            for error in await failures(meshes):
-                assert (error.party, error.reason) == (3, "party 3's column 7 is not finite")
-
-    with town(4) as place:
-        asyncio.run(life(place))
+@in_town(4)
+async def test_an_abort_carries_its_culprit_and_reason_to_all(meshes: list[Mesh]) -> None:
+    meshes[1].abort(PartyError(3, "party 3's column 7 is not finite"))
+    meshes[1].abort(PartyError(0, "a later failure"))
+    for error in await failures(meshes):
+        assert (error.party, error.reason) == (3, "party 3's column 7 is not finite")
 
 
-def test_what_the_handler_raises_fails_the_segment() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
+@pytest.mark.parametrize(
+    ("raised", "words"),
+    [
+        (OverflowError("too large"), "party 0: OverflowError: too large"),
+        (PartyError(1, "its partial is not finite"), "party 1: its partial is not finite"),
+    ],
+)
+@in_town(3)
+async def test_what_the_handler_raises_fails_the_segment(meshes: list[Mesh], raised: Exception, words: str) -> None:
+    def hear(peer: int, frame: Frame) -> None:
+        raise raised
 
-            def hear(peer: int, frame: Frame) -> None:
-                raise PartyError(peer, "its partial is not finite") if frame.update else OverflowError("too large")
-
-            meshes[0].on_frame = hear
-            meshes[1].send(0, Frame(Kind.PARTIAL, 0, place.serial - SERIAL))
-            errors = await failures(meshes)
-            if place.serial == SERIAL:
-                assert {str(error) for error in errors} == {"party 0: OverflowError: too large"}
-                assert isinstance(errors[0].__cause__, OverflowError)
-            else:
-                assert {str(error) for error in errors} == {"party 1: its partial is not finite"}
-
-    with town(3) as place:
-        asyncio.run(life(place))
-        asyncio.run(life(replace(place, serial=SERIAL + 1)))
+    meshes[0].on_frame = hear
+    meshes[1].send(0, Frame(Kind.PARTIAL, 0, 0))
+    errors = await failures(meshes)
+    assert {str(error) for error in errors} == {words}
+    assert errors[0] is raised or errors[0].__cause__ is raised
 
 
 def cut(mesh: Mesh) -> None:
@@ -156,62 +127,46 @@ def cut(mesh: Mesh) -> None:
     mesh._door.stop()
 
 
-def test_who_leaves_because_of_another_is_not_named() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            # 0 loses sight of 1, which has died because of 2; only 3 knows why
-            link(meshes[1], 0).close()
-            await asyncio.sleep(0.02)
-            meshes[3].abort(PartyError(2, "its partial is not finite"))
-            assert {error.party for error in await failures(meshes)} == {2}
-
-    with town(4) as place:
-        asyncio.run(life(place))
+@in_town(4)
+async def test_who_leaves_because_of_another_is_not_named(meshes: list[Mesh]) -> None:
+    # 0 loses sight of 1, which has died because of 2; only 3 knows why
+    link(meshes[1], 0).close()
+    await asyncio.sleep(0.02)
+    meshes[3].abort(PartyError(2, "its partial is not finite"))
+    assert {error.party for error in await failures(meshes)} == {2}
 
 
-def test_the_first_failure_wins_though_the_culprit_is_gone() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            cut(meshes[2])
-            began = time.monotonic()
-            errors = await failures([meshes[0], meshes[1], meshes[3]])
-            assert time.monotonic() - began < 1.0
-            assert {str(error) for error in errors} == {"party 2: its connection closed"}
-            # those who close because of it are not named by those who are slow
-            await asyncio.gather(*(meshes[me].close() for me in (0, 1, 3)))
-            assert {str(error) for error in errors} == {"party 2: its connection closed"}
-
-    with town(4) as place:
-        asyncio.run(life(place))
+@in_town(4)
+async def test_the_first_failure_wins_though_the_culprit_is_gone(meshes: list[Mesh]) -> None:
+    cut(meshes[2])
+    began = time.monotonic()
+    left = [meshes[me] for me in (0, 1, 3)]
+    errors = await failures(left)
+    assert time.monotonic() - began < 4.0
+    # those who close because of it are not named by those who are slow
+    await closed(*left)
+    assert {str(error) for error in errors} == {"party 2: its connection closed"}
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_an_abort_is_read_even_where_nothing_can_be_written_any_more(transport: str) -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as (one, two):
-            # one leaves with bytes unread, so its system resets the connection; two writes before it reads
-            two.send(0, Frame(Kind.THETA, 1, 0, b"unread"))
-            two._flush()
-            link(one, 1).say(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
-            link(one, 1).close()
-            for update in range(1, 4):
-                two.send(0, Frame(Kind.THETA, 1, update, b"into the void"))
-                two._flush()
-            (error,) = await failures([two])
-            assert error.reason == "the first-hand reason"
-
-    with town(2, transport) as place:
-        asyncio.run(life(place))
+@in_town(2, "unix", "tcp")
+async def test_an_abort_is_read_even_where_nothing_can_be_written_any_more(meshes: list[Mesh]) -> None:
+    one, two = meshes
+    # one leaves with bytes unread, so its system resets the connection; two writes before it reads
+    two.send(0, Frame(Kind.THETA, 1, 0, b"unread"))
+    two._flush()
+    link(one, 1).say(Kind.ABORT, PartyError(0, "the first-hand reason").to_bytes())
+    link(one, 1).close()
+    for update in range(1, 4):
+        two.send(0, Frame(Kind.THETA, 1, update, b"into the void"))
+        two._flush()
+    (error,) = await failures([two])
+    assert error.reason == "the first-hand reason"
 
 
-def test_two_who_fail_at_once_agree_with_their_peers_on_something() -> None:
-    async def life(place: Town) -> None:
-        async with joined(place) as meshes:
-            meshes[1].abort(PartyError(1, "one"))
-            meshes[2].abort(PartyError(2, "two"))
-            errors = await failures(meshes)
-            assert {error.party for error in errors} <= {1, 2}
-            assert (errors[1].party, errors[2].party) == (1, 2)
-
-    with town(4) as place:
-        asyncio.run(life(place))
+@in_town(4)
+async def test_two_who_fail_at_once_agree_with_their_peers_on_something(meshes: list[Mesh]) -> None:
+    meshes[1].abort(PartyError(1, "one"))
+    meshes[2].abort(PartyError(2, "two"))
+    errors = await failures(meshes)
+    assert {error.party for error in errors} <= {1, 2}
+    assert (errors[1].party, errors[2].party) == (1, 2)

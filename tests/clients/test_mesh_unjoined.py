@@ -9,21 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.addresses import Address
 from clients.vertical.failures import PartyError
 from clients.vertical.mesh import Mesh
-from tests.clients.meshes import Town, everyone, failures, occupy, outcome, town
-
-SLOW = pytest.mark.slow
+from tests.clients.meshes import Town, closed, failures, in_town, occupy, outcome, town
 
 
-def socket_file(address: Address) -> None:
-    """Remove what the other program left; it is not the mesh's to remove."""
-    assert Path(address.text).exists()
-    Path(address.text).unlink()
-
-
-async def all_fail(place: Town, present: dict[int, Town], never_joining: tuple[int, ...] = ()) -> dict[int, PartyError]:
+async def fates(place: Town, present: dict[int, Town], never_joining: tuple[int, ...] = ()) -> dict[int, PartyError]:
     """Have some join, each as it sees the town; what each fails with, some of them already in `join`."""
     meshes = {me: view.mesh(me) for me, view in present.items()}
 
@@ -33,137 +24,104 @@ async def all_fail(place: Town, present: dict[int, Town], never_joining: tuple[i
         await mesh.failed
 
     errors = await asyncio.wait_for(asyncio.gather(*(outcome(fate(mesh)) for mesh in meshes.values())), 10.0)
-    await asyncio.gather(*(mesh.close() for mesh in meshes.values()))
+    await closed(*meshes.values())
     assert asyncio.all_tasks() == {asyncio.current_task()}
     return {me: error for me, error in zip(meshes, errors, strict=True) if isinstance(error, PartyError)}
 
 
-@pytest.mark.parametrize("absent", [0, pytest.param(2, marks=SLOW), pytest.param(3, marks=SLOW)])
-def test_who_never_joins_is_named(absent: int) -> None:
-    with town(4, join=0.6) as place:
-        errors = asyncio.run(all_fail(place, everyone(place, absent)))
-        assert set(errors) == set(everyone(place, absent))
-        assert {error.party for error in errors.values()} == {absent}
-        assert all("never joined within 0.6 s" in error.reason for error in errors.values())
+def all_fail(place: Town, *but: int, never_joining: tuple[int, ...] = (), **views: Town) -> dict[int, PartyError]:
+    """What the parties that come fail with; ``party_2`` is how party 2 sees the town."""
+    present = {me: views.get(f"party_{me}", place) for me in range(place.parties) if me not in but}
+    errors = asyncio.run(fates(place, present, never_joining))
+    assert errors.keys() == present.keys()
+    return errors
 
 
-def test_several_who_never_join_are_all_mentioned() -> None:
+@pytest.mark.parametrize(("absent", "words"), [
+    ((0,), "party 0: it never joined within 0.4 s"),
+    ((1, 3, 4), "party 1: it never joined within 0.4 s, nor did 3, 4"),
+])  # fmt: skip
+def test_who_never_joins_is_named(absent: tuple[int, ...], words: str) -> None:
     with town(5, join=0.4, close=0.2) as place:
-        errors = asyncio.run(all_fail(place, everyone(place, 1, 3, 4)))
-        assert all(
-            str(error).startswith("party 1: it never joined within 0.4 s, nor did 3, 4") for error in errors.values()
-        )
-        assert len(errors) == 2
+        assert all(str(error).startswith(words) for error in all_fail(place, *absent).values())
 
 
 def test_who_finds_nobody_blames_nobody() -> None:
     with town(3, join=0.2, close=0.1) as place:
-        errors = asyncio.run(all_fail(place, {1: place}))
-        assert errors[1].party is None
-        assert errors[1].reason.startswith("no party joined party 1 within 0.2 s")
+        error = all_fail(place, 0, 2)[1]
+        assert error.party is None
+        assert error.reason.startswith("no party joined party 1 within 0.2 s")
     with town(2, join=0.2, close=0.1) as place:
-        assert asyncio.run(all_fail(place, {1: place}))[1].party == 0
+        assert all_fail(place, 0)[1].party == 0
 
 
-@pytest.mark.parametrize(
-    ("impostor", "transport"),
-    [
-        (0, "unix"),
-        (2, "tcp"),
-        *(pytest.param(*row, marks=SLOW) for row in ((0, "tcp"), (2, "unix"), (3, "unix"), (3, "tcp"))),
-    ],
-)
+@pytest.mark.parametrize(("impostor", "transport"), [(0, "unix"), (2, "tcp")])
 def test_an_unknown_certificate_is_named(impostor: int, transport: str) -> None:
     with town(4, transport, join=1.0, close=0.3) as place:
-        present = everyone(place) | {impostor: place.with_impostor(impostor)}
-        errors = asyncio.run(all_fail(place, present))
-        assert {me: error.party for me, error in errors.items()} == dict.fromkeys(range(4), impostor)
+        errors = all_fail(place, **{f"party_{impostor}": place.with_impostor(impostor)})
+        assert {error.party for error in errors.values()} == {impostor}
         assert all("certificate" in error.reason for error in errors.values())
 
 
 def test_a_known_certificate_of_another_party_is_named() -> None:
-    async def life(place: Town) -> None:
+    with town(3, join=0.4, close=0.2) as place:
         # party 1 listens where party 0 is expected
         moved = replace(place, addresses=[place.addresses[1], place.addresses[0], place.addresses[2]])
-        errors = await all_fail(place, {1: moved, 2: place})
-        assert errors[2].party == 0
-        assert "its certificate is party 1's" in errors[2].reason
-
-    with town(3, join=0.4, close=0.2) as place:
-        asyncio.run(life(place))
+        error = all_fail(place, 0, party_1=moved)[2]
+        assert error.party == 0
+        assert "its certificate is party 1's" in error.reason
 
 
-@pytest.mark.parametrize(
-    ("where", "parties", "transport"),
-    [
-        ("first", 2, "unix"),
-        ("last", 4, "tcp"),
-        *(pytest.param("first", *row, marks=SLOW) for row in ((2, "tcp"), (4, "unix"), (4, "tcp"))),
-        *(pytest.param("last", *row, marks=SLOW) for row in ((2, "unix"), (2, "tcp"), (4, "unix"))),
-    ],
-)
-def test_an_address_in_use_is_named(parties: int, where: str, transport: str) -> None:
+@pytest.mark.parametrize(("party", "parties", "transport"), [(0, 2, "unix"), (3, 4, "tcp")])
+def test_an_address_in_use_is_named(party: int, parties: int, transport: str) -> None:
     with town(parties, transport) as place:
-        party = 0 if where == "first" else parties - 1
         with occupy(place.addresses[party]):
             began = time.monotonic()
             # what a party tells that cannot listen is no joining
-            errors = asyncio.run(all_fail(place, everyone(place), tuple(range(parties))))
+            errors = all_fail(place, never_joining=tuple(range(parties)))
             assert time.monotonic() - began < 5.0
-        assert {me: error.party for me, error in errors.items()} == dict.fromkeys(range(parties), party)
+        assert {error.party for error in errors.values()} == {party}
         assert all("already in use" in error.reason for error in errors.values())
         if transport == "unix":
-            socket_file(place.addresses[party])
+            Path(place.addresses[party].text).unlink()  # the other program's, which is not the mesh's to remove
 
 
-@SLOW
-def test_a_failure_while_joining_reaches_who_comes_later() -> None:
-    async def life(place: Town) -> None:
-        async def come(me: int, after: float) -> PartyError:
-            await asyncio.sleep(after)
-            mesh = place.mesh(me)
-            error = await outcome(mesh.join())
-            await mesh.close()
-            assert isinstance(error, PartyError)
-            return error
+@in_town(4, join=False, close=1.0)
+async def test_a_failure_while_joining_reaches_who_comes_later(place: Town) -> None:
+    async def come(me: int, after: float) -> PartyError:
+        await asyncio.sleep(after)
+        mesh = place.mesh(me)
+        error = await outcome(mesh.join())
+        await mesh.close()
+        assert isinstance(error, PartyError)
+        return error
 
-        with occupy(place.addresses[1]):
-            errors = await asyncio.gather(come(0, 0), come(1, 0), come(2, 0.7), come(3, 0.8))
-        assert {error.party for error in errors} == {1}
-        assert {"in use" in error.reason for error in errors} == {True}
-        socket_file(place.addresses[1])
-
-    with town(4, close=1.0) as place:
-        asyncio.run(life(place))
+    with occupy(place.addresses[1]):
+        errors = await asyncio.gather(come(0, 0), come(1, 0), come(2, 0.4), come(3, 0.5))
+    assert {error.party for error in errors} == {1}
+    assert all("in use" in error.reason for error in errors)
+    Path(place.addresses[1].text).unlink()
 
 
-def test_a_hello_of_forged_length_names_its_sender() -> None:
-    async def life(place: Town) -> None:
-        wide = place.with_limits(body=10_000)
-        liar = wide.mesh(2, hello=bytes(5000))
-        meshes = [place.mesh(0), place.mesh(1), liar]
-        joins = asyncio.gather(*(outcome(mesh.join()) for mesh in meshes))
-        errors = await failures(meshes)
-        assert {error.party for error in errors} == {2}
-        assert {"body of 5000 bytes" in error.reason for error in errors} == {True}
-        await joins
-        await asyncio.gather(*(mesh.close() for mesh in meshes))
-
-    with town(3, body=1000) as place:
-        asyncio.run(life(place))
+@in_town(3, join=False, body=1000)
+async def test_a_hello_of_forged_length_names_its_sender(place: Town) -> None:
+    liar = place.with_limits(body=10_000).mesh(2, hello=bytes(5000))
+    meshes = [place.mesh(0), place.mesh(1), liar]
+    joins = asyncio.gather(*(outcome(mesh.join()) for mesh in meshes))
+    for error in await failures(meshes):
+        assert error.party == 2
+        assert "body of 5000 bytes" in error.reason
+    await joins
+    await closed(*meshes)
 
 
-def test_an_abort_before_joining_ends_the_others_too() -> None:
-    async def life(place: Town) -> None:
-        meshes = [place.mesh(me) for me in range(3)]
-        meshes[1].abort(PartyError(1, "no data"))
-        joins = [asyncio.ensure_future(outcome(mesh.join())) for mesh in meshes]
-        assert (await joins[1]).party == 1  # type: ignore[union-attr]
-        await meshes[1].close()
-        errors = await failures(meshes)
-        assert {str(error) for error in errors} == {"party 1: no data"}
-        await asyncio.gather(*joins)
-        await asyncio.gather(*(mesh.close() for mesh in meshes))
-
-    with town(3) as place:
-        asyncio.run(life(place))
+@in_town(3, join=False)
+async def test_an_abort_before_joining_ends_the_others_too(place: Town) -> None:
+    meshes = [place.mesh(me) for me in range(3)]
+    meshes[1].abort(PartyError(1, "no data"))
+    joins = [asyncio.ensure_future(outcome(mesh.join())) for mesh in meshes]
+    await joins[1]
+    await meshes[1].close()
+    assert {str(error) for error in await failures(meshes)} == {"party 1: no data"}
+    await asyncio.gather(*joins)
+    await closed(*meshes)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 from clients.vertical.plan import Holding, PartyState
 from problems.metrics import binary_metrics
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from simulations.parties import PartiesError, run_parties
-from tests.clients.party_problems import ALGORITHMS, PROBLEMS, make_case
+from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
 
 MASKINGS = ("pairwise", "two-trees")
 # parties, batch size: one row, one that does not divide the rows, and the whole slice
@@ -43,17 +43,8 @@ def test_synchronous_rounds_are_the_centralised_order(
     active = (2, 0, 1) if PROBLEMS.index(problem) % 2 else (1, 0)
     masking = MASKINGS[masking == "pairwise"]  # the other one than above
     # 31 rows: the slices differ by one row, and with batches of one some dominator is out of the last round
-    case = make_case(
-        parties,
-        active,
-        rows=31,
-        algorithm=algorithm,
-        problem=problem,
-        masking=masking,
-        batch_size=batch,
-        synchronous=True,
-        window=3,
-    )
+    fields = {"algorithm": algorithm, "problem": problem, "masking": masking, "batch_size": batch}
+    case = make_case(parties, active, rows=31, synchronous=True, window=3, **fields)
     outcomes = case.run(events=True)
     np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
     assert len({len(outcome.log or []) for outcome in outcomes}) == 1
@@ -69,15 +60,20 @@ def test_a_party_alone_is_centralised(algorithm: str, synchronous: bool) -> None
     assert outcomes[0].counters["frames_sent"] == 0
 
 
-def test_all_parties_may_be_active() -> None:
-    case = make_case(3, (0, 1, 2), algorithm="saga", synchronous=True)
+@pytest.mark.parametrize(
+    ("parties", "active", "fields"),
+    [(3, (0, 1, 2), {"algorithm": "saga", "synchronous": True}), (4, (2,), {"algorithm": "saga", "masking": "none"})],
+    ids=["all are active", "without masks"],
+)
+def test_special_cases_are_centralised(parties: int, active: tuple[int, ...], fields: dict[str, Any]) -> None:
+    case = make_case(parties, active, **fields)
     np.testing.assert_allclose(case.whole(case.run()), case.centralised(), rtol=0, atol=1e-9)
 
 
-def test_it_equals_the_products_own_nonfederated_solver() -> None:
-    case = make_case(5, (3, 1), algorithm="svrg", problem="nonconvex-logistic", synchronous=True, epochs=3)
+def nonfederated(case: Case, **options: Any) -> np.ndarray:
+    """(d,) the model of the product's own solver, with all columns in one place."""
     plan = case.plan
-    expected = train(
+    return train(
         case.features,
         case.labels,
         make_objective(plan.problem, plan.weight),
@@ -86,9 +82,25 @@ def test_it_equals_the_products_own_nonfederated_solver() -> None:
         epochs=plan.epochs,
         batch_size=plan.batch_size,
         seed=plan.seed,
-        active=2,
+        active=len(plan.active),
+        **options,
     )
-    np.testing.assert_allclose(case.whole(case.run()), expected, rtol=0, atol=1e-9)
+
+
+def test_it_equals_the_products_own_nonfederated_solver() -> None:
+    case = make_case(5, (3, 1), algorithm="svrg", problem="nonconvex-logistic", synchronous=True, epochs=3)
+    np.testing.assert_allclose(case.whole(case.run()), nonfederated(case), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("algorithm", "synchronous"), [("svrg", True), ("saga", True), ("sgd", False)])
+def test_frozen_passive_parties(algorithm: str, synchronous: bool) -> None:
+    active = (1, 3) if synchronous else (1,)
+    case = make_case(5, active, algorithm=algorithm, synchronous=synchronous, update_passive=False)
+    start = np.random.default_rng(2).standard_normal(13)
+    frozen = np.concatenate([own for party, own in enumerate(case.columns) if party not in active])
+    weights = case.whole(case.run(states=[PartyState(start[own]) for own in case.columns]))
+    np.testing.assert_allclose(weights, nonfederated(case, weights=start, frozen_columns=frozen), rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(weights[frozen], start[frozen])
 
 
 def test_two_parties_need_leave_and_are_then_centralised() -> None:
@@ -100,32 +112,18 @@ def test_two_parties_need_leave_and_are_then_centralised() -> None:
         np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
 
 
-def test_without_masks_the_result_is_the_same() -> None:
-    case = make_case(4, (2,), masking="none", algorithm="saga")
-    np.testing.assert_allclose(case.whole(case.run()), case.centralised(), rtol=0, atol=1e-9)
-
-
 def test_sparse_columns_are_like_dense_ones() -> None:
     case = make_case(4, (1,), algorithm="svrg", problem="nonconvex-logistic")
     case.features[np.abs(case.features) < 0.8] = 0.0
     case.test_features[np.abs(case.test_features) < 0.8] = 0.0
-    expected = case.run()
-    holdings = [
-        Holding(
-            sparse.csr_array(holding.features),
-            sparse.csr_array(holding.test_features),
-            holding.labels,
-            holding.test_labels,
-        )
-        for holding in case.holdings
-    ]
-    outcomes = run_parties(holdings, case.plan, processes=False)[0]
+    expected, outcomes = case.run(), run_parties(case.sparse_holdings, case.plan, processes=False)[0]
     np.testing.assert_allclose(case.whole(outcomes), case.whole(expected), rtol=0, atol=1e-9)
     assert outcomes[1].metrics == pytest.approx(expected[1].metrics, abs=1e-9)
 
 
-@pytest.mark.parametrize("masking", MASKINGS)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "masking"), [("sgd", "two-trees"), ("svrg", "pairwise"), ("saga", "two-trees"), ("saga", "pairwise")]
+)
 def test_segments_add_up_to_one_run(algorithm: str, masking: str) -> None:
     case = make_case(4, (1, 3), algorithm=algorithm, masking=masking, synchronous=True, epochs=3)
     plan = case.plan
@@ -139,10 +137,9 @@ def test_segments_add_up_to_one_run(algorithm: str, masking: str) -> None:
     segments = run_parties(case.holdings, plans, processes=False)
     outcomes = segments[-1]
     np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(segments[0][0].weights, np.zeros(len(case.columns[0])))
+    assert not segments[0][0].weights.any()
     assert segments[1][1].metrics == pytest.approx(segments[2][1].metrics, abs=1e-9)
-    for outcome in outcomes:
-        assert (outcome.table is None) == (algorithm != "saga")
+    assert all((outcome.table is None) == (algorithm != "saga") for outcome in outcomes)
 
 
 def test_a_party_starts_where_it_is_told() -> None:
@@ -188,18 +185,17 @@ def test_without_test_rows_or_evaluation() -> None:
     assert outcomes[0].metrics == {}
 
 
-@pytest.mark.parametrize("masking", MASKINGS)
-@pytest.mark.parametrize("problem", ["logistic", "ridge", "robust"])
-def test_power_iterations_find_the_largest_eigenvalue(problem: str, masking: str) -> None:
+@pytest.mark.parametrize(
+    ("problem", "masking", "curvature"),
+    [("logistic", "two-trees", 0.25), ("ridge", "pairwise", 2.0), ("robust", "two-trees", 1.0)],
+)
+def test_power_iterations_find_the_largest_eigenvalue(problem: str, masking: str, curvature: float) -> None:
     case = make_case(4, (2, 0), problem=problem, masking=masking, algorithm="svrg", power_iterations=60)
     case.features[:, 3] *= 3.0
-    plain, asked = case.run(replace(case.plan, power_iterations=0)), case.run()
-    plan = case.plan
-    curvature = {"logistic": 0.25, "ridge": 2.0, "robust": 1.0}[problem]
+    plan, asked = case.plan, case.run()
     hessian = curvature / plan.rows * case.features.T @ case.features + plan.weight * np.eye(13)
     assert asked[2].metrics["largest_eigenvalue"] == pytest.approx(np.linalg.eigvalsh(hessian)[-1], rel=1e-6)
-    assert "largest_eigenvalue" not in plain[2].metrics
-    assert np.isfinite(case.whole(plain)).all()
+    assert "largest_eigenvalue" not in case.run(replace(plan, power_iterations=0))[2].metrics
     # one iteration is a lower bound already
     once = case.run(replace(plan, power_iterations=1, epochs=0))
     assert 0 < once[2].metrics["largest_eigenvalue"] < asked[2].metrics["largest_eigenvalue"]
@@ -216,31 +212,6 @@ def test_power_iterations_of_a_party_alone_and_of_nothing() -> None:
     assert case.run()[0].metrics["largest_eigenvalue"] == pytest.approx(expected, rel=1e-6)
     case.features[:] = 0.0
     assert case.run()[0].metrics["largest_eigenvalue"] == case.plan.weight
-
-
-@pytest.mark.parametrize(("algorithm", "synchronous"), [("svrg", True), ("saga", True), ("sgd", False)])
-def test_frozen_passive_parties(algorithm: str, synchronous: bool) -> None:
-    active = (1, 3) if synchronous else (1,)
-    case = make_case(5, active, algorithm=algorithm, synchronous=synchronous, update_passive=False)
-    start = np.random.default_rng(2).standard_normal(13)
-    frozen = [int(column) for party, own in enumerate(case.columns) if party not in active for column in own]
-    outcomes = case.run(states=[PartyState(start[own]) for own in case.columns])
-    plan = case.plan
-    expected = train(
-        case.features,
-        case.labels,
-        make_objective(plan.problem, plan.weight),
-        algorithm,
-        step=plan.step,
-        epochs=plan.epochs,
-        batch_size=plan.batch_size,
-        seed=plan.seed,
-        active=len(active),
-        weights=start,
-        frozen_columns=np.array(frozen),
-    )
-    np.testing.assert_allclose(case.whole(outcomes), expected, rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(case.whole(outcomes)[frozen], start[frozen])
 
 
 def test_counters() -> None:

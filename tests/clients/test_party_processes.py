@@ -8,17 +8,14 @@ import signal
 import threading
 import time
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from clients.vertical.failures import PartyError
 from clients.vertical.limits import Limits
-from clients.vertical.plan import Injection
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import make_case
-from tests.clients.test_party_asynchronous import check_logs, replayed
 
 pytestmark = pytest.mark.slow
 
@@ -38,24 +35,10 @@ def test_processes_over_unix_sockets_and_tcp_are_centralised() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_asynchronous_run_of_eight_processes_is_that_of_its_log() -> None:
-    case = make_case(
-        8, (0, 3, 5), rows=400, columns=40, batch_size=8, window=4, skew=6, algorithm="saga", step=0.01, epochs=4
-    )
-    outcomes = run_parties(case.holdings, case.plan, events=True, limits=LIMITS)[0]
-    for outcome, block in zip(outcomes, replayed(case, outcomes), strict=True):
-        np.testing.assert_allclose(outcome.weights, block, rtol=0, atol=1e-9)
-    check_logs(case, outcomes)
-    weights = case.whole(outcomes)
-    expected = case.problem().value(case.features, case.labels, weights)
-    assert outcomes[0].metrics["objective"] == pytest.approx(expected, rel=0, abs=1e-10)
-
-
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_party_that_dies_or_hangs_is_named(stop: signal.Signals) -> None:
-    case = make_case(4, (1,), rows=200, batch_size=1, epochs=2000)
+    case = make_case(4, (1,), rows=200, batch_size=1, epochs=20000)
     known = set(multiprocessing.active_children())
-    hit: list[float] = []
 
     def strike() -> None:
         # the processes start in the parties' order
@@ -63,20 +46,14 @@ def test_a_party_that_dies_or_hangs_is_named(stop: signal.Signals) -> None:
             time.sleep(0.05)
         time.sleep(3.0)
         children.sort(key=lambda child: int(child.name.rpartition("-")[2]))
-        hit.append(time.monotonic())
         os.kill(children[3].pid or 0, stop)
 
     thread = threading.Thread(target=strike)
     thread.start()
-    options: dict[str, Any] = {"injections": [Injection(compute=0.002)] * 4, "limits": LIMITS, "timeout": 25.0}
     with pytest.raises(PartiesError) as caught:
-        run_parties(case.holdings, case.plan, **options)
+        run_parties(case.holdings, case.plan, limits=LIMITS, timeout=25.0)
     thread.join()
     errors = caught.value.errors
-    assert errors.keys() == {0, 1, 2, 3}
-    for party in (0, 1, 2):
-        error = errors[party]
-        assert isinstance(error, PartyError)
-        assert error.party == 3
-    assert isinstance(errors[3], RuntimeError | TimeoutError)
+    assert isinstance(errors.pop(3), RuntimeError | TimeoutError)
+    assert [isinstance(errors[party], PartyError) and errors[party].party for party in range(3)] == [3, 3, 3]
     assert not set(multiprocessing.active_children()) - known

@@ -37,19 +37,11 @@ def test_it_accepts_what_is_new_and_not_too_old(width: int, frames: list[tuple[i
             highest[kind, active] = max(top, update)
 
 
-def test_a_long_run_keeps_no_more_than_its_width() -> None:
+def test_a_long_run_or_a_jump_costs_no_memory() -> None:
     guard = ReplayGuard(64)
-    for update in range(100_000):
-        guard.accept(1, 0, update)
-    [(top, bits)] = guard._windows.values()
-    assert top == 99_999
-    assert bits == 2**64 - 1
-
-
-def test_a_jump_to_the_last_update_costs_nothing() -> None:
-    guard = ReplayGuard(64)
-    guard.accept(1, 0, 0)
     tracemalloc.start()
+    for update in range(10_000):
+        guard.accept(1, 0, update)
     guard.accept(1, 0, 2**32 - 1)
     assert tracemalloc.get_traced_memory()[1] < 10_000
     tracemalloc.stop()

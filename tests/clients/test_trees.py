@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.masks import random_elements
-from clients.vertical.ring import decode, encode
 from clients.vertical.trees import Tree, TreeError, check_pair, exposes, make_pair, significantly_different
 
 # the paper's Figure 5, its parties 1 to 4 as 0 to 3
@@ -38,15 +36,14 @@ def subsets(items: list[int]) -> list[frozenset[int]]:
 
 
 def unions(sets: list[frozenset[int]]) -> set[frozenset[int]]:
-    return {
-        frozenset(chain.from_iterable(some)) for size in range(1, len(sets) + 1) for some in combinations(sets, size)
-    }
+    return {frozenset().union(*some) for size in range(1, len(sets) + 1) for some in combinations(sets, size)}
 
 
 def by_unions(first: Tree, second: Tree, party: int) -> set[frozenset[int]]:
-    """All the groups that one party could unmask: unions of subtrees it receives in the first and in the second."""
+    """All the groups that one party could unmask: unions of subtrees it receives in the first and in the second, but
+    for what the root is told."""
     received = [[tree.subtree(child) for child in tree.children(party)] for tree in (first, second)]
-    return unions(received[0]) & unions(received[1])
+    return without_total(first, second, frozenset({party}), unions(received[0]) & unions(received[1]))
 
 
 def by_ranks(first: Tree, second: Tree, coalition: frozenset[int]) -> set[frozenset[int]]:
@@ -65,7 +62,7 @@ def by_ranks(first: Tree, second: Tree, coalition: frozenset[int]) -> set[frozen
         plain = np.concatenate([np.isin(np.arange(parties), list(group)), np.zeros(parties)])
         if np.linalg.matrix_rank(np.vstack([span, plain])) == rank:
             found.add(group)
-    return found
+    return without_total(first, second, coalition, found)
 
 
 def without_total(
@@ -80,11 +77,8 @@ def without_total(
 @given(pairs())
 def test_what_one_party_could_unmask_is_what_it_can_cover_with_subtrees_of_both_kinds(pair: tuple[Tree, Tree]) -> None:
     for party in range(pair[0].parties):
-        everything = by_unions(*pair, party)
-        groups = list(exposes(*pair, (party,)))
-        assert without_total(*pair, frozenset({party}), unions(groups)) == without_total(
-            *pair, frozenset({party}), everything
-        )
+        groups = unions(list(exposes(*pair, (party,))))
+        assert without_total(*pair, frozenset({party}), groups) == by_unions(*pair, party)
 
 
 @given(pairs(), st.data())
@@ -93,19 +87,14 @@ def test_what_a_coalition_could_unmask_is_in_the_span_of_what_it_sees(
 ) -> None:
     coalition = data.draw(st.frozensets(st.integers(0, pair[0].parties - 1), min_size=1))
     groups = list(exposes(*pair, coalition))
-    assert len(frozenset().union(*groups)) == sum(map(len, groups))
-    everything = without_total(*pair, coalition, by_ranks(*pair, coalition))
-    assert without_total(*pair, coalition, unions(groups)) == everything
+    assert len(frozenset().union(*groups)) == sum(map(len, groups))  # they do not overlap
+    assert without_total(*pair, coalition, unions(groups)) == by_ranks(*pair, coalition)
 
 
 @given(pairs())
 def test_the_check_passes_a_pair_exactly_when_nobody_could_unmask_anything(pair: tuple[Tree, Tree]) -> None:
     first, second = pair
-    open_to = [
-        party
-        for party in range(first.parties)
-        if without_total(first, second, frozenset({party}), by_unions(first, second, party))
-    ]
+    open_to = [party for party in range(first.parties) if by_unions(first, second, party)]
     if open_to or second.root != 0:
         with pytest.raises(TreeError, match=f"^party {open_to[0]} could unmask" if second.root == 0 else "not at the"):
             check_pair(first, second, first.parties, 0)
@@ -113,28 +102,21 @@ def test_the_check_passes_a_pair_exactly_when_nobody_could_unmask_anything(pair:
         check_pair(first, second, first.parties, 0)
 
 
-@pytest.mark.parametrize("parties", range(3, 34))
+@pytest.mark.parametrize("parties", [*range(3, 10), 16, 17, 33])
 def test_made_pairs_pass_for_every_dominator(parties: int) -> None:
     for dominator in range(parties):
         first, second = make_pair(parties, dominator)
         check_pair(first, second, parties, dominator)
-        assert first.root == second.root == dominator
-        assert first.subtree(dominator) == second.subtree(dominator) == frozenset(range(parties))
-        if parties > 3:
-            depth = int(np.log2(parties))
-            for tree in (first, second):
-                for party in range(parties):
-                    assert len(tree.children(party)) <= 2
-                    steps = 0
-                    while party != dominator:
-                        party, steps = tree.parent[party], steps + 1
-                    assert steps <= depth
-            both = [p for p in range(parties) if first.children(p) and second.children(p)]
-            assert both == [dominator]
-
-
-def test_three_parties_get_a_star_and_a_chain() -> None:
-    assert make_pair(3, 1) == (Tree(1, (1, -1, 1)), Tree(1, (1, -1, 0)))
+        if parties == 3:
+            continue
+        for tree in (first, second):
+            assert max(len(tree.children(party)) for party in range(parties)) <= 2
+            for party in range(parties):
+                steps = 0
+                while party != dominator:
+                    party, steps = tree.parent[party], steps + 1
+                assert steps <= int(np.log2(parties))
+        assert [p for p in range(parties) if first.children(p) and second.children(p)] == [dominator]
 
 
 def test_two_parties_are_refused_unless_asked_for() -> None:
@@ -167,15 +149,12 @@ def test_definition_four_passes_pairs_that_hide_nothing(first: Tree, second: Tre
         check_pair(first, second, first.parties, 0)
 
 
-def test_the_papers_figure_passes_both() -> None:
+def test_definition_four_refuses_equal_subtrees() -> None:
     assert significantly_different(*FIGURE)
     check_pair(*FIGURE, 4, 0)
-
-
-def test_definition_four_refuses_equal_subtrees() -> None:
+    assert significantly_different(CHAIN, Tree(0, (-1, 2, 0, 0)))
     assert not significantly_different(CHAIN, Tree(0, (-1, 0, 3, 1)))
     assert not significantly_different(FIGURE[0], FIGURE[0])
-    assert significantly_different(CHAIN, Tree(0, (-1, 2, 0, 0)))
 
 
 def test_the_papers_example_of_collusion() -> None:
@@ -188,52 +167,10 @@ def test_the_papers_example_of_collusion() -> None:
     assert exposes(*FIGURE, (0, 1, 2)) == ()
 
 
-def test_groups_of_a_coalition_do_not_overlap() -> None:
-    first, second = Tree(0, (-1, 2, 0, 0, 0, 2)), Tree(0, (-1, 0, 0, 2, 5, 2))
-    # 5 receives party 4's mask, 0 its masked value and the sum of the others'
-    assert exposes(first, second, (0, 5)) == (frozenset({1, 2, 3}), frozenset({4}))
-
-
 @pytest.mark.parametrize("coalition", [(), (4,), (-1, 0)])
 def test_a_coalition_is_of_parties(coalition: tuple[int, ...]) -> None:
     with pytest.raises(TreeError, match="coalition"):
         exposes(*FIGURE, coalition)
-
-
-@pytest.mark.parametrize("parties", [3, 4, 5, 8, 12])
-def test_both_trees_together_give_the_dominator_the_sum_and_nobody_a_plain_value(parties: int) -> None:
-    generator = np.random.default_rng(parties)
-    values = generator.normal(size=(parties, 6))
-    plain = [encode(row) for row in values]
-    own = [random_elements(6) for _ in range(parties)]
-    for dominator in range(parties):
-        first, second = make_pair(parties, dominator)
-
-        def received(tree: Tree, elements: list[np.ndarray], to: int) -> list[np.ndarray]:
-            zero = np.zeros(6, dtype=np.uint64)
-            return [sum((elements[p] for p in tree.subtree(child)), zero) for child in tree.children(to)]
-
-        masked = [value + mask for value, mask in zip(plain, own, strict=True)]
-        zero = np.zeros(6, dtype=np.uint64)
-        totals = [sum(received(tree, seen, dominator), zero) for tree, seen in ((first, masked), (second, own))]
-        # q - 1 values, each rounded to 2^-40
-        np.testing.assert_allclose(
-            decode(totals[0] - totals[1]),
-            np.delete(values, dominator, axis=0).sum(axis=0),
-            rtol=0,
-            atol=parties * 2.0**-40,
-        )
-        secrets = {
-            sum((plain[p] for p in group), np.zeros(6, dtype=np.uint64)).tobytes()
-            for group in subsets(list(range(parties)))
-            if parties <= 8 and group != frozenset(range(parties)) - {dominator}
-        }
-        for party in range(parties):
-            sums = [received(first, masked, party), received(second, own, party)]
-            for taken in sums[0]:
-                assert taken.tobytes() not in secrets
-                for mask in (*sums[1], own[party]):
-                    assert (taken - mask).tobytes() not in secrets
 
 
 @pytest.mark.parametrize(("root", "parent", "what"), [
@@ -253,12 +190,8 @@ def test_what_is_no_tree_is_refused(root: int, parent: tuple[int, ...], what: st
 
 def test_children_and_subtrees() -> None:
     tree = Tree(2, (2, 0, -1, 0, 2))
-    assert tree.children(2) == (0, 4)
-    assert tree.children(0) == (1, 3)
-    assert tree.children(4) == ()
-    assert tree.subtree(0) == frozenset({0, 1, 3})
-    assert tree.subtree(4) == frozenset({4})
-    assert tree.parties == 5
+    assert [tree.children(party) for party in (2, 0, 4)] == [(0, 4), (1, 3), ()]
+    assert [tree.subtree(party) for party in (0, 4)] == [{0, 1, 3}, {4}]
 
 
 def test_trees_of_other_sizes_or_roots_are_refused() -> None:

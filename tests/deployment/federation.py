@@ -18,8 +18,9 @@ import tomli_w
 
 from apps.config import Scalar
 from simulations.flower import UNFINISHED, nested
-from tests.battery.engines import end_processes, free_ports, processes_of
+from tests.battery.engines import end_processes, processes_of
 from tests.battery.federation import Run, flat_config, patients
+from tests.battery.ports import free_ports
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_TO_START = 240.0
@@ -199,8 +200,8 @@ class Deployment:
 
     def online(self) -> int:
         """How many SuperNodes are connected."""
-        answer = self.flwr("supernode", "list", CONNECTION)
-        return 0 if answer is None else sum(node["status"] == "online" for node in answer["nodes"])
+        answer = self.flwr("supernode", "list", CONNECTION) or {"nodes": []}
+        return sum(node["status"] == "online" for node in answer["nodes"])
 
     def flwr(self, *arguments: str) -> dict[str, Any] | None:
         """What a command of Flower's answers as JSON, or None where it failed."""
@@ -224,9 +225,13 @@ class Deployment:
         # cheaper to look at than the status; a resumed run has removed what the part before it left, or will
         outcomes = [path / "result.json", path / "failure.json"]
         until(lambda: any(outcome.exists() for outcome in outcomes), "there is an outcome", SECONDS_TO_RUN)
-        until(lambda: self.status(run_id) not in UNFINISHED, "the run ends", SECONDS_TO_RUN)
-        assert self.status(run_id) == "finished:completed", self.logs()
+        assert self.ended(run_id) == "finished:completed", self.logs()
         return Run(path)
+
+    def ended(self, run_id: str) -> str:
+        """Wait for the end of a run; its status."""
+        until(lambda: self.status(run_id) not in UNFINISHED, "the run ends", SECONDS_TO_RUN)
+        return self.status(run_id)
 
     def submit(self, path: Path, config: Mapping[str, Scalar]) -> str:
         overrides = self.folder / "run-config.toml"

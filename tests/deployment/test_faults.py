@@ -13,18 +13,8 @@ import pytest
 from flwr.app import Error, Message
 
 from apps.config import Scalar
-from simulations.flower import UNFINISHED
 from tests.battery.federation import Exchange, Run, federate
-from tests.deployment.federation import (
-    ACCEPTED,
-    CLIENT_APP,
-    PROJECT,
-    SECONDS_TO_RUN,
-    SERVER_APP,
-    Deployment,
-    deployed,
-    until,
-)
+from tests.deployment.federation import ACCEPTED, CLIENT_APP, PROJECT, SERVER_APP, Deployment, deployed, until
 
 pytestmark = pytest.mark.faults
 
@@ -84,11 +74,6 @@ def absence(lines: list[dict[str, Any]]) -> int:
     return back
 
 
-def ended(deployment: Deployment, run_id: str) -> str:
-    until(lambda: deployment.status(run_id) not in UNFINISHED, "the run ends", SECONDS_TO_RUN)
-    return deployment.status(run_id)
-
-
 def test_a_site_with_an_unregistered_key_is_refused(deployment: Deployment, tmp_path: Path) -> None:
     """It says that it is partition 1: let in, it would end the handshake."""
     deployment.script("node-key.sh", "keys", "stranger")
@@ -97,7 +82,7 @@ def test_a_site_with_an_unregistered_key_is_refused(deployment: Deployment, tmp_
     assert deployment.processes["stranger"].wait(60) != 0
     assert "[code: 2004] Failed to activate SuperNode." in deployment.log("stranger")
     assert ACCEPTED not in deployment.log("stranger")
-    assert ended(deployment, run_id) == "finished:completed"
+    assert deployment.ended(run_id) == "finished:completed"
     assert Run(tmp_path / "run").result["clients"] == SITES
     assert deployment.online() == SITES
 
@@ -118,7 +103,7 @@ def test_a_run_whose_server_is_killed_resumes_as_if_nothing_had_happened(
     run = deployment.run(path, {**config, "resume": True})
     assert run.untimed == uninterrupted.untimed
     assert run.model_bytes == uninterrupted.model_bytes
-    assert ended(deployment, run_id) == "finished:failed"
+    assert deployment.ended(run_id) == "finished:failed"
 
 
 def test_rogue_and_slow_replies_are_dropped_and_named(deployment: Deployment, tmp_path: Path) -> None:
@@ -159,7 +144,7 @@ def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: D
     middle_of_round(deployment, path, 2, site=2)
     deployment.stop("site-2")
     deployment.restart_node(2, state_dir="")
-    assert ended(deployment, run_id) == "finished:completed"
+    assert deployment.ended(run_id) == "finished:completed"
     deployment.stop("site-2")
     deployment.restart_node(2)
     run = Run(path)
@@ -192,4 +177,4 @@ def test_training_goes_on_without_a_killed_site_and_ends_when_too_few_are_left(
     reason = json.loads((path / "failure.json").read_text("utf-8"))["reason"]
     assert reason.startswith(f"round {last + 1}: 1 good replies of 3, min-train-nodes is 2; partition 0: ")
     assert any(gone in reason for gone in GONE), reason
-    assert ended(deployment, run_id) == "finished:failed"
+    assert deployment.ended(run_id) == "finished:failed"

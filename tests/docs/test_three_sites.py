@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from apps.config import parse_pairs, parse_run_config
-from tests.battery.engines import end_processes, free_ports
+from tests.battery.engines import end_processes
+from tests.battery.ports import free_ports
 from tests.docs.markdown import PROJECT, blocks
 
 PAGE = PROJECT / "docs" / "tutorials" / "three-sites.md"

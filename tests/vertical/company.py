@@ -8,19 +8,21 @@ import multiprocessing
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from clients.vertical.addresses import Address, local_addresses, socket_folder
+from clients.vertical.addresses import socket_folder
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
 from clients.vertical.identity import Identity
 from clients.vertical.limits import Limits
 from clients.vertical.party import run_segment
 from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan
+from problems.vertical.kernels import load_dense_kernels
 from problems.vertical.objectives import Array
+from tests.battery.ports import addresses_for
 
 # long enough for a busy machine, short enough for 15 seconds
 LIMITS = Limits(join=6.0, beat=0.3, silence=3.0, close=1.5)
@@ -32,7 +34,7 @@ _UNDER_WAY = 20
 
 @dataclass(frozen=True)
 class Ended:
-    """How a party's segment ended: with an outcome or an error, and the most memory its process had, in bytes."""
+    """How a party's segment ended, and the most memory its process had, in bytes."""
 
     result: Outcome | BaseException
     memory: int
@@ -106,7 +108,7 @@ class Company:
         for pipe in self._pipes.values():
             pipe.close()
 
-    def under_way(self, within: float = 20.0) -> None:
+    def under_way(self, within: float = 60.0) -> None:
         """Wait until every party is in the middle of its work."""
         for me, pipe in self._pipes.items():
             assert pipe.poll(within), f"party {me} has not begun"
@@ -153,9 +155,8 @@ def posts(
     plan: Plan, holdings: Sequence[Holding], transport: str = "unix", limits: Limits = LIMITS
 ) -> Iterator[dict[int, Post]]:
     """What each party is started with; addresses are of the test's own."""
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(socket_folder()) if transport == "unix" else None
-        addresses = local_addresses(len(holdings), folder)
+    with socket_folder() as folder:
+        addresses = addresses_for(len(holdings), folder, transport)
         identities = [Identity.create(f"party {me}") for me in range(len(holdings))]
         certificates = [identity.certificate for identity in identities]
         yield {
@@ -171,31 +172,19 @@ def impostor(post: Post) -> Post:
     return replace(post, endpoint=replace(post.endpoint, identity=own, certificates=certificates))
 
 
-def address_of(team: Mapping[int, Post], me: int) -> Address:
-    return team[me].endpoint.addresses[me]
-
-
 def _live(pipe: Connection) -> None:
     post: Post = pipe.recv()
     with contextlib.suppress(BrokenPipeError):
+        load_dense_kernels("auto")  # before anything is timed
         if post.act is not None:
             post.act()
         pipe.send("ready")
         pipe.recv()
         watch = _Watch(lambda: pipe.send("under way"))
+        given = (post.me, post.plan, post.holding, post.state, post.endpoint)
         result: Outcome | BaseException
         try:
-            result = asyncio.run(
-                run_segment(
-                    post.me,
-                    post.plan,
-                    post.holding,
-                    post.state,
-                    post.endpoint,
-                    injection=post.injection,
-                    recorder=watch,
-                )
-            )
+            result = asyncio.run(run_segment(*given, injection=post.injection, recorder=watch))
         except Exception as error:
             result = error
         pipe.send(Ended(result, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))

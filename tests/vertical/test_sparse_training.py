@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,38 +11,24 @@ from scipy import sparse
 
 from clients.vertical.limits import Limits
 from clients.vertical.plan import Holding, Outcome, Plan
+from problems.vertical.blocks import Features
 from problems.vertical.objectives import Array, make_objective
 from problems.vertical.solvers import train, value
 from problems.vertical.sparse_blocks import canonical
 from simulations.parties import run_parties
+from tests.clients.party_problems import make_case
 from tests.vertical.company import Company, posts
 from tests.vertical.synthetic import sparse_like_news20
 
 WEIGHT = 1e-6
 OBJECTIVE = make_objective("logistic", WEIGHT)
-PLAN = Plan(
-    serial=1,
-    segment=1,
-    algorithm="svrg",
-    problem="logistic",
+PLAN = replace(
+    make_case(8, (0, 1), algorithm="svrg", window=2, skew=8, epochs=3, batch_size=64).plan,
     weight=WEIGHT,
     step=32.0,
-    batch_size=64,
     seed=0,
-    first_epoch=0,
-    epochs=3,
-    parties=8,
-    active=(0, 1),
-    window=2,
-    skew=8,
-    masking="pairwise",
-    synchronous=False,
-    update_passive=True,
-    evaluate=True,
-    label_epsilon=0.0,
     rows=18_000,
     test_rows=2_000,
-    start=True,
 )
 
 
@@ -53,86 +38,59 @@ class Table:
     def __init__(self, plan: Plan, columns: int, draws: int) -> None:
         features, labels = sparse_like_news20(plan.rows + plan.test_rows, columns, draws, seed=1)
         self.plan = plan
-        self.train = canonical(features[: plan.rows])
-        self.test = canonical(features[plan.rows :])
+        self.train, self.test = canonical(features[: plan.rows]), canonical(features[plan.rows :])
         self.labels, self.test_labels = labels[: plan.rows], labels[plan.rows :]
         ends = np.linspace(0, columns, plan.parties + 1).astype(int)
-        self.cuts = [slice(start, stop) for start, stop in pairwise(ends)]
-
-    @property
-    def holdings(self) -> list[Holding]:
-        plan = self.plan
-        return [
+        self.holdings = [
             Holding(
-                canonical(sparse.csr_array(self.train[:, own])),
-                canonical(sparse.csr_array(self.test[:, own])),
+                canonical(sparse.csr_array(self.train[:, start:stop])),
+                canonical(sparse.csr_array(self.test[:, start:stop])),
                 self.labels if party in plan.active else None,
                 self.test_labels if party == plan.reporter else None,
             )
-            for party, own in enumerate(self.cuts)
+            for party, (start, stop) in enumerate(pairwise(ends))
         ]
+
+    def alone(self, features: Features, problem: str = "logistic") -> Array:
+        """The model of all columns in one place."""
+        plan, objective = self.plan, make_objective(problem, self.plan.weight)
+        settings = {"step": plan.step, "epochs": plan.epochs, "batch_size": plan.batch_size, "seed": plan.seed}
+        return train(features, self.labels, objective, plan.algorithm, **settings)
 
     def check(self, outcomes: list[Outcome]) -> tuple[float, float, float]:
         """The objective, the reference's objective and the test accuracy; what was reported is what was computed."""
         weights = np.concatenate([outcome.weights for outcome in outcomes])
-        objective, accuracy = self.objective(weights), float(np.mean(np.sign(self.test @ weights) == self.test_labels))
+        accuracy = float(np.mean(np.sign(self.test @ weights) == self.test_labels))
+        objective, alone = (value(self.train, self.labels, OBJECTIVE, w) for w in (weights, self.alone(self.train)))
         assert outcomes[0].metrics["objective"] == pytest.approx(objective, rel=0, abs=1e-9)
         assert outcomes[0].metrics["accuracy"] == pytest.approx(accuracy, rel=0, abs=1e-3)
-        plan = self.plan
-        alone = train(
-            self.train,
-            self.labels,
-            OBJECTIVE,
-            plan.algorithm,
-            step=plan.step,
-            epochs=plan.epochs,
-            batch_size=plan.batch_size,
-            seed=plan.seed,
-        )
-        return objective, self.objective(alone), accuracy
-
-    def objective(self, weights: Array) -> float:
-        return value(self.train, self.labels, OBJECTIVE, weights)
+        return objective, alone, accuracy
 
 
 @pytest.mark.slow
 def test_news20_sized_blocks_train_in_processes() -> None:
-    plan, began = PLAN, time.monotonic()
-    table = Table(plan, 1_360_000, 596)
-    holdings = table.holdings
-    entries = [holding.features.nnz / plan.rows for holding in holdings]  # type: ignore[union-attr]
-    assert [holding.features.shape for holding in holdings] == [(18_000, 170_000)] * 8
-    assert min(entries) >= 48
-    drawn = time.monotonic() - began
-    with posts(plan, holdings, limits=Limits(join=30.0, silence=20.0)) as team, Company(team.values()) as company:
-        ended = company.ends(within=180.0)
-    assert all(isinstance(end.result, Outcome) for end in ended.values()), ended
-    outcomes = [end.result for _, end in sorted(ended.items()) if isinstance(end.result, Outcome)]
+    table = Table(PLAN, 1_360_000, 596)
+    assert [holding.features.shape for holding in table.holdings] == [(18_000, 170_000)] * 8
+    limits = Limits(join=30.0, silence=20.0)
+    with posts(PLAN, table.holdings, limits=limits) as team, Company(team.values()) as company:
+        ended = [end for _, end in sorted(company.ends(within=180.0).items())]
+    outcomes = [end.result for end in ended if isinstance(end.result, Outcome)]
+    assert len(outcomes) == 8, ended
     objective, alone, accuracy = table.check(outcomes)
-    updates, seconds = outcomes[0].counters["updates"], outcomes[0].counters["seconds_training"]
-    memory = max(end.memory for end in ended.values()) / 2**20
-    print(
-        f"\n{plan.rows:,} rows, 8 parties with 170,000 columns, {min(entries):.1f} to {max(entries):.1f} entries a row "
-        f"and block: objective {np.log(2):.4f} -> {objective:.4f} (in one place {alone:.4f}), test accuracy "
-        f"{accuracy:.2%}; {updates:.0f} updates in {seconds:.1f} s, at most {memory:.0f} MiB a process; "
-        f"{drawn:.1f} s to draw the data"
-    )
     assert objective < 0.5
     assert objective == pytest.approx(alone, rel=0.03)
     # 2,000 rows: chance is 50 % with a standard deviation of 1.1 %
     assert accuracy > 0.63
-    assert max(outcome.counters["max_staleness"] for outcome in outcomes) > plan.window
+    assert max(outcome.counters["max_staleness"] for outcome in outcomes) > PLAN.window
     # dense, each block alone would take 24 GB
-    assert memory < 1024
+    assert max(end.memory for end in ended) < 2**30
 
 
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_smaller_sparse_blocks_train(algorithm: str) -> None:
     plan = replace(PLAN, algorithm=algorithm, parties=4, rows=1000, test_rows=400, batch_size=16, step=8.0, epochs=4)
     table = Table(plan, 8_000, 60)
-    outcomes = run_parties(table.holdings, plan, processes=False)[0]
-    objective, alone, accuracy = table.check(outcomes)
-    print(f"\n{algorithm}: objective {np.log(2):.4f} -> {objective:.4f} (in one place {alone:.4f}), {accuracy:.2%}")
+    objective, alone, accuracy = table.check(run_parties(table.holdings, plan, processes=False)[0])
     assert objective < 0.55
     assert objective == pytest.approx(alone, rel=0.05)
     assert accuracy > 0.6
@@ -146,10 +104,7 @@ def test_lazy_updates_are_those_of_dense_blocks(algorithm: str, problem: str) ->
     plan = replace(plan, rows=200, test_rows=50, batch_size=4, step=0.5, epochs=3)
     table = Table(plan, 2_000, 20)
     outcomes = run_parties(table.holdings, plan, processes=False)[0]
-    objective = make_objective(problem, plan.weight)
-    dense = train(table.train.toarray(), table.labels, objective, algorithm, step=0.5, epochs=3, batch_size=4, seed=0)
-    found = np.concatenate([outcome.weights for outcome in outcomes])
-    np.testing.assert_allclose(found, dense, rtol=0, atol=1e-9)
-    assert outcomes[2].metrics["objective"] == pytest.approx(
-        value(table.train, table.labels, objective, dense), rel=0, abs=1e-9
-    )
+    dense = table.alone(table.train.toarray(), problem)
+    np.testing.assert_allclose(np.concatenate([outcome.weights for outcome in outcomes]), dense, rtol=0, atol=1e-9)
+    expected = value(table.train, table.labels, make_objective(problem, plan.weight), dense)
+    assert outcomes[2].metrics["objective"] == pytest.approx(expected, rel=0, abs=1e-9)

@@ -27,7 +27,8 @@ PROGRAMS: dict[str, Callable[[], object]] = {
 }
 # a run of two clients and two rounds that keep state, with a checkpoint of each round
 FINISHED = (
-    'strategy="scaffold" dataset="breast-cancer" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=1'
+    'strategy="scaffold" dataset="breast-cancer" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=1 '
+    "pictures=false"
 )
 
 

@@ -1,0 +1,48 @@
+"""Ports and addresses that two tests at once never share."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from clients.vertical.addresses import Address, local_addresses
+
+# below the ports that the system gives to whoever asks for any
+PORTS = range(20_000, 32_000)
+LOCKS = Path(tempfile.gettempdir()) / f"florilegium-ports-{os.getuid()}"
+_held: list[IO[str]] = []
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback interface that are free now, and that no other test is given while this process lives.
+
+    A file that this process holds locked keeps each from other processes.
+    """
+    LOCKS.mkdir(exist_ok=True)
+    found: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if len(found) == count:
+            return found
+        lock = (LOCKS / str(port)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as one:
+                one.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _held.append(lock)
+        found.append(port)
+    raise OSError(f"no {count} ports of {PORTS.start} to {PORTS.stop - 1} are free")
+
+
+def addresses_for(parties: int, folder: Path, transport: str) -> list[Address]:
+    """Of parties on this machine: Unix sockets in the folder, or for "tcp" such ports."""
+    if transport == "tcp":
+        return [Address("tcp", f"127.0.0.1:{port}") for port in free_ports(parties)]
+    return local_addresses(parties, folder)
