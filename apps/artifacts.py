@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
-from flwr.common.logger import log
+from flwr.common import log
 from numpy.typing import NDArray
 
 from apps.config import ConfigError, RunConfig, flattened

@@ -469,8 +469,11 @@ def test_what_was_sent_does_not_change_with_what_comes_next(reference: Array | N
         ({**PL, "client-shift": 0.1}, ["'synthetic-pl' has no labels", "client-shift: got 0.1, allowed: 0.0"]),
         ({**PL, "positive-label": "1"}, ["'synthetic-pl' has no labels", "positive-label: got '1', allowed: ''"]),
         ({"loss": "synthetic-pl"}, ["loss: got 'synthetic-pl', allowed: auto"]),
-        ({"loss": USER + "Missing"}, [f"loss '{USER}Missing': cannot be imported", "no attribute 'Missing'"]),
-        ({"loss": ":Robust"}, ["loss ':Robust': cannot be imported", "expected 'package.module:factory'"]),
+        (
+            {"loss": USER + "Missing"},
+            [f"loss: got '{USER}Missing', which cannot be imported", "no attribute 'Missing'"],
+        ),
+        ({"loss": ":Robust"}, ["loss: got ':Robust', which cannot be imported", "allowed: 'package.module:factory'"]),
     ],
     ids=lambda value: ",".join(f"{key}={got}" for key, got in value.items()) if isinstance(value, dict) else "",
 )

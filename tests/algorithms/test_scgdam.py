@@ -388,7 +388,7 @@ def test_weights_of_one_are_allowed(eta: float, factor: float) -> None:
 @pytest.mark.parametrize(
     ("values", "parts"),
     [
-        ({"loss": "psm"}, ["loss: got 'psm'", "'local-scgdam' allows auto, compositional-auc"]),
+        ({"loss": "psm"}, ["loss: got 'psm'", "strategy 'local-scgdam', allowed: auto, compositional-auc;"]),
         (
             {"loss": USER + "Robust"},
             ["got 'tests.algorithms.minimax_problems:Robust'", "'local-scgdam' cannot solve", "fedsgda-mb", "coda"],
@@ -423,12 +423,12 @@ def test_another_oracle_is_refused() -> None:
         (
             16,
             [
-                "dataset 'digits': imbalance 0.01 leaves 0 positives to 3 of 16 clients, 13 to all together: ",
+                "'digits': imbalance: got 0.01, which leaves 0 positives to 3 of 16 clients, 13 to all together: ",
                 "client 13 (8 without it), client 14 (8 without it), client 15 (8 without it)",
                 "raise imbalance, take fewer clients or another partition; see docs/data.md",
             ],
         ),
-        (40, ["to 27 of 40 clients", "client 20 (3 without it), and 19 more; raise"]),
+        (40, ["to 27 of 40 clients", "client 20 (3 without it), and 19 more, allowed: a share that"]),
     ],
 )
 def test_imbalance_that_leaves_clients_without_positives_names_them(clients: int, parts: list[str]) -> None:

@@ -66,5 +66,6 @@ def test_a_bundle_and_a_module_beside_it_can_be_built_again(bundle: zipfile.ZipF
 
 @pytest.mark.parametrize("package", [*PACKAGES, "simulations", "florilegium"])
 def test_the_packages_hold_no_file_that_a_copy_of_the_app_would_lack(package: str) -> None:
-    kinds = {path.suffix for path in (PROJECT / package).rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    files = (path for path in (PROJECT / package).rglob("*") if path.is_file())
+    kinds = {path.suffix for path in files if "__pycache__" not in path.parts}  # Python's and Numba's caches
     assert kinds - {".typed"} <= {".py", ".toml", ".md", ".yaml", ".json", ".jsonl"}

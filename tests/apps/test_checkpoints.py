@@ -245,7 +245,8 @@ def test_a_damaged_line_is_named(number: int, text: str, copy: Path) -> None:
 def test_the_lines_that_a_checkpoint_stands_for_are_all_there(kept: list[int], copy: Path) -> None:
     lines = (copy / "metrics.jsonl").read_text("utf-8").splitlines(keepends=True)
     (copy / "metrics.jsonl").write_text("".join(lines[number] for number in kept), "utf-8")
-    assert f"metrics.jsonl has {len(kept)} lines of rounds up to 3, expected one of each round from 0" in refusal(copy)
+    told = f"metrics.jsonl: got {len(kept)} lines of rounds up to 3, allowed: one of each round from 0 to "
+    assert told in refusal(copy)
     (copy / "metrics.jsonl").write_text("".join(lines).replace('"bytes_up"', '"bytes_left"', 1), "utf-8")
     assert "with bytes_up and bytes_down" in refusal(copy)
 
@@ -262,8 +263,10 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
     """But where what is left says the same: its last number is 0.0, or 0."""
     (copy / "config.toml").rename(copy / "kept.toml")
-    told = f"resume: got true, but there is no run in {copy}: set run-name (or --out), or leave resume out"
-    assert refusal(copy) == told
+    told = (
+        f"resume: got true, but there is no run in {copy}, allowed: true where there is one; set run-name (or --out), "
+    )
+    assert refusal(copy) == told + "or leave resume out"
     (copy / "kept.toml").rename(copy / "config.toml")
     config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
     whole = (copy / "config.toml").read_bytes()

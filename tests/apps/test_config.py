@@ -242,7 +242,10 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"strategy": "fedx1", "loss": "kl-opauc"}, ["loss", "'kl-opauc'", "psm", "fedx1", "fedx2"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
     ({"strategy": "fedx2", "loss": "cross-entropy"}, ["loss", "'cross-entropy'", "kl-opauc", "local-sgd"]),
-    ({"strategy": "composite", "loss": "psm"}, ["loss", "'psm'", "'composite' allows auto, cross-entropy, squared"]),
+    (
+        {"strategy": "composite", "loss": "psm"},
+        ["loss", "'psm'", "strategy 'composite', allowed: auto, cross-entropy, squared-error;"],
+    ),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
     ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
@@ -266,7 +269,10 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"composite.strong-convexity": -0.5}, ["composite.strong-convexity", "-0.5", "number >= 0", "auto"]),
     ({"composite.anchor-weight": 0.0}, ["composite.anchor-weight", "0.0", "number > 0", "auto"]),
     ({"vfb2.delay": "0.1,-1"}, ["vfb2.delay", "'0.1,-1'"]),
-    ({"strategy": "composite", "composite.penalty": "box"}, ["lower or upper must be finite", "[-inf, inf]"]),
+    (
+        {"strategy": "composite", "composite.penalty": "box"},
+        ["composite.penalty: got 'box', but lower or upper must be finite", "[-inf, inf]"],
+    ),
     (
         {"strategy": "fedda", "composite.penalty": "box", "composite.lower": 1.0, "composite.upper": 0.5},
         ["lower must be <= upper", "[1.0, 0.5]", "empty set"],

@@ -388,4 +388,5 @@ def test_a_test_file_of_other_columns(nodes: list[dict[str, Scalar]], tmp_path: 
 def test_a_problem_of_ones_own_needs_a_test_file(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     config: dict[str, Scalar] = {"strategy": "fedsgda-mb", "loss": "tests.algorithms.minimax_problems:LeastSquares"}
     told = refused(tmp_path / "run", nodes, config)
-    assert "is evaluated on a test set of the server's own, and data-dir is empty: set data-dir to a test set" in told
+    assert "data-dir: got nothing, allowed: a test set of the server's own" in told
+    assert "minimax_problems:LeastSquares' is evaluated; set data-dir to a test set" in told

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 LIMITS = Limits(join=20.0, beat=0.5, silence=4.0, close=2.0)
 
 
+@pytest.mark.gate
 def test_processes_over_unix_sockets_and_tcp_are_centralised() -> None:
     case = make_case(4, (2, 0), algorithm="saga", synchronous=True, epochs=3)
     plan = case.plan
@@ -35,6 +36,7 @@ def test_processes_over_unix_sockets_and_tcp_are_centralised() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_party_that_dies_or_hangs_is_named(stop: signal.Signals) -> None:
     case = make_case(4, (1,), rows=200, batch_size=1, epochs=20000)

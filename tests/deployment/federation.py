@@ -50,11 +50,14 @@ class Deployment:
     Attributes:
         folder: certificates, keys, logs, the SuperLink's database; FLWR_HOME, which marks the processes as ours.
         settings: environment variables for all of them.
+        own_tables: whether each site has a table of its own, which runs with ``partition=own`` read. A party of a
+            vertical run that has one takes no columns of a data set that all know.
     """
 
     folder: Path
     sites: int
     settings: dict[str, str] = field(default_factory=dict)
+    own_tables: bool = False
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -116,7 +119,7 @@ class Deployment:
             "partition-id": site,
             "num-partitions": self.sites,
             "state-dir": str(self.folder / f"state-{site}"),
-            "data-path": str(self.own_file(site)),
+            **({"data-path": str(self.own_file(site))} if self.own_tables else {}),
             **{key.replace("_", "-"): value for key, value in config.items()},
         }
         self.start(
@@ -260,9 +263,9 @@ def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, sites: int = 3, **settings: str) -> Iterator[Deployment]:
+def deployed(folder: Path, sites: int = 3, *, own_tables: bool = False, **settings: str) -> Iterator[Deployment]:
     """A running federation, all of whose processes end with it; environment variables for them."""
-    deployment = Deployment(folder, sites, settings)
+    deployment = Deployment(folder, sites, settings, own_tables)
     try:
         deployment.prepare()
         deployment.start_superlink()

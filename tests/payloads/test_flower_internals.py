@@ -27,7 +27,11 @@ PROMISED = {
     *("flwr.serverapp.strategy", "flwr.simulation"),
 }
 # what our tests alone use beyond that
-OF_TESTS = {"flwr.clientapp.mod.comms_mods", "flwr.serverapp.exception.AggregationError"}
+OF_TESTS = {
+    "flwr.cli.build.build_fab_from_disk",
+    "flwr.clientapp.mod.comms_mods",
+    "flwr.serverapp.exception.AggregationError",
+}
 
 
 def installed(name: str) -> Any:

@@ -154,7 +154,7 @@ def test_positive_labels() -> None:
 
     assert (positives(""), positives("3, 5"), positives("first-half")) == (174, 183 + 182, 901)
     assert positives("benign", "breast-cancer") == 357
-    with pytest.raises(DataError, match="positive-label '11' does not occur; labels that occur: 0, 1, 2"):
+    with pytest.raises(DataError, match="positive-label: got '11', which does not occur, .*labels that occur: 0, 1, 2"):
         positives("11")
     with pytest.raises(DataError, match="one class only: 1,797 positives and 0 negatives"):
         positives("0,1,2,3,4,5,6,7,8,9")
@@ -177,9 +177,9 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     others = np.delete(data.train.features.std(axis=0), 1)
     np.testing.assert_allclose(others, 1.0, atol=0.15)
     for clients, options, told in (
-        (8, {}, "it needs 16 clients, got 8"),
-        (16, {"partition": "dirichlet"}, "partition must be 'natural', got 'dirichlet'"),
-        (16, {"imbalance": 0.05}, "leave it at 0"),
+        (8, {}, "number of clients: got 8, allowed: 16"),
+        (16, {"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural'"),
+        (16, {"imbalance": 0.05}, "imbalance: got a share that changes the sizes .*, allowed: 0"),
     ):
         with pytest.raises(DataError, match=told):
             load(replace(DataSpec(dataset="synthetic-offset-sites"), **options), clients)
@@ -192,20 +192,20 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
         ({"partition": "even"}, "partition: got 'even', allowed: iid, dirichlet"),
         ({"partition_alpha": 0.0}, "partition-alpha: got 0.0, allowed: a number above 0"),
         ({"partition_alpha": float("nan")}, "partition-alpha"),
-        ({"partition_classes": 0}, "partition-classes must be 1 or more, got 0"),
-        ({"imbalance": 1.0}, "imbalance must be"),
-        ({"label_noise": 0.5}, "label-noise must be at least 0 and below 0.5, got 0.5"),
-        ({"client_shift": float("inf")}, "client-shift must be a finite number"),
+        ({"partition_classes": 0}, "partition-classes: got 0, allowed: 1 or more"),
+        ({"imbalance": 1.0}, "imbalance: got 1.0, allowed: 0"),
+        ({"label_noise": 0.5}, "label-noise: got 0.5, allowed: at least 0 and below 0.5"),
+        ({"client_shift": float("inf")}, "client-shift: got inf, allowed: a finite number"),
         ({"client_shift_std": -0.1}, "client-shift-std"),
         ({"test_fraction": 1.0}, "test-fraction"),
-        ({"seed": -1}, "seed must be 0 or a positive integer, got -1"),
-        ({"validation_fraction": -0.1}, "validation-fraction must be 0"),
-        ({"validation_fraction": 1.0}, "validation-fraction must be 0"),
+        ({"seed": -1}, "seed: got -1, allowed: 0 or a positive integer"),
+        ({"validation_fraction": -0.1}, "validation-fraction: got -0.1, allowed: 0 .* below 1"),
+        ({"validation_fraction": 1.0}, "validation-fraction: got 1.0, allowed: 0 .* below 1"),
         (
             {"dataset": "synthetic-pl", "validation_fraction": 0.5},
-            r"'synthetic-pl' has no test set: validation-fraction must be 0, got 0\.5",
+            "validation-fraction: got 0.5, allowed: 0, since dataset 'synthetic-pl' has no test set",
         ),
-        ({"dataset": "synthetic-sparse-logistic", "partition_sites": 2}, "partition-sites must be 0"),
+        ({"dataset": "synthetic-sparse-logistic", "partition_sites": 2}, "partition-sites: got 2, allowed: 0, since"),
     ],
 )
 def test_validate_names_the_key(options: dict[str, object], message: str) -> None:
@@ -225,13 +225,13 @@ def test_sets_of_files_need_a_folder(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "num_clients", "message"),
     [
-        ({}, 0, "number of clients must be 1 or more, got 0"),
-        ({}, 1438, "1,438 clients but only 1,437 training samples"),
+        ({}, 0, "number of clients: got 0, allowed: 1 or more"),
+        ({}, 1438, "number of clients: got 1,438, but only 1,437 training samples"),
         ({"imbalance": 0.0001}, 2, "keeps no positive: the training set has 139 positives and 1,298 negatives"),
-        ({"imbalance": 0.4}, 2, "needs 865 positives.*a share of 0.0967, which can only be lowered"),
-        ({"partition": "linear"}, 60, "linear.* over 60 clients fails .*: take fewer clients"),
-        ({"partition": "pathological"}, 4, "classes each of 10: partition-classes must be between 3 and 10"),
-        ({"partition": "pathological", "partition_classes": 11}, 4, "11 classes each of 10"),
+        ({"imbalance": 0.4}, 2, "imbalance: got 0.4, which needs 865 positives.*share of 0.0967, since it can only be"),
+        ({"partition": "linear"}, 60, "partition: got 'linear' over 60 clients, which fails .*take fewer clients"),
+        ({"partition": "pathological"}, 4, "partition-classes: got 2 for each .*, allowed: 3 to 10"),
+        ({"partition": "pathological", "partition_classes": 11}, 4, "classes: got 11 for each .*, allowed: 3 to 10"),
         ({"partition": "dirichlet", "partition_alpha": 1e-4}, 400, "dirichlet.*raise partition-alpha"),
         ({"partition_sites": 2}, 3, "partition-sites: got 2 for 3 clients, allowed: 0, or at least"),
     ],
@@ -245,7 +245,7 @@ def test_what_cannot_be_spread(options: dict[str, object], num_clients: int, mes
 def test_there_is_no_such_client(partition_id: int) -> None:
     data = load(DataSpec(), 4)
     assert "'digits', 4 clients, 1,437 training samples with 139 positives" in repr(data)
-    with pytest.raises(DataError, match=f"no client {partition_id}: there are 4, numbered from 0"):
+    with pytest.raises(DataError, match=f"client: got {partition_id}, allowed: 0 to 3"):
         data.client(partition_id)
 
 

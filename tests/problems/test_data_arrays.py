@@ -73,5 +73,5 @@ def test_npz_errors(tmp_path: Path, arrays: dict[str, np.ndarray], message: str)
     with pytest.raises(DataError, match=message):
         load(spec, 2)
     (tmp_path / "a.npz").write_text("no archive")
-    with pytest.raises(DataError, match=r"a.npz cannot be read as npz"):
+    with pytest.raises(DataError, match=r"a.npz: got a file that cannot be read as npz"):
         load(spec, 2)

@@ -25,7 +25,7 @@ from problems.data import DataError, DataSpec, hub, load
     ],
 )
 def test_one_error_for_a_set_that_is_not_there(tmp_path: Path, name: str, file: str, page: str) -> None:
-    with pytest.raises(DataError, match=f"^data set '{name}' is not available: looked in '{tmp_path}'") as caught:
+    with pytest.raises(DataError, match=f"^data set '{name}': got no such files in data-dir '{tmp_path}'") as caught:
         load(DataSpec(dataset=name, data_dir=str(tmp_path)), 2)
     assert file in str(caught.value)
     assert page in str(caught.value)
@@ -38,10 +38,10 @@ def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None
     assert not hub._reachable("http://127.0.0.1:9")
     monkeypatch.setattr(hub, "_reachable", lambda address: False)
     monkeypatch.setattr(hub, "_splits", no_copy)
-    with pytest.raises(DataError, match="no data-dir was given") as caught:
+    with pytest.raises(DataError, match="data set 'stl10': got no data-dir") as caught:
         load(DataSpec(dataset="stl10"), 2)
     message = str(caught.value)
-    assert "found no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
+    assert "no network and no local copy (ConnectionError: Couldn't reach tanganke/stl10)" in message
     assert "stl10_binary.tar.gz" in message
 
 

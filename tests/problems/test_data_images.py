@@ -155,7 +155,7 @@ def test_named_sets_as_class_folders(tmp_path: Path) -> None:
     assert len(data.train.positives) == 8
     stray = tmp_path / "stray"
     write_folders(stray, ["a", "b"], size=28)
-    with pytest.raises(DataError, match="data set 'fashion-mnist' is not available"):
+    with pytest.raises(DataError, match="data set 'fashion-mnist': got no such files"):
         load(DataSpec(dataset="fashion-mnist", data_dir=str(stray)), 2)
     assert len(load(DataSpec(dataset="image-folder", data_dir=str(stray)), 2).train) > 0
 

@@ -95,14 +95,17 @@ def test_the_test_samples_need_both_classes_too() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition": "dirichlet"}, "comes in sites of its own: partition must be 'natural', got 'dirichlet'"),
-        ({"imbalance": 0.1}, "imbalance must be 0.0, got 0.1"),
-        ({"label_noise": 0.1}, "label-noise must be 0.0, got 0.1"),
-        ({"client_shift": 0.01}, "client-shift must be 0.0, got 0.01"),
-        ({"positive_label": "1"}, "positive-label must be '', got '1'"),
-        ({"synthetic_alpha": -1.0}, "synthetic.alpha must be 0 or above, got -1.0"),
-        ({"synthetic_beta": float("inf")}, "synthetic.beta must be 0 or above, got inf"),
-        ({"synthetic_samples": 0}, "synthetic.samples must be 1 or more, got 0"),
+        ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural', since"),
+        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0.0, since"),
+        ({"label_noise": 0.1}, "label-noise: got 0.1, allowed: 0.0, since"),
+        ({"client_shift": 0.01}, "client-shift: got 0.01, allowed: 0.0, since"),
+        (
+            {"positive_label": "1"},
+            "positive-label: got '1', allowed: '', since dataset 'synthetic-sparse-logistic' comes",
+        ),
+        ({"synthetic_alpha": -1.0}, "synthetic.alpha: got -1.0, allowed: 0 or above"),
+        ({"synthetic_beta": float("inf")}, "synthetic.beta: got inf, allowed: 0 or above"),
+        ({"synthetic_samples": 0}, "synthetic.samples: got 0, allowed: 1 or more"),
         ({"dataset": "synthetic-pl", "partition": "dirichlet"}, "has no labels and comes in sites of its own"),
     ],
 )

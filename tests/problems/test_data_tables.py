@@ -64,12 +64,12 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": None}, "label.: 40 of 40 labels are missing"),
-        ({"age": [1.0] * 39 + [np.inf]}, "column 'age': 1 of 40 values are missing or not finite, the first in row 40"),
-        ({"job": ["a"] * 39 + [None]}, "column 'job': 1 of 40 values are missing"),
-        ({"label": [0, 1, 2, 3] * 10}, "4 labels: set positive-label.*labels that occur: 0, 1, 2, 3"),
-        ({"label": 1}, "1 labels: set positive-label"),
-        ({"label": [1] + [0] * 39}, "1 positive: training and test set need one each"),
+        ({"label": None}, "column 'label': got 40 of 40 labels missing"),
+        ({"age": [1.0] * 39 + [np.inf]}, "column 'age': got 1 of 40 values missing or not finite, the first in row 40"),
+        ({"job": ["a"] * 39 + [None]}, "column 'job': got 1 of 40 values missing"),
+        ({"label": [0, 1, 2, 3] * 10}, "positive-label: got nothing for 4 labels, .* occur: 0, 1, 2, 3; set positive"),
+        ({"label": 1}, "positive-label: got nothing for 1 labels, .*labels that occur: 1; set positive-label"),
+        ({"label": [1] + [0] * 39}, "labels: got 1 positive, allowed: one for the training set and one for the test"),
     ],
 )
 def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -111,12 +111,12 @@ def test_folders_with_too_few_or_too_many_files(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=message):
             load(DataSpec(dataset=dataset, data_dir=str(tmp_path / name)), 2)
 
-    refuses("csv", "", r"needs one file \(.csv, .csv.gz\).*found: none")
+    refuses("csv", "", r"got no file in data-dir .*, allowed: one file \(.csv, .csv.gz\)")
     for name in ("a.csv", "b.csv"):
         write_table(frame(), tmp_path / name)
-    refuses("csv", "", r"found: a.csv, b.csv")
-    refuses("csv", "nowhere", "nowhere' does not exist")
+    refuses("csv", "", r"got a.csv, b.csv in data-dir .*, allowed: one file")
+    refuses("csv", "nowhere", "data-dir: got .*nowhere', which does not exist")
     (tmp_path / "empty.csv").write_text("")
-    refuses("csv", "empty.csv", r"empty.csv cannot be read as a table")
+    refuses("csv", "empty.csv", r"empty.csv: got a file that cannot be read as a table")
     (tmp_path / "t.parquet").write_text("no parquet")
-    refuses("parquet", "t.parquet", r"t.parquet cannot be read as a table")
+    refuses("parquet", "t.parquet", r"t.parquet: got a file that cannot be read as a table")

@@ -60,9 +60,9 @@ def test_columns_are_read_as_they_are_written() -> None:
         ("[f|m]", "is no column"),
         ("a[f|m", "'a[f|m' is no column"),
         ("a[f|m]x", "is no column"),
-        ("a[f]", "needs two or more different values"),
-        ("a[f|f]", "needs two or more different values"),
-        ("a[f|]", "needs two or more different values"),
+        ("a[f]", "allowed: two or more different values in its brackets"),
+        ("a[f|f]", "allowed: two or more different values in its brackets"),
+        ("a[f|]", "allowed: two or more different values in its brackets"),
         ("a,a[f|m]", "column 'a' occurs twice"),
     ],
 )
@@ -169,8 +169,8 @@ def test_validation_rows_take_the_place_of_test_rows(tmp_path: Path, own_test_ro
         ("s.svm", "+1 1:1 9:1\n", "svmlight", "cannot be read as svmlight (ValueError)"),
         ("s.npz", "secret", "npz", "cannot be read as npz"),
         ("s.csv", "a,label\n1,2,3\n1,2,3,4\n", "csv", "cannot be read as a table"),
-        ("s.xls", "", "csv", "is no file of dataset 'csv': expected .csv, .csv.gz, .parquet, .pq"),
-        ("s.csv", "", "image-folder", "is no file of dataset 'image-folder': expected a folder of class folders"),
+        ("s.xls", "", "csv", "got no file of dataset 'csv', allowed: .csv, .csv.gz, .parquet, .pq"),
+        ("s.csv", "", "image-folder", "got no file of dataset 'image-folder', allowed: a folder of class folders"),
     ],
 )
 def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_files_of_no_use(name: str, content: str, dataset: str, told: str, tmp_p
         ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0 with partition 'own'"),
         ({"label_noise": 0.1}, "label-noise: got 0.1"),
         ({"client_shift": 0.1}, "client-shift: got 0.1"),
-        ({"dataset": "npz", "feature_columns": "a"}, "dataset 'npz' has columns of its own"),
-        ({"dataset": "npz", "standardise": False}, "standardise: got False, allowed with dataset csv or parquet"),
-        ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns must be a number of features"),
+        ({"dataset": "npz", "feature_columns": "a"}, "feature-columns: got 'a', allowed: '' with dataset 'npz'"),
+        ({"dataset": "npz", "standardise": False}, "standardise: got False with dataset 'npz', allowed: False with"),
+        ({"dataset": "svmlight", "feature_columns": "0"}, "feature-columns: got '0', allowed: a number of features"),
     ],
 )
 def test_what_does_not_go_with_own_files(changes: dict[str, Any], told: str) -> None:
@@ -297,11 +297,11 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
     frame = table()
     path, few = written(frame, tmp_path / "t.csv"), written(table(11), tmp_path / "few.csv")
     rows = read_own(path, spec(feature_columns="age,weight"), 0)
-    with pytest.raises(DataError, match="2 columns are to be standardised by all sites' means; got none"):
+    with pytest.raises(DataError, match="standardise: got no means, allowed: all sites' means of the 2 columns"):
         rows.samples(rows.train_rows, None)
     with pytest.raises(DataError, match="got means of 1 columns"):
         rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
-    with pytest.raises(DataError, match="8 training rows: the means of fewer than 10 would tell of single ones"):
+    with pytest.raises(DataError, match="training rows: got 8, allowed: 10 or more, since the means of fewer"):
         read_own(few, spec(feature_columns="age"), 0).statistics()
 
     plain = spec(feature_columns="age,weight", standardise=False)
@@ -324,16 +324,16 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
             {"columns": encode_names(("x0", "x1", "y"))},
             "lacks 'x2' and 'y' besides, allowed: the columns of partition 0; make them alike",
         ),
-        ({"columns": encode_names(("x0", "x1"))}, "lacks 'x2', compared with"),
-        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "has 'x3' besides, compared with"),
-        ({"columns": encode_names(("x1", "x0", "x2"))}, "has its columns in another order than partition 0"),
-        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "sent no names of columns: SiteReport.columns"),
-        ({"shape": np.array([4])}, "has samples of shape (4,), partition 0 of (3,)"),
-        ({"shape": None}, "differs: partition 0 reads a file of its own, 1 does not"),
-        ({"means": None, "variances": None}, "and partition 0 do not both tell means"),
-        ({"variances": None}, "tells means of other columns than it names"),
-        ({"means": np.zeros(2), "variances": np.zeros(2)}, "tells means of other columns than it names"),
-        ({"variances": -np.ones(3)}, "tells a variance below 0"),
+        ({"columns": encode_names(("x0", "x1"))}, "got a table that lacks 'x2', allowed: the columns of partition 0"),
+        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "got 'x3' besides, allowed: the columns of partition 0"),
+        ({"columns": encode_names(("x1", "x0", "x2"))}, "columns: got another order than partition 0, allowed: the"),
+        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "columns: got no names: SiteReport.columns: not a list"),
+        ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
+        ({"shape": None}, "data-path: got a file of its own at partition 0, none at 1, allowed: one at every site"),
+        ({"means": None, "variances": None}, "means: got them from it or from partition 0 alone, allowed: from both"),
+        ({"variances": None}, "means: got those of other columns, allowed: of the columns it names"),
+        ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns, allowed: of the col"),
+        ({"variances": -np.ones(3)}, "variances: got one below 0, allowed: 0 or more"),
     ],
 )
 def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:

@@ -48,6 +48,7 @@ def smoke(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.gate
 @pytest.mark.slow
 @pytest.mark.parametrize("script", TABLES)
 def test_a_smoke_run_prints_its_table(script: str) -> None:

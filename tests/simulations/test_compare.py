@@ -100,10 +100,13 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
     run, unmeasured = fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None)
     (tmp_path / "file").write_text("in the way")
     for arguments, told in (
-        ([run, tmp_path], f"{tmp_path} holds no run (there is no config.toml): give a run's directory"),
-        ([run, tmp_path / "none"], f"{tmp_path / 'none'} holds no run"),
-        ([run, "--metric", "f1"], f"--metric: got 'f1', allowed by these runs: {', '.join(RANKING)}; leave it out"),
-        ([unmeasured, "--metric", "auc"], "got 'auc', allowed by these runs: none, there is no evaluated round"),
+        ([run, tmp_path], f"{tmp_path}: got no run (there is no config.toml), allowed: a run's directory"),
+        ([run, tmp_path / "none"], f"{tmp_path / 'none'}: got no run"),
+        (
+            [run, "--metric", "f1"],
+            f"--metric: got 'f1', allowed: those of these runs: {', '.join(RANKING)}; leave it out",
+        ),
+        ([unmeasured, "--metric", "auc"], "got 'auc', allowed: those of these runs: none, there is no evaluated round"),
         ([run, "--out", tmp_path / "file" / "below"], str(tmp_path / "file")),
     ):
         code, _, err = command("compare", *arguments)

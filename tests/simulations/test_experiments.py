@@ -296,28 +296,40 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "parts"),
     [
-        ("figure =", "figur =", ["small.toml: figure: is missing", "small.toml: figur: unknown key", "paper-values"]),
-        ('title = "Two', "title = [", ["small.toml: cannot be read"]),
+        (
+            "figure =",
+            "figur =",
+            ["small.toml: figure: got nothing", "small.toml: figur: got an unknown key", "paper-values"],
+        ),
+        ('title = "Two', "title = [", ["small.toml: got a file that cannot be read (Invalid value", "allowed: TOML"]),
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
         ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each once"]),
         ("clients = 2", 'x = ["round", "clients"]', ["x: got round, clients", "clients only alone"]),
         ("clients = 2", 'x-label = ["a", "b"]', ["x-label: got a, b", "as many as x has, 1, or none"]),
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
-        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, but the command sets it"]),
-        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: got 'x', but the command sets it"]),
+        ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: none, since the command sets it"]),
+        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: got 'x', allowed: none, since the command"]),
         ("learning-rate = 0.3", "learning-rate = [0.3]", ["runs[1]: learning-rate: got [0.3]", "axes"]),
-        ("learning-rate = 0.3", "axis = 3", ["Local SGD  digits  K = 1: axis", "unknown"]),
-        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD  digits  K = 1: strategy: got 'local-sgd'"]),
+        ("learning-rate = 0.3", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
+        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
         ("learning-rate = 0.3", "axes.steps = 3", ["runs[1].axes.steps: got 3", "list"]),
-        ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD  digits  K = 1, local-step = 3", "local-step:"]),
-        ('name = "Local SGD"', 'name = "FedX"', ["'FedX  digits  K = 1' would both be curve 'FedX 1'", "'digits'"]),
-        ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx  digits  K = 1'"]),
+        ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
+        (
+            'name = "Local SGD"',
+            'name = "FedX"',
+            ["'FedX digits K = 1', which would both be curve 'FedX 1'", "'digits'"],
+        ),
+        ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx digits K = 1'"]),
         ('curve = "{method} {K}"', 'curve = "{method} {k}"', ["curve: got {k}", "coordinate"]),
         ("only = { K = [1] }", "only = { K = [3] }", ["profiles.smoke.only.K: got 3, allowed: 1, 2"]),
         ("only = { K = [1] }", "only = { P = [3] }", ["profiles.smoke.only.P: got 3", "no such coordinate"]),
-        ("at = { K = 2 }\nmean", "at = { K = 3 }\nmean", ["paper-values[0]: no run has method = FedX, K = 3"]),
+        (
+            "at = { K = 2 }\nmean",
+            "at = { K = 3 }\nmean",
+            ["paper-values[0]: got method = FedX, K = 3, which no run has"],
+        ),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
         ('title = "Two', 'differs = [""]\ntitle = "Two', ["differs[0]: got ''"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
@@ -340,8 +352,11 @@ def test_a_wrong_file_is_one_line(
     ("arguments", "parts"),
     [
         (["fedsgda-figure1"], ["'fedsgda-figure1'", "did you mean 'fedsgda-fig1'", ".toml"]),
-        (["nowhere.toml"], ["nowhere.toml: cannot be read (No such file"]),
-        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "'small' has smoke, quick"]),
+        (["nowhere.toml"], ["nowhere.toml: got a file that cannot be read (No such file", "allowed: TOML"]),
+        (
+            ["SMALL", "--profile", "full"],
+            ["--profile: got 'full'", "allowed: those of experiment 'small': smoke, quick;"],
+        ),
         (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )
@@ -357,5 +372,5 @@ def test_a_wrong_argument_is_one_line(
 
 def test_two_papers_values_for_one_row(tmp_path: Path) -> None:
     changes = ("std = 0.01", 'std = 0.01\n[[paper-values]]\nmethod = "FedX"\nmean = 0.5')
-    with pytest.raises(ConfigError, match=r"paper-values\[1\].*'FedX  digits  K = 2' has a value"):
+    with pytest.raises(ConfigError, match=r"paper-values\[1\]: got a second value .*'FedX digits K = 2', allowed: one"):
         expanded(tmp_path, changes)

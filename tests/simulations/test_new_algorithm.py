@@ -160,11 +160,14 @@ REFUSED: dict[str, tuple[Mapping[str, Any], Sequence[str]]] = {
     "nan": ({"name": "x", "settings": ["a=nan"]}, ["--setting a: got 'nan'"]),
     "two-values": ({"name": "x", "settings": ["a=1\nb=2"]}, ["--setting a: got '1\\nb=2'"]),
     "bar": ({"name": "x", "settings": ['a="x|y"']}, ["--setting a: got", "without quotes, | or `"]),
-    "reserved": ({"name": "x", "settings": ["copy=1"]}, ["--setting copy: every settings model has something"]),
-    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, but each key once"]),
+    "reserved": (
+        {"name": "x", "settings": ["copy=1"]},
+        ["--setting: got copy, but every settings model has something", "allowed: any other"],
+    ),
+    "twice": ({"name": "x", "settings": ["a=1", "a=2"]}, ["--setting: got a, a, allowed: each key once"]),
     "field": ({"name": "x", "up": ["my-field"]}, ["--up: got 'my-field'", "Python name"]),
     "field-of-all": ({"name": "x", "state": ["nbytes"]}, ["--state: got 'nbytes'", "every payload has"]),
-    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, but each field once"]),
+    "field-twice": ({"name": "x", "memory": ["a", "a"]}, ["--memory: got a, a, allowed: each field once"]),
 }
 
 

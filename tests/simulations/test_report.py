@@ -365,7 +365,7 @@ def test_a_claim_on_runs_that_differ_in_more(tmp_path: Path) -> None:
         ('"{method} {K}"', '"{method} {setting}"'),
     )
     paper = ('metric = "loss"\nat = { K = 1 }', 'metric = "loss"\nat = { L = 1 }')
-    with pytest.raises(ConfigError, match=r"claims\[0\]: no two runs differ in method alone"):
+    with pytest.raises(ConfigError, match=r"claims\[0\]: got no two runs that differ in method alone, allowed: a pair"):
         expanded(tmp_path, *change, paper, ("only = { K = [1] }", ""), adding(BETTER))
 
 

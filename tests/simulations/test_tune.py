@@ -227,7 +227,10 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which nothing is chosen for FedX digits K = 1"),
         (TUNE + 'metric = "f1"\n', r"tune.metric: got 'f1', allowed: auc"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
-        (TUNE + "validation-fraction = 0.0\n", r"got 0, but 'auc' is measured on the test rows"),
+        (
+            TUNE + "validation-fraction = 0.0\n",
+            r"tune.validation-fraction: got 0, allowed: a number above 0, since 'auc' is",
+        ),
     ],
 )
 def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:

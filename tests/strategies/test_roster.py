@@ -92,7 +92,7 @@ def test_missing_partitions_are_named() -> None:
         StrategyError, match=r"got 2 of 5 sites within 0\.05 s, allowed: all; missing partitions: 1, 2, 4;"
     ):
         call_the_roll(Nodes([7, 8], app), timeout=0.05)
-    with pytest.raises(StrategyError, match=r"handshake: 0 of 1 sites joined"):
+    with pytest.raises(StrategyError, match=r"handshake: got 0 of 1 sites within"):
         call_the_roll(Nodes([]), timeout=0.05)
 
 
@@ -102,7 +102,7 @@ def refuses(app: ClientApp, told: str) -> None:
 
 
 def test_a_partition_that_cannot_be_is_refused() -> None:
-    refuses(answering(lambda partition, _: report(1, 2)), "partition 1 is claimed by two sites")
+    refuses(answering(lambda partition, _: report(1, 2)), "partition 1: got two sites that claim it, allowed: one;")
     for wrong in (7, -1, 2):
         refuses(answering(lambda p, n, wrong=wrong: report(p if p else wrong, n)), rf"handshake: .*{wrong}")
 

@@ -138,5 +138,5 @@ def test_the_pool_keeps_the_last_tau_rounds(tmp_path: Path) -> None:
 def test_a_pairwise_risk_needs_both_classes_somewhere() -> None:
     strategy = FedX1(parse_run_config({"strategy": "fedx1"}).training)
     roster: Any = SimpleNamespace(class_counts=np.array([[3, 0], [4, 0]]))
-    with pytest.raises(RuntimeError, match="all sites together hold 0 positives and 7 negatives"):
+    with pytest.raises(RuntimeError, match="labels: got 0 positives and 7 negatives at all sites together"):
         strategy.meet(roster)

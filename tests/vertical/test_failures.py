@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,10 @@ from tests.clients.party_problems import Case, make_case
 from tests.vertical.company import LIMITS, Company, Post, impostor, posts
 from tests.vertical.rogues import Forge, Slow
 
-slow = pytest.mark.slow
+
+def slow(test: Callable[..., None]) -> Callable[..., None]:
+    """Its limits of seconds are met only where nothing else runs."""
+    return pytest.mark.alone(pytest.mark.slow(test))
 
 
 def endless(active: tuple[int, ...] = (0, 2), **fields: Any) -> Case:

@@ -67,6 +67,7 @@ class Table:
         return objective, alone, accuracy
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_news20_sized_blocks_train_in_processes() -> None:
     table = Table(PLAN, 1_360_000, 596)
