@@ -122,9 +122,10 @@ def test_a_site_hears_what_is_wrong(
 def test_keys(folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "site"
     key.write_bytes((folder / "keys" / "site-1").read_bytes())
-    key.chmod(0o644)
-    with pytest.raises(WrongError, match=r"others can read \(mode 644\), .*; chmod 600"):
-        node_key(key)
+    for mode in (0o644, 0o640):
+        key.chmod(mode)
+        with pytest.raises(WrongError, match=rf"others can read \(mode {mode:o}\), .*; chmod 600"):
+            node_key(key)
     with pytest.raises(WrongError, match="got no such key .*, allowed: a private key in OpenSSH's format"):
         node_key(folder / "tls" / "server.key")
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-N", "secret", "-f", tmp_path / "closed"], check=True)

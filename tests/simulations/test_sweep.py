@@ -376,7 +376,7 @@ def asked(command: Line, out: Path, monkeypatch: pytest.MonkeyPatch, *options: s
     return tomllib.loads((out / "sweep.toml").read_text())
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min")])
+@pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min"), ("rmse", "min")])
 def test_which_values_are_better(
     command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str
 ) -> None:

@@ -196,6 +196,13 @@ def test_after_max_retries_the_run_ends_by_name(
     play(tmp_path, flat, only(3, 2, how, times=retries))
 
 
+def test_a_client_is_asked_once_and_max_retries_times_more(data: dict[str, Scalar], tmp_path: Path) -> None:
+    for retries in (0, 2):
+        play(tmp_path, {**data, "max-retries": retries}, only(2, 0, NEVER_RAN, times=retries))
+        with pytest.raises(RunFailedError):
+            play(tmp_path, {**data, "max-retries": retries}, only(2, 0, NEVER_RAN, times=retries + 1))
+
+
 def test_the_last_good_round_is_saved_and_the_run_goes_on_from_it(data: dict[str, Scalar], tmp_path: Path) -> None:
     """The checkpoint of round 3 is made when round 4 fails: the usual ones come every 10 rounds."""
     flat: dict[str, Scalar] = {**data, "checkpoint-every": 10}
