@@ -16,7 +16,7 @@ import tomli_w
 from flwr.common import log
 from numpy.typing import NDArray
 
-from apps.config import ConfigError, RunConfig, flattened
+from apps.config import SHOWING_KEYS, ConfigError, RunConfig, flattened
 from apps.evaluation import suffixed
 from apps.files import flush, make_folder, read_sealed, write_atomic, write_sealed, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
@@ -34,8 +34,8 @@ MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # of curves.png and of ev
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
 _FREE_KEYS = {
+    *SHOWING_KEYS,
     "resume",
-    "output-dir",
     "run-name",
     "num-server-rounds",
     "checkpoint-every",
@@ -45,7 +45,6 @@ _FREE_KEYS = {
     "handshake-timeout",
     "data-dir",
     "device",
-    "pictures",
 }
 
 
@@ -315,13 +314,13 @@ class RunDirectory:
         """Draw a view's curves and write result.json last: its presence means that the run completed."""
         if self._events is not None:
             self._events.close()
-        title = f"{result['strategy']} on {result['dataset']}"
-        if pictures and importable(MATPLOTLIB):
-            from apps.curves import draw_curves  # matplotlib takes a second to import
-
-            draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
+        if pictures and MATPLOTLIB not in missing:
+            from apps.curves import draw_curves  # matplotlib takes a second to import
+
+            title = f"{result['strategy']} on {result['dataset']}"
+            draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())

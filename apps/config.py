@@ -33,6 +33,9 @@ from problems.vertical.objectives import make_objective as make_vertical_objecti
 
 Scalar = bool | int | float | str
 
+# Keys of where and how a run is shown: two runs that differ in these alone compute the same.
+SHOWING_KEYS = ("output-dir", "pictures")
+
 
 class ConfigError(InputError, ValueError):
     """A run config, or a command line, that cannot be run."""

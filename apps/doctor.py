@@ -22,10 +22,10 @@ from flwr.app import Context, RecordDict
 
 from apps.config import ConfigError, parse_pairs
 from apps.state_store import STATE_DIR
+from apps.versions import NAME
 from payloads.flower_internals import NO_INSTALLATION
 from problems.errors import NOTHING, InputError
 
-PROJECT = "florilegium"
 SECONDS = 5.0
 WARNING_DAYS = 30
 LOOPBACK = IPv4Address("127.0.0.1")
@@ -62,10 +62,10 @@ def packages() -> str:
     from packaging.requirements import Requirement
 
     try:
-        wanted = [Requirement(line) for line in requires(PROJECT) or []]
+        wanted = [Requirement(line) for line in requires(NAME) or []]
     except PackageNotFoundError:
         raise WrongError(
-            PROJECT, got="a package that is not installed here", allowed="an installation", hint=INSTALL
+            NAME, got="a package that is not installed here", allowed="an installation", hint=INSTALL
         ) from None
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     bad = []

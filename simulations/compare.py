@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from apps.config import ConfigError
+from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
 from problems.extras import require
 from simulations.output import shown, shown_metric, table
 from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
-_UNCOMPARED_KEYS = ("output-dir", "run-name", "resume", "pictures")
+_UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
 _MEGABYTE = 1e6
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from apps.config import Scalar, flattened, parse_run_config
+from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
 from simulations.claims import LEGEND as CLAIMS_LEGEND
 from simulations.claims import Judged, shown_spreads
 from simulations.expansion import Expansion, Line
@@ -20,7 +20,7 @@ from simulations.records import RunRecord
 from simulations.report import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
 from simulations.tuned import Tuned
 
-_UNSAID = (*SET_BY_COMMAND, "data-dir", "pictures")  # those of one run, or of one machine
+_UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # those of one run, or of one machine
 _WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
 # matplotlib's black and white, and its colours of curves in their order, which a dark page has otherwise
 _INK, _GROUND = "#000000", "#ffffff"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
 from apps.files import write_atomic
 from problems.extras import require
 from simulations import claims, page, report
@@ -25,7 +25,7 @@ from simulations.records import FAILED, FINISHED, RunRecord, read_run
 from simulations.workers import Task, run_all
 
 _CURVES = ("curves.png", "curves.svg")
-_FREE = ("output-dir", "data-dir", "pictures")  # a directory and its data may be moved
+_FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, Scalar
+from apps.config import SHOWING_KEYS, ConfigError, Scalar
 from apps.files import write_atomic
 from problems.extras import require
 from simulations.compare import csv_text
@@ -158,7 +158,7 @@ class Books:
         except ConfigError:
             return None
         same_clients = run.status == STOPPED or run.result.get("clients") == self.sweep.clients
-        same = same_clients and not run.unlike(trial.config, free=("output-dir", "pictures"))
+        same = same_clients and not run.unlike(trial.config, free=SHOWING_KEYS)
         return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
 
     def row(self, run: RunRecord) -> Row:

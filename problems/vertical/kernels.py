@@ -22,12 +22,13 @@ This module holds the NumPy form; `compiled` has the same methods for numba. Wha
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from problems.extras import importable
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -184,7 +185,7 @@ def load_dense_kernels(name: str) -> DenseKernels | None:
 def _wants_numba(name: str) -> bool:
     if name not in KERNELS:
         raise ValueError(f"kernels {name!r} are not known; one of: {', '.join(KERNELS)}")
-    installed = importlib.util.find_spec("numba") is not None
+    installed = importable("numba")
     if name == "numba" and not installed:
         raise ImportError("kernels 'numba' need the package numba: install it, or choose 'numpy'")
     return installed and name != "numpy"

@@ -4,7 +4,7 @@ the method, its solutions, what travels, warnings, and networks."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from problems.penalties import PENALTIES, make_penalty
 from simulations.engine import FIRST_NODE_ID
 from strategies.replies import Reply
 from tests.algorithms.test_sgdm import BATCH_NORM
-from tests.algorithms.watched import DROPS, Tamper, Watched
+from tests.algorithms.watched import DROPS, Watched
 from tests.battery.federation import Wiretap, model_of, save_npz
 from tests.reference import composite
 from tests.reference.composite import Prox, Smooth
@@ -87,18 +87,8 @@ class Recorder(Wiretap):
 class Played(Watched):
     """A whole run, and what the reference needs to repeat it."""
 
-    grid: Recorder
-
-    def __init__(
-        self,
-        folder: Path,
-        flat: dict[str, Scalar],
-        clients: int = SITES,
-        tamper: Tamper | None = None,
-        grid: type[Recorder] = Recorder,
-        **options: Any,
-    ) -> None:
-        super().__init__(folder, {**KEYS, **flat}, clients, tamper, grid, **options)
+    keys: Mapping[str, Scalar] = {**Watched.keys, **KEYS}
+    wiretap = Recorder
 
     @property
     def sent(self) -> list[Array]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,13 @@ def lost(server_round: int, partition: int) -> Tamper:
 class Watched:
     """Args:
     folder: where the run gets a directory of its own.
-    flat: run-config keys over `KEYS`.
+    flat: run-config keys over the class's own.
     tamper: as in `Wiretap`.
-    grid: the kind of wiretap, which gets the further options.
+    grid: another kind of wiretap than the class's own, which gets the further options.
     """
+
+    keys: Mapping[str, Scalar] = KEYS
+    wiretap: type[Wiretap] = Wiretap
 
     def __init__(
         self,
@@ -73,16 +76,16 @@ class Watched:
         flat: dict[str, Scalar],
         clients: int = SITES,
         tamper: Tamper | None = None,
-        grid: type[Wiretap] = Wiretap,
+        grid: type[Wiretap] | None = None,
         **options: Any,
     ) -> None:
         path = folder / f"run-{len(list(folder.glob('run-*')))}"
-        self.flat = flat_config(path, {**KEYS, **flat})
+        self.flat = flat_config(path, {**self.keys, **flat})
         self.config = parse_run_config(self.flat)
         self.training, self.clients = self.config.training, clients
         self.settings: Any = self.config.family
         self.run = Run(path)
-        self.grid: Any = grid(client_app, clients, self.flat, tamper=tamper, **options)
+        self.grid: Any = (grid or self.wiretap)(client_app, clients, self.flat, tamper=tamper, **options)
         serve(self.grid, server_app, self.flat)
         self.grid.close()
         self.data = resources.federated_data(self.config.data, clients)

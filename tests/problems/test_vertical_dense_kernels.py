@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from problems import extras
 from problems.vertical import ALGORITHMS, PROBLEMS, Block, make_block, make_objective
 from problems.vertical.blocks import DenseBlock
 from problems.vertical.objectives import Array
@@ -142,7 +143,7 @@ def test_what_is_refused_is_refused_in_the_same_words(algorithm: str, act: Calla
 
 
 def test_without_numba_auto_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     block = make_block(np.ones((2, 2)), "sgd", make_objective("logistic"), 0.1)
     assert isinstance(block, DenseBlock)
     assert block._compiled is None

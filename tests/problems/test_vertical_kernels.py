@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
+from problems import extras
 from problems.vertical import ALGORITHMS, Schedule, kernels, make_block, make_objective
 from problems.vertical.kernels import Lazy, NumpyKernels, load_kernels
 from problems.vertical.sparse_blocks import SparseBlock
@@ -122,7 +123,7 @@ def test_an_update_touches_only_the_columns_of_its_rows() -> None:
 
 
 def test_without_numba_auto_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     x = sparse.csr_array(np.ones((2, 2)))
     block = make_block(x, "sgd", make_objective("logistic"), 0.1)
     assert isinstance(block, SparseBlock)
