@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from functools import lru_cache
 from typing import Any
@@ -13,14 +14,16 @@ from flwr.clientapp import ClientApp
 
 from apps import own_data, resources, vertical
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
+from apps.party_audit import audited
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
 from clients.held_out import score
 from clients.parties import NoModel, Party
+from clients.vertical.policy import RefusalError
 from clients.vfb2 import VFB2Client
 from payloads.handshake import REFUSAL, Scaling, SiteReport
-from payloads.held_out import ScoreBins
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.held_out import ScoreEdges
+from payloads.record import FloatArray, Payload, PayloadError, not_finite
 from payloads.wire import (
     ARRAYS,
     CONFIG,
@@ -113,12 +116,16 @@ def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """What a node tells of itself before round 1.
+    """What a node tells of itself before round 1. A party of a vertical run does not read its data for it.
 
     Raises:
         ConfigError, DataError: the node config is wrong, or the data cannot be used.
+        PolicyError: the party does not take part in such a run.
     """
     place = node_place(context)
+    if config.algorithm.strategy.vertical:
+        vertical.make_party(config, context, *place)
+        return SiteReport(identity=np.array(place))
     if own_data.reads_own(config):
         return own_data.own_report(own_data.own_rows(config, context.node_config, place[0]), *place)
     return SiteReport(identity=np.array(place), class_counts=np.array(site_of(context, config).class_counts))
@@ -137,11 +144,13 @@ def query(message: Message, context: Context) -> Message:
     """The handshake: who this site is and what it holds, or why it cannot take part."""
     try:
         config = run_config(context)
-        report = report_of(context, config)
+        with _audited(config, "handshake", message, context) as facts:
+            report = report_of(context, config)
+            facts.update(vertical.facts_of(config))
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
-        return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
-    facts = ConfigRecord(
+        return _refusal(error, message)
+    versions = ConfigRecord(
         {
             "device": device,
             "python": platform.python_version(),
@@ -149,7 +158,20 @@ def query(message: Message, context: Context) -> Message:
             "numpy": np.__version__,
         }
     )
-    return Message(content(config=facts, payload=report.to_record()), reply_to=message)
+    return Message(content(config=versions, payload=report.to_record()), reply_to=message)
+
+
+def _audited(
+    config: RunConfig, event: str, message: Message, context: Context
+) -> contextlib.AbstractContextManager[dict[str, Any]]:
+    """Where a party's owner keeps a log, a line of it; see `audited`."""
+    if config.algorithm.strategy.vertical:
+        return audited(event, context, message)
+    return contextlib.nullcontext({})
+
+
+def _refusal(error: Exception, message: Message) -> Message:
+    return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
 
 
 def scaling_of(records: RecordDict) -> Scaling | None:
@@ -166,9 +188,21 @@ def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One call of ``fit``: records in, payload in the inbox, state from the context, and back."""
+    """One call of ``fit``: records in, payload in the inbox, state from the context, and back. A party that says no
+    answers with its reason."""
+    phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
+    try:
+        with _audited(run_config(context), phase, message, context) as facts:
+            return _fit(message, context, facts)
+    except RefusalError as error:
+        return _refusal(error, message)
+
+
+def _fit(message: Message, context: Context, facts: dict[str, Any]) -> Message:
     records = message.content
     client = make_client(context, scaling_of(records))
+    if isinstance(client, VFB2Client):
+        client.facts = facts
     config = dict(need(records, CONFIG, ConfigRecord))
     server_round = int(config[ROUND])  # type: ignore[arg-type]
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
@@ -187,7 +221,8 @@ def train(message: Message, context: Context) -> Message:
     told = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
         told[STATE_ROUND] = made
-        if client.state is not recalled:
+        # What has diverged is refused by the server, and must not be where this site starts from next time.
+        if client.state is not recalled and _finite(client.state, arrays):
             context.state[STATE] = client.state.to_record()
             context.state[MADE] = ConfigRecord({ROUND: server_round})
             if store is not None:
@@ -202,6 +237,12 @@ def train(message: Message, context: Context) -> Message:
         ),
         reply_to=message,
     )
+
+
+def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
+    """Whether a round has left numbers, in what the client keeps and in its model."""
+    kept = [value for value in state.arrays().values() if value.dtype.kind == "f"]
+    return not any(map(not_finite, [*arrays, *kept]))
 
 
 @app.evaluate()
@@ -230,9 +271,9 @@ def _scores(
     site = site_of(context, config, scaling)
     assert isinstance(site, Site)
     extras = find(records, PAYLOAD, ConfigRecord)
-    bins = None if extras is None else ScoreBins.from_record(extras)
+    asked = None if extras is None else ScoreEdges.from_record(extras).check_order()
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    told = score(model, parameters, site, bins)
+    told = score(model, parameters, site, asked)
     metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: message_config[ROUND]}
     return content(payload=payload_record(told), metrics=metrics)
 

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 from apps.registry import ALGORITHMS, Algorithm
 from payloads.composite import CompositeSettings
 from payloads.flower_internals import parse_config_args
-from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
 from payloads.vfb2 import VERTICAL, VFB2Settings
 from problems.data import DATASETS, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.data.spec import DRAWN
@@ -66,6 +66,9 @@ class DataSettings(Settings):
         0,
         ge=0,
         description="sites that rows are spread over, of which the clients are the first; 0: as many as clients",
+    )
+    partition_rows: str = Field(
+        "", description="what each client holds, rows:share of positives with commas, or empty (given)"
     )
     positive_label: str = Field("", description="a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = Field("", description="label column of a tabular file, or empty: 'label'")
@@ -274,6 +277,13 @@ def _check_participation(strategy: str, algorithm: Algorithm, training: Training
             "fraction-train",
             got=training.fraction_train,
             allowed=f"1.0, since strategy {strategy!r} {algorithm.strategy.needs_all_clients}",
+            hint="leave it out",
+        )
+    if algorithm.strategy.needs_examples and training.client_weights != EXAMPLES:
+        raise ConfigError(
+            "client-weights",
+            got=repr(training.client_weights),
+            allowed=f"{EXAMPLES!r}, since strategy {strategy!r} {algorithm.strategy.needs_examples}",
             hint="leave it out",
         )
 

@@ -84,14 +84,18 @@ def packages() -> str:
 
 def data(context: Context) -> str:
     """The node config and the run config are valid, and the site's data can be read: what the handshake does."""
-    from apps.client_app import report_of, run_config
+    from apps.client_app import report_of, run_config, site_of
 
     config = run_config(context)
     report = report_of(context, config)
     held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
     place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
     told = f"{place} of {config.data.dataset} for {config.run.strategy}"
-    told = f"{told}: {report.class_counts.sum():,} rows with labels, {report.num_positives:,} of them positive"
+    # a party of a vertical run tells nobody, but its data are to be read here
+    negatives, positives = (
+        report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
+    )
+    told = f"{told}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
     return f"{told}, {held_out:,} more held out" if held_out else told
 
 

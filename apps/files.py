@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
@@ -19,14 +19,19 @@ from safetensors.numpy import save as save_tensors
 
 from payloads.record import PayloadError
 
+OWNER_ONLY = 0o600
 FORMAT, VERSION, SEAL = "format", "version", "sha256"
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one."""
+def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file so that a reader, or a crash, finds the old one or the new one.
+
+    Args:
+        private: only its owner may read it.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with open_new(beside, private=private) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -35,6 +40,14 @@ def write_atomic(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)
         raise
     flush(path.parent)
+
+
+def open_new(path: Path, *, private: bool) -> BinaryIO:
+    """An empty file to write to; a private one has mode 0600 before there is anything in it."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY if private else 0o666)
+    if private:
+        os.fchmod(opened, OWNER_ONLY)  # one that was there keeps its mode
+    return os.fdopen(opened, "wb")
 
 
 def flush(path: Path) -> None:
@@ -46,18 +59,20 @@ def flush(path: Path) -> None:
         os.close(opened)
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and those above it, on the disk, where there are none."""
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Make a folder and those above it, on the disk, where there are none; private ones have mode 0700."""
     if not path.is_dir():
-        make_folder(path.parent)
-        path.mkdir(exist_ok=True)
+        make_folder(path.parent, private=private)
+        path.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
         flush(path.parent)
 
 
-def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
+def write_tensors(
+    path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, private: bool = False
+) -> None:
     """Write named arrays as one safetensors file, atomically."""
     contiguous = {name: value.copy(order="C") for name, value in arrays.items()}
-    write_atomic(path, save_tensors(contiguous, dict(metadata)))
+    write_atomic(path, save_tensors(contiguous, dict(metadata)), private=private)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
@@ -74,11 +89,17 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
 
 
 def write_sealed(
-    path: Path, kind: str, version: str, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]
+    path: Path,
+    kind: str,
+    version: str,
+    arrays: Mapping[str, NDArray[Any]],
+    metadata: Mapping[str, str],
+    *,
+    private: bool = False,
 ) -> None:
     """Write a sealed file of a format and version, atomically."""
     told = {**metadata, FORMAT: kind, VERSION: version}
-    write_tensors(path, arrays, {**told, SEAL: _seal(arrays, told)})
+    write_tensors(path, arrays, {**told, SEAL: _seal(arrays, told)}, private=private)
 
 
 def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

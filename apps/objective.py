@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.common import log
+from numpy.typing import NDArray
 from torch import Tensor
 
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, ModelEvaluator, ScoreEvaluator
 from payloads.composite import CompositeSettings
 from payloads.record import FloatArray
+from payloads.settings import EXAMPLES
 from problems.data import FederatedData
 from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
@@ -29,7 +31,8 @@ class CompositeEvaluator(ModelEvaluator):
     """`ModelEvaluator`'s metrics on the test set, and of the parameters x and the sites' samples:
 
     - ``nonzeros``: parameters that are not zero;
-    - ``objective``: f + g, f being the plain mean over the sites of their mean losses, with the ridge term;
+    - ``objective``: f + g, f being the mean of the sites' mean losses, weighted by ``client-weights``, with the ridge
+      term;
 
     and for a linear model, whose f is convex:
 
@@ -45,7 +48,7 @@ class CompositeEvaluator(ModelEvaluator):
         self.penalty, ridged = _terms(config, self.layout)
         self.ridge = ridged.double() * config.family.ridge  # (d,)
         clients = [data.client(i) for i in range(data.num_clients)]
-        weights = [np.full(len(client), 1 / len(client) / len(clients)) for client in clients]
+        weights = _sample_weights([len(client) for client in clients], config.training.client_weights)
         features = torch.tensor(np.concatenate([client.features for client in clients]))
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
@@ -75,14 +78,15 @@ class CompositeEvaluator(ModelEvaluator):
         return metrics
 
     def mean_loss(self) -> float:
-        """The plain mean over the sites of their mean losses, at the model's parameters."""
+        """The weighted mean of the samples' losses, at the model's parameters."""
         scores = self.model.predict(self.samples).cpu().double()
         return float(self.sample_weights @ self.sample_loss.each(scores, self.sample_labels))
 
     def find_optimum(self, num_clients: int) -> Tensor | None:
         """(d,) x*, or None where it is 0 or the solver does not get there."""
         config = self.config
-        key = (config.data, num_clients, config.training.loss, config.run.model, config.family)
+        training = config.training
+        key = (config.data, num_clients, training.loss, training.client_weights, config.run.model, config.family)
         if key not in _optima:
             assert self.smooth is not None
             start = torch.zeros_like(self.ridge)
@@ -132,6 +136,13 @@ def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
             allowed="what the model's parameters allow",
             hint="see docs/composite.md",
         ) from None
+
+
+def _sample_weights(sizes: Sequence[int], client_weights: str) -> list[NDArray[np.float64]]:
+    """(n_i,) what each of a site's samples counts in f, for every site; 1 together."""
+    mean_size = sum(sizes) / len(sizes)
+    shares = [size / mean_size if client_weights == EXAMPLES else 1.0 for size in sizes]
+    return [np.full(size, share / size / len(sizes)) for size, share in zip(sizes, shares, strict=True)]
 
 
 _optima: dict[Hashable, Optimum] = {}

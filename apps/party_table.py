@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +27,11 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Rows cut in training and test rows: what is trained with, and (columns,) what columns were scaled by."""
+    """Rows cut in training and test rows: what is trained with, the places of the training rows, and (columns,) what
+    columns were scaled by."""
 
     holding: Holding
+    rows: Rows
     low: Array
     high: Array
 
@@ -56,7 +60,13 @@ class PartyTable:
         frame = frame.drop(columns=id_column)
         label_column = spec.label_column or "label"
         self.labelled = label_column in frame.columns
-        self._labels = _labels(frame.pop(label_column), spec, classification)[order] if self.labelled else None
+        self._labels: Array | None = None
+        self._question, self._sides = "", None
+        if self.labelled:
+            column = frame.pop(label_column).iloc[order]
+            self._labels = _labels(column, spec, classification)
+            if classification:
+                self._question, self._sides = _told_apart(column, spec)
         if not len(frame.columns):
             raise DataError(
                 path,
@@ -94,6 +104,13 @@ class PartyTable:
         split = self._split(rows)
         return {"low": split.low, "high": split.high}
 
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        """Each row's id, its label, and what the labels are told apart by; which class is the positive one among two
+        makes no difference."""
+        if self._sides is None:
+            return None
+        return [f"{self._question} {self._sides[row]} {self._ids[row]}" for row in self._split(rows).rows]
+
     def _split(self, rows: Rows | None) -> _Split:
         key = None if rows is None else rows.tobytes()
         if key not in self._splits:
@@ -110,9 +127,9 @@ class PartyTable:
         high = np.where(self._scaled, features[train].max(axis=0), 1.0)
         features = (features - low) / np.where(high > low, high - low, 1.0)
         if self._labels is None:
-            return _Split(Holding(features[train], features[test]), low, high)
+            return _Split(Holding(features[train], features[test]), rows[train], low, high)
         labels = self._labels[rows]
-        return _Split(Holding(features[train], features[test], labels[train], labels[test]), low, high)
+        return _Split(Holding(features[train], features[test], labels[train], labels[test]), rows[train], low, high)
 
 
 def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
@@ -136,13 +153,25 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
+        first, second = (np.flatnonzero(ids == values[counts > 1][0])[:2] + 1).tolist()
         raise DataError(
             f"{path}, column {column!r}",
-            got=f"{int((counts > 1).sum()):,} ids more than once, such as {str(values[counts > 1][0])!r}",
+            # Whose rows they are is nobody else's business, and the error travels.
+            got=f"{int((counts > 1).sum()):,} ids more than once, such as that of rows {first} and {second}",
             allowed="once",
             hint="drop the others",
         )
     return ids
+
+
+def _told_apart(column: pd.Series[float], spec: DataSpec) -> tuple[str, NDArray[np.int64]]:
+    """A name for the two sets of classes that a column of labels is cut into, and (rows,) in which of them each is."""
+    classes, codes = label_classes(column.to_numpy())
+    positive = positive_classes(classes, spec.positive_label)
+    sets = [[str(one) for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
+    named = json.dumps([spec.label_column or "label", *sorted(sets)])
+    sides = positive.astype(np.int64)[codes]
+    return hashlib.sha256(named.encode()).hexdigest()[:16], sides if sets[0] < sets[1] else 1 - sides
 
 
 def _labels(column: pd.Series[float], spec: DataSpec, classification: bool) -> Array:

@@ -52,7 +52,7 @@ class StateStore:
         base = own or (named if named and Path(named).is_dir() else "")
         if not base:
             return None
-        folder = Path(base) / str(config[RUN_TOKEN]) / f"client-{partition_id}"
+        folder = Path(base).expanduser() / str(config[RUN_TOKEN]) / f"client-{partition_id}"
         return cls(folder, int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> list[int]:
@@ -71,9 +71,9 @@ class StateStore:
 
     def save(self, server_round: int, state: Payload) -> None:
         """Write a round's state, and remove what no resume can need any more."""
-        make_folder(self.folder)
+        make_folder(self.folder, private=True)
         told = self.described(type(state), server_round)
-        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), told)
+        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), told, private=True)
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
             self.file(number).unlink(missing_ok=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +15,16 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from apps.config import COLUMN_PARTITIONS, ConfigError, RunConfig
-from apps.files import write_tensors
+from apps.files import make_folder, write_tensors
+from apps.flip_memory import FlipMemory
 from apps.own_data import DATA_PATH
+from apps.party_policy import policy_of
 from apps.party_table import PartyTable
 from apps.state_store import RUN_TOKEN, STATE_DIR
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding
+from clients.vertical.policy import Policy, PolicyError
 from clients.vfb2 import VFB2Client
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
@@ -59,6 +62,9 @@ class SimulatedParty:
     def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
         return {}
 
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        return None
+
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     """The data set with its columns spread over the parties, loaded once a process."""
@@ -85,22 +91,25 @@ def settings_of(config: RunConfig) -> VFB2Settings:
 
 
 def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
-    """The party of a node.
+    """The party of a node. Its data are not read before `Party.data`, which raises a `DataError` where they cannot be.
 
     Raises:
-        ConfigError: the node config is wrong.
-        DataError: the data cannot be used.
+        ConfigError: the node config is wrong, or the run config does not fit it.
+        PolicyError: the party does not take part in such a run.
     """
     node = context.node_config
     vfb2 = settings_of(config)
-    data: PartyData
+    policy = _policy(vfb2, node, place, parties)
+    load: Callable[[], PartyData]
     if DATA_PATH in node:
-        try:
-            data = _own_table(Path(str(node[DATA_PATH])).expanduser(), config.data, vfb2.id_column, vfb2.problem)
-        except DataError as error:
-            raise DataError.of(
-                error, f"partition {place}: {DATA_PATH}", hint=f"{error.hint}; see docs/vertical.md"
-            ) from error
+        if config.data.dataset not in ("csv", "parquet"):
+            raise ConfigError(
+                "dataset",
+                got=repr(config.data.dataset),
+                allowed=f"csv, parquet, since a party with a {DATA_PATH} reads a table",
+                hint="set it to one",
+            )
+        load = partial(_own_table, Path(str(node[DATA_PATH])).expanduser(), config, place)
     elif vfb2.alignment == "intersection":
         raise ConfigError(
             "vfb2.alignment",
@@ -116,17 +125,48 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
             hint=f"give the node a {DATA_PATH}, or set data-dir",
         )
     else:
-        data = _simulated(config, parties, place, labelled=place < vfb2.active_parties)
+        load = partial(_simulated, config, parties, place, labelled=place < vfb2.active_parties)
+    state_dir = str(node.get(STATE_DIR, ""))
     identity, authority = _identity(node)
     return Party(
         place,
         parties,
-        data,
+        load,
         identity=identity,
         authority=authority,
         advertised=_of(node, "advertise", ""),
         share=_of(node, "share-block", True),
+        policy=policy,
+        flips=FlipMemory(Path(state_dir).expanduser()) if state_dir else None,
     )
+
+
+def _policy(vfb2: VFB2Settings, node: Mapping[str, Any], place: int, parties: int) -> Policy:
+    """A node's policy, which allows the run's settings.
+
+    Raises:
+        PolicyError: it does not, or cannot be read.
+    """
+    try:
+        policy = policy_of(node)
+        policy.check_run(
+            parties,
+            label_epsilon=vfb2.label_epsilon,
+            masking=vfb2.masking,
+            intersection=vfb2.alignment == "intersection",
+        )
+    except PolicyError as error:
+        raise error.at(f"party {place}") from None
+    return policy
+
+
+def facts_of(config: RunConfig) -> dict[str, Any]:
+    """What a party is asked to take part in, for the log of its owner; nothing of another kind of run."""
+    if not isinstance(config.family, VFB2Settings):
+        return {}
+    vfb2 = config.family
+    told = {"strategy": config.run.strategy, "alignment": vfb2.alignment, "masking": vfb2.masking}
+    return {**told, "label-epsilon": vfb2.label_epsilon}
 
 
 def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> None:
@@ -140,9 +180,9 @@ def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> Non
         return
     run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
     folder = Path(base).expanduser() / run / f"client-{client.party.partition_id}"
-    folder.mkdir(parents=True, exist_ok=True)
-    names = json.dumps(client.party.data.names)
-    write_tensors(folder / "block.safetensors", client.keepsake, {"format": "florilegium-block", "columns": names})
+    make_folder(folder, private=True)
+    told = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
+    write_tensors(folder / "block.safetensors", client.keepsake, told, private=True)
 
 
 def _simulated(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
@@ -159,18 +199,17 @@ def _read_table(path: Path, changed: int, spec: DataSpec, id_column: str, proble
     return PartyTable(path, spec, id_column, classification=make_objective(problem).classification)
 
 
-def _own_table(path: Path, spec: DataSpec, id_column: str, problem: str) -> PartyTable:
-    if spec.dataset not in ("csv", "parquet"):
-        raise ConfigError(
-            "dataset",
-            got=repr(spec.dataset),
-            allowed=f"csv, parquet, since a party with a {DATA_PATH} reads a table",
-            hint="set it to one",
-        )
-    if not path.is_file():
-        raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
-    with _load_lock:
-        return _read_table(path, path.stat().st_mtime_ns, spec, id_column, problem)
+def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
+    vfb2 = settings_of(config)
+    try:
+        if not path.is_file():
+            raise DataError(repr(str(path)), got="no such file", allowed="an existing file", hint="give its path")
+        with _load_lock:
+            return _read_table(path, path.stat().st_mtime_ns, config.data, vfb2.id_column, vfb2.problem)
+    except DataError as error:
+        raise DataError.of(
+            error, f"partition {place}: {DATA_PATH}", hint=f"{error.hint}; see docs/vertical.md"
+        ) from error
 
 
 def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:

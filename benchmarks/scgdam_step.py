@@ -48,14 +48,14 @@ def ours(hessian: Literal["exact", "identity"], batch: int, steps: int) -> Calla
     oracle = CompositionalOracle(network(), network(), site.features, site.labels)
     training = TrainingSettings(local_steps=steps, batch_size=batch, learning_rate=0.1)
     settings = SCGDAMSettings(hessian=hessian, gamma_x=0.03, gamma_y=0.03)
-    counts = np.array(site.class_counts)
+    population = np.array([site.class_counts[1] / len(site), len(site)])
     client = LocalSCGDAMClient(site, oracle, training, settings)
     start = oracle.arrays()
-    client.inbox = SCGDAMDown(class_counts=counts)
+    client.inbox = SCGDAMDown(population=population)
     client.fit(start, {"server-round": 1})
     sent = client.outbox
     client.inbox = SCGDAMDown(
-        class_counts=counts, inner=sent.inner, momentum=sent.momentum, inner_buffers=sent.inner_buffers
+        population=population, inner=sent.inner, momentum=sent.momentum, inner_buffers=sent.inner_buffers
     )
     return lambda: client.fit(start, {"server-round": 2}) and None
 

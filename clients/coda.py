@@ -53,7 +53,7 @@ class StagewiseClient(MinimaxClient):
             self.outbox = self.class_scores()
             return [], len(self.site), {}
         inbox = self.inbox or CodascaDown()
-        self.inform(inbox.class_counts)
+        self.inform(inbox.population)
         self.update(server_round, inbox)
         return self.fitted()
 

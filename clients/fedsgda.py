@@ -39,7 +39,7 @@ class FedSGDAClient(MinimaxClient):
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
         inbox = self.inbox or FedSGDADown()
-        self.inform(inbox.class_counts)
+        self.inform(inbox.population)
         if config.get(PHASE) == GRADIENTS:
             self.outbox = LocalGradient(gradient=self.collect(inbox).cpu().numpy())
             return [], len(self.site), {}

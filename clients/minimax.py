@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import numpy as np
 from flwr.common import Scalar
 
 from clients.base import PayloadClient
-from payloads.record import FloatArray, IntArray
+from payloads.record import FloatArray
+from payloads.settings import EXAMPLES
 from problems.minimax import AUC_MINIMAX, Oracle
 
 
@@ -17,13 +17,14 @@ class MinimaxClient(PayloadClient[Oracle]):
 
     default_loss: ClassVar[str] = AUC_MINIMAX
 
-    def inform(self, class_counts: IntArray | None) -> None:
-        """Hand on what the server said about all sites' classes."""
-        if class_counts is not None:
-            self.model.inform(class_counts)
+    def inform(self, population: FloatArray | None) -> None:
+        """Hand on what the server said about all sites, p and n / N, the latter as omega_i = n_i / (n / N)."""
+        if population is not None:
+            prior, mean_size = population.tolist()
+            self.model.inform(prior, len(self.site) / mean_size if self.training.client_weights == EXAMPLES else 1.0)
 
     def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """f_i at a point, over all of the site's samples, with the site's own prior."""
+        """f_i at a point, over all of the site's samples, with the site's own prior and unweighted."""
         self.model.load(parameters)
-        self.model.inform(np.array(self.site.class_counts))
+        self.model.inform(self.site.class_counts[1] / len(self.site))
         return self.model.value(), len(self.site), {}

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from clients.vertical.addresses import Address, socket_base
+from clients.vertical.dominator import Flips
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding
+from clients.vertical.policy import Policy
 from payloads.record import FloatArray
 from problems.models.flat import Copy
 
@@ -46,6 +49,21 @@ class PartyData(Protocol):
     def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
         """What it takes beside the block to predict, for the party itself."""
 
+    def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
+        """What names each training row and its label in every run; None where there are no labels, or where nothing
+        names the rows of a data set for experiments."""
+
+
+class FlipMemory(Protocol):
+    """The label flips of all runs, so that many of them tell no more of a label than one."""
+
+    def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
+        """(n,) flips of the labels with these marks, how many of them are new, and the epsilon that has been spent on
+        one of these labels at most."""
+
+    def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
+        """Keep (n,) flips that another party has drawn, of labels that have none yet."""
+
 
 @dataclass(frozen=True, eq=False)
 class Party:
@@ -54,20 +72,29 @@ class Party:
     Attributes:
         partition_id: its index among the parties.
         parties: q.
-        data: its rows.
+        load: reads its rows; called once they are needed, and no run that the policy forbids needs them.
         identity: certificate and key of its own, where it brings them; else one is made for the run.
         authority: file of the authority that signed the parties' certificates; None: each is pinned.
         advertised: "host:port" at which parties of other hosts reach it, or empty.
         share: whether the server may have its block.
+        policy: what its owner asks of a run.
+        flips: where its label flips are kept from run to run; None: nowhere.
     """
 
     partition_id: int
     parties: int
-    data: PartyData
+    load: Callable[[], PartyData]
     identity: Identity | None = None
     authority: str | None = None
     advertised: str = ""
     share: bool = True
+    policy: Policy = field(default_factory=Policy)
+    flips: FlipMemory | None = None
+
+    @cached_property
+    def data(self) -> PartyData:
+        """Its rows."""
+        return self.load()
 
     def __len__(self) -> int:
         return int(self.data.holding(None).features.shape[0])

@@ -48,7 +48,7 @@ class LocalSCGDAMClient(MinimaxClient):
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
         inbox = self.inbox or SCGDAMDown()
-        self.inform(inbox.class_counts)
+        self.inform(inbox.population)
         self.problem.load_inner(inbox.inner, inbox.inner_buffers)
         momentum = self.update(server_round, inbox.momentum)
         inner, buffers = self.problem.inner_arrays()

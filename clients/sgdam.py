@@ -36,7 +36,7 @@ class LocalSGDAMClient(MinimaxClient):
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
         server_round = self.begin(parameters, config)
         inbox = self.inbox or SGDAMDown()
-        self.inform(inbox.class_counts)
+        self.inform(inbox.population)
         momentum = self.update(server_round, inbox.momentum)
         self.outbox = SaddleMomentum(momentum=momentum.cpu().numpy())
         return self.fitted()

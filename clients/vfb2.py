@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.common import Scalar
@@ -19,10 +20,13 @@ from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.vertical.addresses import Address, local_addresses
 from clients.vertical.alignment import digest
 from clients.vertical.failures import PartyError
-from clients.vertical.identity import Identity
-from clients.vertical.limits import Delays, Limits
+from clients.vertical.identity import Identity, fingerprint
+from clients.vertical.limits import Limits
 from clients.vertical.party import run_segment
-from clients.vertical.plan import Endpoint, Injection, Outcome, PartyState, Plan
+from clients.vertical.plan import Endpoint, Outcome, PartyState
+from clients.vertical.policy import PolicyError, RefusalError
+from clients.vfb2_flips import own_flips, remember
+from clients.vfb2_plan import facts_of, injection_of, plan_of
 from clients.vfb2_rows import find_rows
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
@@ -30,11 +34,14 @@ from payloads.vfb2 import (
     ALIGNMENT,
     COUNTERS,
     CREDENTIALS,
+    DATA_SUMMARY,
     INTERSECTION,
     PAGE,
+    PHASES,
     SALT,
     VERTICAL,
     Credentials,
+    DataSummary,
     Report,
     Segment,
     VFB2Settings,
@@ -44,7 +51,6 @@ from payloads.vfb2 import (
     text,
 )
 from payloads.wire import PHASE
-from problems.vertical.objectives import make_objective
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -52,12 +58,14 @@ class VFB2Client(PayloadClient[NoModel]):
 
     Attributes:
         keepsake: what the party keeps for itself after the run's last segment: its block, and how to use it.
+        facts: what its owner may know of the message at hand: with whom it talked and what left it. No value, label or
+            id of a row is among them.
     """
 
     down = Segment
     up = Report
     memory = VFB2State
-    phases: ClassVar[dict[str, type[Payload]]] = {CREDENTIALS: Credentials, INTERSECTION: Report, ALIGNMENT: Report}
+    phases: ClassVar[dict[str, type[Payload]]] = PHASES
     default_loss = VERTICAL
     algorithm: ClassVar[str]
 
@@ -68,6 +76,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.party = site
         self.vfb2 = settings if isinstance(settings, VFB2Settings) else VFB2Settings()
         self.keepsake: dict[str, NDArray[np.float64]] | None = None
+        self.facts: dict[str, Any] = {}
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -75,25 +84,38 @@ class VFB2Client(PayloadClient[NoModel]):
         self.begin(parameters, config)
         if self.state is None:
             self.state = VFB2State.empty()
-        phase = config.get(PHASE)
-        if phase == CREDENTIALS:
-            self.outbox = self.introduce(bytes.fromhex(str(config[SALT])))
-        else:
-            if not isinstance(self.inbox, Segment):
-                raise ValueError(f"a segment's message without a Segment, got {type(self.inbox).__name__}")
-            talk = self.find_rows if phase == INTERSECTION else self.take_part
-            try:
-                self.outbox = talk(self.inbox)
-            except PartyError as error:
-                raise RuntimeError(blame(error.party, error.reason)) from None
-        return [] if phase else list(parameters), len(self.party), {}
+        phase = str(config.get(PHASE, ""))
+        known = phase != CREDENTIALS
+        self.outbox = self.answer(phase) if known else self.introduce(bytes.fromhex(str(config[SALT])))
+        sent = {name: int(value.nbytes) for name, value in self.outbox.arrays().items()}
+        self.facts["to-server"] = {"num-examples": 8, **sent}
+        return [] if phase else list(parameters), len(self.party) if known else 0, {}
+
+    def answer(self, phase: str) -> Payload:
+        """What a message about a segment asks for, from parties that the policy lets in.
+
+        Raises:
+            RuntimeError: a party failed; names it.
+            RefusalError: the policy does not allow it, or the data cannot be used.
+        """
+        talks: dict[str, Callable[[Segment], Payload]] = {DATA_SUMMARY: self.describe, INTERSECTION: self.find_rows}
+        talks |= {ALIGNMENT: self.take_part, "": self.take_part}
+        if not isinstance(self.inbox, Segment) or phase not in talks:
+            raise ValueError(f"a segment's message without a Segment, or of phase {phase!r}, which is none")
+        try:
+            self.admit(self.inbox)
+            return talks[phase](self.inbox)
+        except PartyError as error:
+            raise RuntimeError(blame(error.party, error.reason)) from None
+        except PolicyError as error:
+            raise error.at(f"party {self.party.partition_id}") from None
 
     # Credentials.
 
     def introduce(self, salt: bytes) -> Credentials:
-        """How this party is reached and recognised, and what it holds."""
-        party, state = self.party, self.state
-        identity = self.identity()
+        """How this party is reached and recognised. Its data are not read."""
+        party, state, identity = self.party, self.state, self.identity()
+        self.facts["salt"] = salt.hex()
         self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
         certificate, length = joined([identity.certificate], PAGE)
         return Credentials(
@@ -103,13 +125,41 @@ class VFB2Client(PayloadClient[NoModel]):
             advertised=text(party.advertised),
             port=np.array([self.free_port()]),
             host=text(host_mark()),
-            rows=self.counts(),
-            columns=np.array([party.data.columns]),
-            digest=self.digest(salt),
-            labels=np.array([party.data.labelled]),
             share=np.array([party.share]),
             serial=state.serial,
         )
+
+    def admit(self, segment: Segment) -> None:
+        """Hold the parties of a segment against the policy, at every message, since the server chooses whom it names.
+
+        Raises:
+            PolicyError: one must not take part.
+        """
+        me, certificates = self.party.partition_id, segment.peers()[0]
+        names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
+        self.facts["peers"] = [
+            {"party": party, "name": name, "certificate": fingerprint(certificates[party])}
+            for party, name in enumerate(names)
+            if party != me
+        ]
+
+    def describe(self, segment: Segment) -> DataSummary:
+        """What this party holds.
+
+        Raises:
+            RefusalError: its data cannot be used.
+        """
+        salt = segment.salt.tobytes()
+        try:
+            data = self.party.data
+            return DataSummary(
+                rows=self.counts(),
+                columns=np.array([data.columns]),
+                digest=self.digest(salt),
+                labels=np.array([data.labelled]),
+            )
+        except (ValueError, OSError) as error:
+            raise RefusalError(str(error)) from error
 
     def free_port(self) -> int:
         """A port of this host's own interface where one is needed: for TCP without an address; else 0."""
@@ -141,11 +191,16 @@ class VFB2Client(PayloadClient[NoModel]):
 
         Raises:
             PartyError: a party failed.
+            PolicyError: this party does not look for them, whatever the server asks.
         """
+        self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
+        self.facts["ids"] = {"offered": len(ids)}
         with sockets(endpoint.addresses[me]):
-            aligned = asyncio.run(find_rows(me, int(segment.active[0]), ids, endpoint, serial, salt))
+            aligned, sent = asyncio.run(find_rows(me, int(segment.active[0]), ids, endpoint, serial, salt))
+        self.facts["ids"]["common"] = len(aligned)
+        self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
         return Report(
             serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=self.counts(), digest=self.digest(salt)
@@ -158,8 +213,11 @@ class VFB2Client(PayloadClient[NoModel]):
             PartyError: it failed; names the party to blame.
         """
         number = int(segment.segment[0])
+        self.facts |= facts_of(segment, self.vfb2, self.counts().tolist(), self.digest(segment.salt.tobytes()))
         start = self.start(segment)
         outcome = self.run(segment, start)
+        self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
+        remember(self.party, self.state.aligned, self.vfb2.label_epsilon, outcome.flips)
         self.state = dataclasses.replace(
             self.state,
             serial=segment.serial,
@@ -191,7 +249,9 @@ class VFB2Client(PayloadClient[NoModel]):
         state: VFB2State = self.state
         base = int(segment.base[0])
         if base < 0:
-            return PartyState()
+            if not self.vfb2.label_epsilon or self.party.partition_id != segment.active[0]:
+                return PartyState()
+            return PartyState(flips=own_flips(self.party, state, self.vfb2.label_epsilon, self.facts))
         older, newer = (int(number) for number in state.segments)
         if base == newer:
             return PartyState(state.newer, state.newer_table, state.flips)
@@ -205,53 +265,13 @@ class VFB2Client(PayloadClient[NoModel]):
 
     def run(self, segment: Segment, start: PartyState) -> Outcome:
         """The segment itself."""
-        me, vfb2 = self.party.partition_id, self.vfb2
-        endpoint = self.endpoint(segment)
-        injection = Injection(
-            compute=vfb2.seconds("extra_compute", self.party.parties)[me],
-            delays=Delays(
-                one_way=vfb2.seconds("delay", self.party.parties)[me],
-                jitter=vfb2.seconds("jitter", self.party.parties)[me],
-                seed=self.training.seed,
-            ),
-        )
+        me, vfb2, endpoint = self.party.partition_id, self.vfb2, self.endpoint(segment)
+        injection = injection_of(vfb2, me, self.party.parties, self.training.seed)
         with sockets(endpoint.addresses[me]):
             holding = self.party.data.holding(self.state.aligned)
-            plan = self.plan(segment)
+            plan = plan_of(segment, self.training, vfb2, self.algorithm, self.party.parties, self.counts().tolist())
             running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
             return asyncio.run(running)
-
-    def plan(self, segment: Segment) -> Plan:
-        """What the segment is, from the settings and from what the server says."""
-        vfb2, number = self.vfb2, int(segment.segment[0])
-        epochs = vfb2.epochs if number else 0
-        rows, test_rows = self.counts().tolist() if segment.rows is None else segment.rows.tolist()
-        return Plan(
-            serial=int(segment.serial[0]),
-            segment=number,
-            algorithm=self.algorithm,
-            problem=vfb2.problem,
-            weight=make_objective(vfb2.problem, vfb2.factor).weight,
-            step=float(segment.step[0]),
-            batch_size=self.training.batch_size,
-            seed=self.training.seed,
-            first_epoch=max(number - 1, 0) * vfb2.epochs,
-            epochs=epochs,
-            parties=self.party.parties,
-            active=tuple(segment.active.tolist()),
-            window=1 if vfb2.synchronous else vfb2.window,
-            skew=vfb2.skew_bound,
-            masking=vfb2.masking,
-            synchronous=vfb2.synchronous,
-            update_passive=vfb2.update_passive,
-            evaluate=bool(segment.evaluate[0]),
-            label_epsilon=vfb2.label_epsilon,
-            rows=rows,
-            test_rows=test_rows,
-            power_iterations=int(segment.power_iterations[0]),
-            start=number == 1,
-            allow_bare=vfb2.allow_two_parties,
-        )
 
     def endpoint(self, segment: Segment) -> Endpoint:
         """How the others are reached and recognised."""

@@ -22,8 +22,9 @@ TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
 
 async def find_rows(
     me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes
-) -> NDArray[np.int64]:
-    """(k,) this party's places of the rows that all parties have, in an order common to them all.
+) -> tuple[NDArray[np.int64], int]:
+    """(k,) this party's places of the rows that all parties have, in the order of their ids; and how many bytes it sent
+    to the others.
 
     Args:
         me: this party's index.
@@ -51,7 +52,8 @@ async def find_rows(
             mesh.abort(PartyError(None, f"the parties have {len(rows)} rows in common; at least 2 are needed"))
         if mesh.failed.done():
             mesh.failed.result()
-        return rows
+        places = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
+        return places, mesh.counters.bytes_sent
     except (IntersectionError, ValueError) as error:
         failure = PartyError(me, str(error))
         mesh.abort(failure)

@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from payloads.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
     from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
     from payloads.handshake import Scaling, SiteReport
-    from payloads.held_out import ScoreBins, ScoreCounts, ScoreMoments
+    from payloads.held_out import ScoreCounts, ScoreEdges
     from payloads.record import Payload, PayloadError
     from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
     from payloads.settings import Settings, TrainingSettings
     from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
     from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
-    from payloads.vfb2 import Credentials, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
+    from payloads.vfb2 import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
     from simulations.launch import run
     from simulations.records import RunRecord
     from strategies.base import PayloadStrategy
@@ -97,6 +97,7 @@ __all__ = [
     "ControlledStrategy",
     "CorrectionState",
     "Credentials",
+    "DataSummary",
     "EstimatorState",
     "FastFedDA",
     "FastFedDAClient",
@@ -164,9 +165,8 @@ __all__ = [
     "Scaffold",
     "ScaffoldClient",
     "Scaling",
-    "ScoreBins",
     "ScoreCounts",
-    "ScoreMoments",
+    "ScoreEdges",
     "ScoringClient",
     "Segment",
     "Settings",

@@ -81,8 +81,8 @@ def stage_of(server_round: int, settings: CodaSettings) -> Stage:
 class CodaDown(Payload):
     """Down. Without a ``reference`` it is the point that the message carries."""
 
-    # negatives and positives of all sites together, for problems that need the prior
-    class_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the share p of positives and the mean number n / N of samples of all sites, where f_i needs them
+    population: FloatArray | None = array(2, optional=True)
     reference: FloatArray | None = array("d", optional=True)
 
 

@@ -22,7 +22,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 
 # the exchange before a round's own: clients send gradients and take no step
@@ -71,8 +71,8 @@ class FedSGDADown(Payload):
     """Down. The gradient phase sends the reference point and its weight, where the estimator has one; the update
     phase sends the estimate."""
 
-    # negatives and positives of all sites together, for problems that need the prior
-    class_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the share p of positives and the mean number n / N of samples of all sites, where f_i needs them
+    population: FloatArray | None = array(2, optional=True)
     reference: FloatArray | None = array("d", optional=True)
     weight: FloatArray | None = array(1, optional=True)
     estimate: FloatArray | None = array("d", optional=True)

@@ -1,4 +1,4 @@
-"""What a site tells before round 1: who it is and how much of each class it holds. No row leaves the site."""
+"""What a site tells before round 1: who it is and, where it holds rows, how many of each class. No row leaves it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class SiteReport(Payload):
 
     # identity: partition id, number of partitions the site believes in
     identity: IntArray = array(2, kind="int")
-    # class counts: negatives, positives
-    class_counts: IntArray = array(2, kind="int")
+    # class counts: negatives, positives; a party of a vertical run tells none
+    class_counts: IntArray | None = array(2, kind="int", optional=True)
     # likewise of the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
     # shape of one sample's features
@@ -55,11 +55,11 @@ class SiteReport(Payload):
 
     @property
     def num_negatives(self) -> int:
-        return int(self.class_counts[0])
+        return 0 if self.class_counts is None else int(self.class_counts[0])
 
     @property
     def num_positives(self) -> int:
-        return int(self.class_counts[1])
+        return 0 if self.class_counts is None else int(self.class_counts[1])
 
 
 def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:

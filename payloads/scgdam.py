@@ -22,7 +22,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.record import FloatArray, Payload, array
 from payloads.sgdam import SGDAMSettings, as_weight
 
 
@@ -54,10 +54,10 @@ class SCGDAMSettings(SGDAMSettings):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SCGDAMDown(Payload):
-    """Down. In round 1 there are class counts only."""
+    """Down. In round 1 there is the population only."""
 
-    # negatives and positives of all sites together
-    class_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the share p of positives and the mean number n / N of samples of all sites
+    population: FloatArray | None = array(2, optional=True)
     inner: FloatArray | None = array("p", optional=True)
     momentum: FloatArray | None = array("d", optional=True)
     # of a network that has batch-norm statistics

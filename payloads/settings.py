@@ -10,6 +10,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+# what a client counts in a mean over clients
+EXAMPLES, EQUAL = "examples", "equal"
+
 
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
@@ -64,6 +67,10 @@ class TrainingSettings(Settings):
     )
     server_learning_rate: float = Field(
         1.0, gt=0, description="server's step to the clients' mean, a number > 0 (codasca, scaffold, composite, ...)"
+    )
+    client_weights: Literal["equal", "examples"] = Field(
+        "examples",
+        description="what clients count by in a mean over them: examples (their samples) or equal (all the same)",
     )
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")

@@ -17,7 +17,7 @@ import dataclasses
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 
 
@@ -57,8 +57,8 @@ class SGDAMSettings(Settings):
 class SGDAMDown(Payload):
     """Down. The momentum is absent in round 1."""
 
-    # negatives and positives of all sites together, for problems that need the prior
-    class_counts: IntArray | None = array(2, kind="int", optional=True)
+    # the share p of positives and the mean number n / N of samples of all sites, where f_i needs them
+    population: FloatArray | None = array(2, optional=True)
     momentum: FloatArray | None = array("d", optional=True)
 
 

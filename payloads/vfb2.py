@@ -30,8 +30,10 @@ from payloads.settings import Settings
 ByteArray = NDArray[np.uint8]
 Array = NDArray[np.float64]
 
-# The exchanges before round 1: who the parties are, which rows they share where that is asked, and whether they fit.
+# The exchanges before round 1: who the parties are, what they hold, which rows they share where that is asked, and
+# whether these fit. No party reads its data before it has seen the certificates of all.
 CREDENTIALS = "credentials"
+DATA_SUMMARY = "data-summary"
 INTERSECTION = "intersection"
 ALIGNMENT = "alignment"
 # scalar of the credentials' messages: what the parties salt their digests with, in hexadecimal
@@ -80,7 +82,7 @@ class VFB2Settings(Settings):
     allow_two_parties: bool = Field(
         False, description="true: two parties may train, though each learns the other's partial sums; or false"
     )
-    assemble: bool = Field(True, description="true: the server gets the blocks of the last round; or false")
+    assemble: bool = Field(False, description="true: the server gets the blocks of the last round; or false")
     transport: Literal["auto", "unix", "tcp"] = Field(
         "auto", description="unix, tcp, or auto: Unix sockets where all parties share a host"
     )
@@ -153,7 +155,7 @@ def _numbers(text: str) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Credentials(Payload):
-    """Up, before round 1 and where a run is resumed: how a party is reached and recognised, and what it holds."""
+    """Up, before round 1 and where a run is resumed: how a party is reached and recognised. Nothing of its data."""
 
     # identity: the certificate (DER, padded) and its length, a socket's folder, host:port as others reach it or empty,
     # a free port for parties of the same host or 0, and what two parties of one host have in common
@@ -163,15 +165,21 @@ class Credentials(Payload):
     advertised: ByteArray = array("a", kind="bytes")
     port: IntArray = array(1, kind="int")
     host: ByteArray = array(32, kind="bytes")
-    # data: training and test rows, columns, salted digest of the rows' ids
-    rows: IntArray = array(2, kind="int")
-    columns: IntArray = array(1, kind="int")
-    digest: ByteArray = array(32, kind="bytes")
-    # labels: whether it holds them; share: whether the server may get its block
-    labels: BoolArray = array(1, kind="bool")
+    # whether the server may get its block
     share: BoolArray = array(1, kind="bool")
     # the newest attempt at a segment that it knows of
     serial: IntArray = array(1, kind="int")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DataSummary(Payload):
+    """Up, once a party has seen the certificates of all: what it holds."""
+
+    # training and test rows, columns, salted digest of the rows' ids, whether it has labels
+    rows: IntArray = array(2, kind="int")
+    columns: IntArray = array(1, kind="int")
+    digest: ByteArray = array(32, kind="bytes")
+    labels: BoolArray = array(1, kind="bool")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -190,10 +198,10 @@ class Segment(Payload):
     salt: ByteArray = array(16, kind="bytes")
     # training and test rows; absent while the parties still look for those they share
     rows: IntArray | None = array(2, kind="int", optional=True)
-    # the parties that hold labels and use them, the reporter first
+    # the parties that hold labels and use them, the reporter first; none while it is not known who holds them
     active: IntArray = array("m", kind="int")
-    power_iterations: IntArray = array(1, kind="int")
-    # whether to measure, whether to send the block (for a checkpoint too), whether it is the run's last
+    # whether to bound the curvature; to measure; to send the block (for a checkpoint too); whether it is the run's last
+    curvature: BoolArray = array(1, kind="bool")
     evaluate: BoolArray = array(1, kind="bool")
     share: BoolArray = array(1, kind="bool")
     last: BoolArray = array(1, kind="bool")
@@ -251,6 +259,15 @@ class Report(Payload):
         if not all(0 <= place < len(METRICS) for place in self.metric_names):
             raise PayloadError(f"Report.metric_names: got {self.metric_names}, allowed: 0 to {len(METRICS) - 1}")
         return {METRICS[n]: float(v) for n, v in zip(self.metric_names, self.metric_values, strict=True)}
+
+
+# what comes back in the exchanges before round 1
+PHASES: dict[str, type[Payload]] = {
+    CREDENTIALS: Credentials,
+    DATA_SUMMARY: DataSummary,
+    INTERSECTION: Report,
+    ALIGNMENT: Report,
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,7 @@ from simulations.flower import FlowerError, gpu_share, run_with_flower
 from simulations.launch import run_centralized, run_federation, run_nonfederated
 from simulations.new_algorithm import describe
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
-from simulations.plan import Sweep
+from simulations.plan import TEST, VALIDATION, Sweep
 from simulations.records import FINISHED, STOPPED
 from simulations.reproduce import Reproduction, ReproductionInterruptedError
 from simulations.sweep import SweepInterruptedError, run_sweep
@@ -57,6 +58,13 @@ class Engine(StrEnum):
 
     INPROCESS = "inprocess"
     FLOWER = "flower"
+
+
+class SelectOn(StrEnum):
+    """The rows by which a sweep chooses."""
+
+    VALIDATION = VALIDATION
+    TEST = TEST
 
 
 class Mode(StrEnum):
@@ -220,9 +228,11 @@ def compare(
     if out is not None:
         comparison.save(out, drawn)
     if as_json:
-        print_json({"metric": drawn, "differing": comparison.differing, "runs": comparison.rows()})
+        found = {} if drawn is None else comparison.differences(drawn)
+        told = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in found.items()]
+        print_json({"metric": drawn, "differing": comparison.differing, "runs": comparison.rows(), "differences": told})
     else:
-        typer.echo(comparison.text())
+        typer.echo(comparison.text(drawn))
 
 
 @cli.command()
@@ -244,6 +254,9 @@ def sweep(
     grace: Annotated[int, typer.Option(min=1, help="rounds before --asha may stop a trial")] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="trials at a time, one CPU each")] = 1,
     address: Annotated[str, typer.Option(help="a Ray cluster's address; without, a Ray of its own")] = "",
+    select_on: Annotated[
+        SelectOn, typer.Option(help="the rows by which is chosen: held out of the training rows, or the test rows")
+    ] = SelectOn.VALIDATION,
     resume: Annotated[bool, typer.Option("--resume", help="continue the sweep in --out")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -270,8 +283,10 @@ def sweep(
         wanted.value,
         grace if asha else 0,
         nodes,
+        select_on.value,
     )
-    total = len(asked.trials(out.expanduser().resolve()))
+    trials = asked.trials(out.expanduser().resolve())
+    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best runs on the test rows too
     with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
         outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
     if as_json:

@@ -12,18 +12,13 @@ from pathlib import Path
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.evaluation import better
 from apps.files import write_atomic
-from apps.objective import COMPOSITE_METRICS
 from apps.server_app import RunFailedError
-from apps.vertical_evaluation import SUBOPTIMALITY
 from simulations import PAGE
 from simulations.expansion import Expansion, Line, PlannedRun, run_folder, settings
 from simulations.experiment import Tuning
-from simulations.records import check_metric
+from simulations.records import OF_TRAINING, check_metric
 from simulations.reproduce import Runs
 from simulations.tuned import Choice, Point, Tuned, fits
-
-# of the training rows, or of a problem without rows
-_OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 
 
 @dataclass(frozen=True)
@@ -124,13 +119,13 @@ class Choosing(Runs):
 
 def _check(here: str, tune: Tuning, metric: str, lines: Sequence[Line]) -> None:
     check_metric(metric, lines[0].config, f"{here}.metric")
-    if not tune.validation_fraction and metric not in _OF_TRAINING:
+    if not tune.validation_fraction and metric not in OF_TRAINING:
         raise ConfigError(
             f"{here}.validation-fraction",
             got=0,
             allowed=(
                 f"a number above 0, since {metric!r} is measured on the test rows, which no choice may see; or a "
-                f"metric of the training problem: {', '.join(_OF_TRAINING)}"
+                f"metric of the training problem: {', '.join(OF_TRAINING)}"
             ),
             hint=PAGE,
         )

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from apps.config import Scalar
 from apps.evaluation import better
 from simulations.expansion import Expansion, Line
 from simulations.output import shown
+from simulations.paired import LEAST_SEEDS, LEVEL, Difference, difference
+from simulations.records import RunRecord
 from simulations.report import Row, pair
 
 SHOWS, NOISE, CONTRARY = "shows up", "within the noise", "does not show up"
-ONE_SEED, UNMEASURED = "cannot be told from one seed", "not measured"
-_NOISE = 2.0  # pooled standard deviations
+UNMEASURED = "not measured"
+_VERDICTS = {1: SHOWS, 0: NOISE, -1: CONTRARY}
 LEGEND = (
-    "In the last evaluated round. A gap is positive where the measured means have the claimed order, and within the "
-    f"noise where it is at most {_NOISE:g} of the two sides' pooled sample standard deviations."
+    "In the last evaluated round. A gap is the mean of the differences seed by seed, since a seed's data are the same "
+    "for both sides, and positive where it has the claimed order; beside it its 95 % confidence interval and p, of a "
+    f"paired t-test. It is within the noise where p is {LEVEL:g} or more. Fewer than {LEAST_SEEDS} seeds give no "
+    "verdict. Each claim is tested by itself."
 )
 
 
@@ -29,9 +33,14 @@ class Finding:
     setting: str
     better: Row
     than: Row
-    gap: float | None  # between the means; positive: as claimed
-    spreads: float | None  # the gap in pooled standard deviations; infinite where those are zero; None for one seed
-    verdict: str
+    gap: Difference | None  # positive: as claimed; None: not measured
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim shows up here."""
+        if self.gap is None:
+            return UNMEASURED
+        return self.gap.undecided if self.gap.sign is None else _VERDICTS[self.gap.sign]
 
 
 @dataclass(frozen=True)
@@ -52,50 +61,38 @@ class Judged:
         counts = Counter(finding.verdict for finding in self.findings)
         if len(self.findings) == 1:
             return f"{self.text}: {next(iter(counts))}."
-        order = (SHOWS, NOISE, CONTRARY, ONE_SEED, UNMEASURED)
+        order = (SHOWS, NOISE, CONTRARY, *sorted({*counts} - {SHOWS, NOISE, CONTRARY, UNMEASURED}), UNMEASURED)
         told = [f"{verdict} in {counts[verdict]}" for verdict in order if verdict in counts]
         return f"{self.text}: {', '.join(told)} of {len(self.findings)} settings."
 
 
-def judge(expansion: Expansion, rows: Sequence[Row]) -> list[Judged]:
-    """Every claim of the experiment, held against the table."""
+def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRecord]) -> list[Judged]:
+    """Every claim of the experiment, held against the runs.
+
+    Args:
+        expansion: what was to be run.
+        rows: the table.
+        records: the finished runs, by their names.
+    """
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     found = []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
         metric = claim.metric or expansion.experiment.metrics[0]
         findings = []
         for place, other in places:
-            ahead, behind = expansion.lines[place], expansion.lines[other]
-            sides = [by[line.method, line.dataset, line.setting, metric] for line in (ahead, behind)]
-            findings.append(_finding(_setting(expansion, ahead, claim.better), *sides))
+            lines = expansion.lines[place], expansion.lines[other]
+            ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
+            ends = [_ends(expansion, line, metric, records) for line in lines]
+            gap = difference(*(ends if better(metric) is max else ends[::-1]))
+            findings.append(Finding(_setting(expansion, lines[0], claim.better), ahead, behind, gap))
         found.append(Judged(claim.text, metric, _words(claim.better), _words(claim.than), findings))
     return found
 
 
-def _finding(setting: str, ahead: Row, behind: Row) -> Finding:
-    gap = None
-    if ahead.mean is not None and behind.mean is not None and math.isfinite(ahead.mean - behind.mean):
-        gap = behind.mean - ahead.mean if better(ahead.metric) is min else ahead.mean - behind.mean
-    if gap is None:
-        return Finding(setting, ahead, behind, None, None, UNMEASURED)
-    if ahead.std is None or behind.std is None:
-        return Finding(setting, ahead, behind, gap, None, ONE_SEED)
-    spreads = _ratio(gap, _pooled(ahead, behind))
-    verdict = SHOWS if spreads > _NOISE else CONTRARY if spreads < -_NOISE else NOISE
-    return Finding(setting, ahead, behind, gap, spreads, verdict)
-
-
-def _pooled(*rows: Row) -> float:
-    """The standard deviation that samples of different means share."""
-    degrees = [row.seeds - 1 for row in rows]
-    squares = sum(degree * (row.std or 0.0) ** 2 for degree, row in zip(degrees, rows, strict=True))
-    return math.sqrt(squares / sum(degrees))
-
-
-def _ratio(gap: float, pooled: float) -> float:
-    if pooled == 0:
-        return math.copysign(math.inf, gap) if gap else 0.0
-    return gap / pooled
+def _ends(expansion: Expansion, line: Line, metric: str, records: Mapping[str, RunRecord]) -> dict[int, float]:
+    """Seed -> the metric in the last evaluated round, of a line's finished runs."""
+    runs = {run.seed: records[run.name] for run in expansion.runs if run.line is line and run.name in records}
+    return {seed: curve[max(curve)] for seed, run in runs.items() if (curve := run.curve(metric))}
 
 
 def _words(side: Mapping[str, Scalar]) -> str:
@@ -112,11 +109,25 @@ def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> st
     return ", ".join(told)
 
 
-def shown_spreads(spreads: float | None) -> str:
-    """A gap in standard deviations, for people."""
-    if spreads is None:
-        return "-"
-    return f"{spreads:+.1f}".replace("inf", "∞")
+def as_json(judged: Sequence[Judged]) -> list[dict[str, Any]]:
+    """The claims for --json."""
+    return [
+        {
+            "text": claim.text,
+            "metric": claim.metric,
+            "better": claim.better,
+            "than": claim.than,
+            "findings": [
+                {
+                    "setting": finding.setting,
+                    "gap": None if finding.gap is None else asdict(finding.gap),
+                    "verdict": finding.verdict,
+                }
+                for finding in claim.findings
+            ],
+        }
+        for claim in judged
+    ]
 
 
 def as_markdown(judged: Sequence[Judged]) -> list[str]:
@@ -129,6 +140,12 @@ def as_markdown(judged: Sequence[Judged]) -> list[str]:
         for finding in claim.findings:
             where = f"{finding.setting}: " if finding.setting else ""
             sides = f"{claim.metric} {pair(finding.better)} with {claim.better}, {pair(finding.than)} with {claim.than}"
-            gap = "" if finding.spreads is None else f"; gap {shown_spreads(finding.spreads)} standard deviations"
-            lines.append(f"  - {where}{sides}{gap}; {finding.verdict}")
+            lines.append(f"  - {where}{sides}{_told(finding.gap)}; {finding.verdict}")
     return [*lines, "", LEGEND]
+
+
+def _told(gap: Difference | None) -> str:
+    if gap is None:
+        return ""
+    mean, interval, p = gap.shown()
+    return f"; gap {mean}" + (f" ({interval}, p = {p}, {gap.seeds} seeds)" if gap.p is not None else "")

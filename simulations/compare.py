@@ -16,6 +16,7 @@ from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
 from problems.extras import require
 from simulations.output import shown, shown_metric, table
+from simulations.paired import Difference, difference
 from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
@@ -76,8 +77,11 @@ class Comparison:
             for run in self.runs
         ]
 
-    def text(self) -> str:
-        """The runs as one table, what differs in their configs as another, and why runs have no result."""
+    def text(self, metric: str | None = None) -> str:
+        """The runs as one table, what differs in their configs as another, and why runs have no result.
+
+        Where runs differ in their seeds, also how far a metric is from that of the first runs.
+        """
         rows = self.rows()
         metrics = [name for name in self.metrics if name not in UNCOMPARED]
         columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
@@ -95,6 +99,8 @@ class Comparison:
         if keys:
             settings = [[row["run"], *(shown(row["config"][key]) for key in keys)] for row in rows]
             blocks.append("what differs:\n" + table(["run", *keys], settings))
+        if metric is not None and (found := self.differences(metric)):
+            blocks.append(_differences(metric, found))
         reasons = [f"{row['run']} {row['status']}: {' '.join(row['reason'].split())}" for row in rows if row["reason"]]
         return "\n\n".join([*blocks, *(["\n".join(reasons)] if reasons else [])])
 
@@ -140,6 +146,20 @@ class Comparison:
         if metric is not None:
             draw(self.curves(metric), folder / "compare.png", metric)
 
+    def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
+        """How far a metric is from that of the first runs in the last evaluated round, over the seeds that both have.
+
+        Returns:
+            label -> the first runs' label, and the difference; of finished runs with two common seeds, finite.
+        """
+        ends: dict[str, dict[int, float]] = {}
+        for run in self.runs:
+            if metric in run.metrics and run.status == FINISHED:
+                ends.setdefault(self.label(run), {})[run.facts["seed"]] = run.metrics[metric]
+        first, *others = ends or [""]
+        found = {label: difference(ends[label], ends[first]) for label in others}
+        return {label: (first, gap) for label, gap in found.items() if gap is not None and gap.seeds > 1}
+
     def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
         """Label -> the curves of the runs that differ only in their seed."""
         groups: dict[str, list[dict[int, float]]] = {}
@@ -147,6 +167,18 @@ class Comparison:
             if run.curve(metric):
                 groups.setdefault(self.label(run), []).append(run.curve(metric))
         return groups
+
+
+def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
+    """What people are told of the differences."""
+    words = {1: "above", 0: "within the noise", -1: "below"}
+    cells = [
+        [label, *gap.shown(), str(gap.seeds), gap.undecided if gap.sign is None else words[gap.sign]]
+        for label, (_, gap) in found.items()
+    ]
+    first = next(iter(found.values()))[0]
+    columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
+    return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
 
 
 def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -36,6 +36,7 @@ from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks import product
 from problems.vertical.data import load_vertical
 from problems.vertical.solvers import train
+from simulations.decoding import assembled, before_training, looks, votes
 from simulations.output import print_json, table
 from simulations.watched import KIND, Array, pairwise_keys, pairwise_masks, patients, updates
 
@@ -318,6 +319,10 @@ DEMONSTRATIONS: dict[str, Callable[[], Numbers]] = {
     "trees": trees,
     "float-masks": float_masks,
     "intersection": intersection,
+    "before-training": before_training,
+    "assembled": assembled,
+    "looks": looks,
+    "votes": votes,
 }
 
 

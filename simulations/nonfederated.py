@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from apps.config import ConfigError, RunConfig
 from apps.registry import ALGORITHMS
 from apps.vertical import settings_of, vertical_data
 from apps.vertical_evaluation import VerticalEvaluator
-from clients.vertical.evaluation import test_metrics
+from problems.metrics import accuracy, binary_metrics
 from problems.vertical.analysis import value
 from problems.vertical.blocks import SAGA, SVRG, make_block
-from problems.vertical.objectives import make_objective
+from problems.vertical.objectives import Array, Objective, make_objective
 from problems.vertical.schedule import Schedule
 from simulations.centralized import RoundHook
 from strategies.vfb2 import step_of
@@ -53,7 +55,7 @@ def nonfederated(
 
     def metrics() -> dict[str, float]:
         objective_value = value(data.train_features, data.train_labels, objective, block.weights)
-        tested = test_metrics(objective, block.predict(data.test_features), data.test_labels)
+        tested = _test_metrics(objective, block.predict(data.test_features), data.test_labels)
         return evaluator.relate({"objective": objective_value, **tested})
 
     history = [metrics()]
@@ -69,3 +71,15 @@ def nonfederated(
             if on_round is not None:
                 on_round(server_round, history[-1])
     return history, {"weights": block.weights}
+
+
+def _test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
+    """The mean `loss` of (k,) predictions, with `rmse`, or `accuracy` (threshold 0) and, given both classes, `auc`."""
+    metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
+    if not objective.classification:
+        return {**metrics, "rmse": float(np.sqrt(np.mean(np.square(z - labels))))}
+    positive = (labels > 0).astype(np.int64)
+    metrics["accuracy"] = accuracy(positive, z, 0.0)
+    if 0 < positive.sum() < len(positive):
+        metrics["auc"] = binary_metrics(positive, z)["auc"]
+    return metrics

@@ -10,12 +10,13 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
 from simulations.claims import LEGEND as CLAIMS_LEGEND
-from simulations.claims import Judged, shown_spreads
+from simulations.claims import Judged
 from simulations.expansion import Expansion, Line
 from simulations.experiment import SET_BY_COMMAND
 from simulations.figures import LABELS
 from simulations.output import shown, shown_metric
 from simulations.page_template import PAGE
+from simulations.paired import Difference
 from simulations.records import RunRecord
 from simulations.report import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
 from simulations.tuned import Tuned
@@ -149,14 +150,13 @@ def _difference(row: Row) -> Cell:
 
 
 def _claim_table(claim: Judged) -> Table:
-    columns = ["setting", f"{claim.better}", f"{claim.than}", "gap", "in standard deviations", "verdict"]
+    columns = ["setting", f"{claim.better}", f"{claim.than}", "gap", "95 % interval", "p", "seeds", "verdict"]
     rows = [
         [
             Cell(finding.setting),
             _number(pair(finding.better), finding.better.mean),
             _number(pair(finding.than), finding.than.mean),
-            _number(_signed(finding.gap), finding.gap),
-            _number(shown_spreads(finding.spreads), finding.spreads),
+            *_gap_cells(finding.gap),
             Cell(finding.verdict),
         ]
         for finding in claim.findings
@@ -181,8 +181,11 @@ def _tuned_table(tuned: Tuned) -> Table:
     return Table("Chosen values, their ranges and their scores", columns, cells)
 
 
-def _signed(gap: float | None) -> str:
-    return ("+" if gap is not None and gap > 0 else "") + shown_metric(gap)
+def _gap_cells(gap: Difference | None) -> list[Cell]:
+    if gap is None:
+        return [_number("-", None), Cell("-"), _number("-", None), _number("0", 0)]
+    mean, interval, p = gap.shown()
+    return [_number(mean, gap.mean), Cell(interval), _number(p, gap.p), _number(str(gap.seeds), gap.seeds)]
 
 
 def configuration(

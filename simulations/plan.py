@@ -7,20 +7,25 @@ import itertools
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, Scalar, flattened, listed, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, flattened, listed, parse_run_config
+from apps.own_data import reads_own
+from problems.data import UNLABELLED
 from problems.randomness import stream
 from simulations.arguments import Distribution, placed
 from simulations.flower import nested
 from simulations.output import shown
-from simulations.records import check_metric
+from simulations.records import OF_TRAINING, check_metric
 
 _LONGEST_NAME = 120
+VALIDATION, TEST = "validation", "test"
+FRACTION = "validation-fraction"
+_DEFAULT_FRACTION = 0.2
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Trial:
     seed: int
     config: dict[str, Scalar]
     rounds: int  # num-server-rounds
+    fraction: float = 0.0  # of the training rows, on which it is evaluated; 0: it is not evaluated on such
 
     @property
     def path(self) -> Path:
@@ -61,6 +67,8 @@ class Sweep:
     grace: int = 0
     # of each client, where they have any
     node_configs: Sequence[Mapping[str, Scalar]] = ()
+    # the rows by which is chosen: those of `VALIDATION`, held out of the training rows, or the `TEST` rows
+    select_on: str = VALIDATION
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)
@@ -90,6 +98,7 @@ class Sweep:
                     allowed="one of both",
                     hint="leave one of both out",
                 )
+        self._check_selection()
         both = self.grid.keys() & self.random.keys()
         if both:
             raise ConfigError(
@@ -104,6 +113,30 @@ class Sweep:
             )
         if not self.grid and not self.random and self.seeds == 1:
             raise ConfigError("sweep", got="no trials", allowed="two at least", hint="give --grid, --random or --seeds")
+
+    def _check_selection(self) -> None:
+        given = self.config.get(FRACTION)
+        if FRACTION in self.grid or FRACTION in self.random:
+            raise ConfigError(
+                FRACTION,
+                got="values by --grid or --random",
+                allowed="one, since trials are compared on the rows that it holds out",
+                hint="give it by -c",
+            )
+        if self.select_on == TEST and given:
+            raise ConfigError(
+                "--select-on",
+                got=f"'test', with {FRACTION} = {given!r}",
+                allowed="'validation' with it",
+                hint="leave one of both out",
+            )
+        if self.select_on == VALIDATION and given == 0 and self.metric not in OF_TRAINING:
+            raise ConfigError(
+                FRACTION,
+                got="0",
+                allowed="a number above 0, since a sweep chooses on validation rows",
+                hint="leave it out, or give --select-on test",
+            )
 
     @property
     def varied(self) -> list[str]:
@@ -120,6 +153,7 @@ class Sweep:
             "metric": self.metric,
             "mode": self.mode,
             "grace": self.grace,
+            "select-on": self.select_on,
             "grid": {key: list(values) for key, values in self.grid.items()},
             "random": {key: distribution.text for key, distribution in self.random.items()},
             "config": nested(self.config),
@@ -141,6 +175,8 @@ class Sweep:
             name = trial_name(values, seed)
             config = placed({**self.config, **values, "seed": seed}, out / "trials" / name)
             try:
+                fraction = self._fraction(parse_run_config(config))
+                config |= {FRACTION: fraction} if fraction else {}
                 rounds = parse_run_config(config).training.num_server_rounds
             except ConfigError as error:
                 where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
@@ -152,8 +188,32 @@ class Sweep:
                     allowed=f"at most {rounds}",
                     hint="lower it, or raise num-server-rounds",
                 )
-            trials.setdefault(name, Trial(name, values, seed, config, rounds))
+            trials.setdefault(name, Trial(name, values, seed, config, rounds, fraction))
         return list(trials.values())
+
+    def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
+        """The runs of chosen trials on all training rows and the test rows, in ``best/``."""
+        found = []
+        for trial in trials:
+            config = {key: value for key, value in trial.config.items() if key != FRACTION}
+            found.append(replace(trial, config=placed(config, out / "best" / trial.name), fraction=0.0))
+        return found
+
+    def _fraction(self, config: RunConfig) -> float:
+        """The share of the training rows on which a trial is evaluated."""
+        spec = config.data
+        if spec.validation_fraction or self.select_on == TEST or self.metric in OF_TRAINING:
+            return spec.validation_fraction
+        if spec.dataset in UNLABELLED:
+            return 0.0
+        if reads_own(config) and spec.data_dir:
+            raise ConfigError(
+                "--select-on",
+                got="'validation', but the server evaluates on its own file",
+                allowed="'test'",
+                hint="leave data-dir out, and the sites hold rows out, or give --select-on test",
+            )
+        return _DEFAULT_FRACTION
 
     def _points(self) -> list[dict[str, Scalar]]:
         grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]

@@ -21,6 +21,8 @@ METRICS = (
     *binary_metrics([0, 1], [0, 1]),
     *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
+# of the training rows, or of a problem without rows: whoever chooses by them sees no test row
+OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without joining and evaluation
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(

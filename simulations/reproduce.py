@@ -35,6 +35,7 @@ class Outcome:
     expansion: Expansion
     out: Path
     rows: list[report.Row]
+    judged: list[claims.Judged]
     failed: dict[str, str]
 
     def text(self) -> str:
@@ -53,6 +54,7 @@ class Outcome:
             "out": str(self.out),
             "tuned": [] if tuned is None else [{"at": c.at, "values": c.values} for c in tuned.chosen],
             "rows": report.as_json(self.rows),
+            "claims": claims.as_json(self.judged),
             "failed": self.failed,
         }
 
@@ -282,7 +284,7 @@ class Reproduction(Runs):
         rows = report.rows(self.expansion, self.records)
         write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
         failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
-        judged = claims.judge(self.expansion, rows)
+        judged = claims.judge(self.expansion, rows, self.records)
         missing = len(self.waiting)
         text = report.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
         write_atomic(self.out / "table.md", text.encode())
@@ -293,4 +295,4 @@ class Reproduction(Runs):
         curves = drawn.read_text("utf-8") if drawn.exists() else ""
         html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
         write_atomic(self.out / "report.html", html.encode())
-        return Outcome(self.expansion, self.out, rows, self.failed)
+        return Outcome(self.expansion, self.out, rows, judged, self.failed)

@@ -163,7 +163,7 @@ class {{ prefix }}(PayloadStrategy):
 {% if state %}
         # self.state = {{ prefix }}State(...)
 {% endif %}
-        # return mean_model(replies), {}  # the plain mean; strategies.replies has its parts, strategies.fedprox weighs
+        # return mean_model(replies, self.weights(replies)), {}  # strategies.replies has the parts of a mean
         raise NotImplementedError(f"combine of round {server_round}: fill in what {len(replies)} replies become")
 {% if state %}
 

@@ -3,113 +3,36 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import tomli_w
-
-from apps.config import SHOWING_KEYS, ConfigError, Scalar
+from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
 from problems.extras import require
 from simulations.compare import csv_text
-from simulations.flower import nested
-from simulations.output import shown, shown_metric, table
+from simulations.output import shown_metric
 from simulations.plan import Sweep, Trial, check_same, write_asked
 from simulations.records import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, read_run
-
-_SHOWN_CONFIGS = 20
-
-
-@dataclass(frozen=True)
-class Row:
-    """How a trial stands. ``status`` is waiting, finished, stopped, failed or unfinished."""
-
-    status: str = "waiting"
-    final: float | None = None  # the metric of the last evaluated round
-    best: float | None = None
-    rounds: int = 0
-    seconds: float = 0.0
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One configuration over its seeds. ``mean`` and ``spread`` (sample standard deviation) are of finished trials."""
-
-    varied: dict[str, Scalar]
-    seeds: int
-    finished: int
-    mean: float | None
-    spread: float | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A sweep's trials, and its configurations, best first."""
-
-    sweep: Sweep
-    out: Path
-    trials: list[Trial]
-    rows: dict[str, Row]
-    standings: list[Standing]
-
-    def count(self, *statuses: str) -> int:
-        """Trials of some status."""
-        return sum(row.status in statuses for row in self.rows.values())
-
-    @property
-    def best(self) -> Standing | None:
-        """The best configuration, where any trial finished."""
-        return self.standings[0] if self.standings and self.standings[0].finished else None
-
-    def text(self) -> str:
-        """The configurations as a table, best first, and why trials failed."""
-        sweep = self.sweep
-        columns = [*sweep.varied, "finished", f"{sweep.metric} (mean)", "std"]
-        cells = [
-            [
-                *(shown(row.varied[key]) for key in sweep.varied),
-                f"{row.finished}/{row.seeds}",
-                shown_metric(row.mean),
-                shown_metric(row.spread, like=row.mean),
-            ]
-            for row in self.standings[:_SHOWN_CONFIGS]
-        ]
-        lines = [table(columns, cells)]
-        if len(self.standings) > _SHOWN_CONFIGS:
-            lines.append(f"and {len(self.standings) - _SHOWN_CONFIGS} more")
-        failed = [(name, row.reason) for name, row in self.rows.items() if row.status == FAILED]
-        lines += [f"{name} failed: {' '.join(reason.split())}" for name, reason in failed]
-        if self.best is not None:
-            lines.append(
-                f"the best configuration is in {self.out / 'best.toml'}, all trials in {self.out / 'sweep.csv'}"
-            )
-        return "\n".join(lines)
-
-    def json(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
-        return {
-            "out": str(self.out),
-            "metric": self.sweep.metric,
-            "mode": self.sweep.mode,
-            "best": None if self.best is None else asdict(self.best),
-            "configurations": [asdict(standing) for standing in self.standings],
-            "trials": [
-                {"trial": t.name, "config": t.varied, "seed": t.seed, **asdict(self.rows[t.name])} for t in self.trials
-            ],
-        }
+from simulations.standings import Outcome, Row, best_toml, standings
 
 
 class Books:
-    """A sweep's directory while the sweep is under way."""
+    """A sweep's directory while the sweep is under way.
 
-    def __init__(self, sweep: Sweep, out: Path, trials: Sequence[Trial], say: Callable[[str], None]) -> None:
-        self.sweep, self.out, self.trials, self.say = sweep, out, list(trials), say
+    Args:
+        sweep: what is asked.
+        out: its directory.
+        trials: the runs.
+        say: takes a line a run that has ended.
+        table: the file with a row a run.
+    """
+
+    def __init__(
+        self, sweep: Sweep, out: Path, trials: Sequence[Trial], say: Callable[[str], None], table: str = "sweep.csv"
+    ) -> None:
+        self.sweep, self.out, self.trials, self.say, self.table = sweep, out, list(trials), say, table
         self.rows = {trial.name: Row() for trial in trials}
 
     def open(self, resume: bool) -> None:
@@ -120,12 +43,7 @@ class Books:
         """
         if resume:
             check_same(self.sweep, self.out / "sweep.toml")
-            for trial in self.trials:
-                row = self.ended_before(trial)
-                if row is not None:
-                    self.rows[trial.name] = row
-                elif trial.path.exists():
-                    shutil.rmtree(trial.path)
+            self.take()
         else:
             if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
                 raise ConfigError(
@@ -146,6 +64,15 @@ class Books:
             write_asked(self.sweep, self.out / "sweep.toml")
         (self.out / "best.toml").unlink(missing_ok=True)
         self.write()
+
+    def take(self) -> None:
+        """Take the runs that ended before, and remove what there is of others."""
+        for trial in self.trials:
+            row = self.ended_before(trial)
+            if row is not None:
+                self.rows[trial.name] = row
+            elif trial.path.exists():
+                shutil.rmtree(trial.path)
 
     def waiting(self) -> list[Trial]:
         """The trials that have not been run."""
@@ -210,7 +137,7 @@ class Books:
     # What is left.
 
     def write(self) -> None:
-        """Write sweep.csv."""
+        """Write the table of the runs."""
         metric = self.sweep.metric
         columns = [
             "trial",
@@ -229,7 +156,7 @@ class Books:
             told = {metric: row.final, f"best_{metric}": row.best, "status": row.status, "rounds": row.rounds}
             end = {"seconds": row.seconds, "reason": row.reason}
             rows.append({"trial": trial.name, **trial.varied, "seed": trial.seed, **told, **end})
-        write_atomic(self.out / "sweep.csv", csv_text(columns, rows).encode())
+        write_atomic(self.out / self.table, csv_text(columns, rows).encode())
 
     def interrupt(self) -> int:
         """Put down which trials were cut off; returns how many have ended."""
@@ -244,34 +171,8 @@ class Books:
         ranked = standings(self.trials, self.rows, self.sweep.mode)
         outcome = Outcome(self.sweep, self.out, self.trials, self.rows, ranked)
         if outcome.best is not None:
-            write_atomic(self.out / "best.toml", best_toml(self.sweep, outcome.best).encode())
+            write_atomic(self.out / "best.toml", best_toml(outcome).encode())
         return outcome
-
-
-def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
-    """Configurations, best first: by finished seeds, then by the mean of the last round's metric over them.
-
-    A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones.
-    """
-    groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(repr(trial.varied), []).append(trial)
-    found = []
-    for group in groups.values():
-        ended = [rows[trial.name] for trial in group if rows[trial.name].status == FINISHED]
-        values = [row.final for row in ended if row.final is not None and math.isfinite(row.final)]
-        mean = statistics.fmean(values) if values else None
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        found.append(Standing(group[0].varied, len(group), len(values), mean, spread))
-    sign = 1 if mode == "min" else -1
-    return sorted(found, key=lambda standing: (-standing.finished, sign * (standing.mean or 0.0)))
-
-
-def best_toml(sweep: Sweep, best: Standing) -> str:
-    """The best configuration as a file for ``-c``, its merit in a comment."""
-    spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"
-    heading = f"# {sweep.metric} {best.mean:.6g} after the last round: mean of {best.finished} seeds{spread}\n"
-    return heading + tomli_w.dumps(nested({**sweep.config, **best.varied}))
 
 
 def run_sweep(
@@ -283,7 +184,9 @@ def run_sweep(
     address: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Run a sweep's trials, or those that an interrupted sweep has left.
+    """Run a sweep's trials, or those that an interrupted sweep has left, and then the best on the test rows.
+
+    Where it was chosen on rows that are held out of the training rows, its seeds run once more, on all training rows.
 
     Args:
         sweep: what is asked.
@@ -303,15 +206,38 @@ def run_sweep(
     trials = sweep.trials(out)
     books = Books(sweep, out, trials, say)
     books.open(resume)
+    _run(books, jobs, address)
+    outcome = books.close()
+    if not outcome.fraction or outcome.best is None:
+        return outcome
+    chosen = [trial for trial in trials if trial.varied == outcome.best.varied]
+    finals = Books(replace(sweep, grace=0), out, sweep.finals(chosen, out), say, "best.csv")
+    for path in (out / "best").glob("*"):
+        if path.name not in finals.rows:
+            shutil.rmtree(path)
+    finals.take()
+    finals.write()
+    _run(finals, jobs, address)
+    (final,) = standings(finals.trials, finals.rows, sweep.mode)
+    outcome = replace(outcome, final=final)
+    write_atomic(out / "best.toml", best_toml(outcome).encode())
+    return outcome
+
+
+def _run(books: Books, jobs: int, address: str) -> None:
+    """Make the runs that are waiting.
+
+    Raises:
+        SweepInterruptedError: Ctrl-C.
+    """
     waiting = books.waiting()
     try:
         if waiting:
             from simulations.tuning import run_trials  # takes a second, and only this needs Ray
 
-            run_trials(sweep, waiting, out / ".tune", jobs, address, books.ended, books.stopped)
+            run_trials(books.sweep, waiting, books.out / ".tune", jobs, address, books.ended, books.stopped)
     except KeyboardInterrupt:
-        raise SweepInterruptedError(books.interrupt(), len(trials)) from None
-    return books.close()
+        raise SweepInterruptedError(books.interrupt(), len(books.trials)) from None
 
 
 class SweepInterruptedError(Exception):

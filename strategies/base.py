@@ -1,7 +1,7 @@
 """What every strategy of ours is: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
 
 The base class does what does not depend on the algorithm: the handshake, seeded sampling by partition id, messages,
-validation of every reply, replacement of clients that do not answer, byte counts, and the plain mean of the models.
+validation of every reply, replacement of clients that do not answer, byte counts, and the mean of the models.
 A family overrides a few small methods: `prologue` (an exchange before round 1), `inquire` (one before a round's
 messages go out), `down` (what goes out), `combine` (what the replies become) and the pair `snapshot` / `restore`
 (its state as one record). It runs in our round loop and in Flower's own ``Strategy.start``.
@@ -23,9 +23,9 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from payloads.held_out import SCORE_COUNTS, SCORE_MOMENTS, ScoreCounts, ScoreMoments
+from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import EXAMPLES, Settings, TrainingSettings
 from payloads.wire import (
     ARRAYS,
     METRICS,
@@ -45,12 +45,12 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
-from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, mean_model, shortened
+from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, Weights, mean_model, shortened
 from strategies.roster import Roster, SetupError, StrategyError, call_the_roll, reason_of
 from strategies.schema import Schema, agreed
 
 # exchanges of every strategy in which sites evaluate a model
-_EVALUATIONS: dict[str, type[Payload]] = {SCORE_MOMENTS: ScoreMoments, SCORE_COUNTS: ScoreCounts}
+_EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
 
 
 def _state(made: int) -> str:
@@ -78,6 +78,10 @@ class PayloadStrategy(Strategy):
     concurrent: ClassVar[bool] = False
     # the clients' states add up to something: where one is lost, all clients begin theirs afresh
     joint_states: ClassVar[bool] = False
+    # why the key client-weights has to be "examples", where it has: "strategy x ..."
+    needs_examples: ClassVar[str] = ""
+    # that sites count by their samples is in their gradients, so that means over them are plain
+    weighted_gradients: ClassVar[bool] = False
     # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
     vertical: ClassVar[bool] = False
     fewest_clients: ClassVar[int] = 1
@@ -128,7 +132,7 @@ class PayloadStrategy(Strategy):
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """The new model and the metrics of the round, from the valid replies in order of partition id."""
-        return mean_model(replies), {}
+        return mean_model(replies, self.weights(replies)), {}
 
     def limits(self, place: int) -> Mapping[str, int]:
         """How long the dimensions of a client's payload may be, by letter, all but ``d``: from the run config and what
@@ -172,12 +176,30 @@ class PayloadStrategy(Strategy):
         self._kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
         self._states_since = int(states.since[0])
 
+    @property
+    def by_examples(self) -> bool:
+        """Whether a client counts by its samples: the objective is the mean over the samples of all sites."""
+        return self.training.client_weights == EXAMPLES
+
+    def weights(self, replies: Sequence[Reply]) -> Weights | None:
+        """(k,) what each reply counts in a mean over clients, 1 in the mean; None for a plain mean.
+
+        It is by the samples that sites told of in the handshake. Over a part of the sites it is the weighted mean of
+        those, as FedAvg's.
+        """
+        if self.weighted_gradients or not self.by_examples:
+            return None
+        assert self.roster is not None
+        weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
+        weights /= weights.mean()
+        return weights
+
     # Flower's interface.
 
     def join(self, grid: Grid) -> Roster:
         """The handshake, once."""
         if self.roster is None:
-            roster = call_the_roll(grid, self.training.handshake_timeout)
+            roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
             self.schema = agreed(roster.reports)
             self.roster = roster
             self.meet(roster)
@@ -500,7 +522,7 @@ class PayloadStrategy(Strategy):
         if exchange.up is not None:
             sizes = {"d": len(self._model[0])}
             payload = exchange.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, self.limits(place))
-            if isinstance(payload, ScoreMoments | ScoreCounts):
+            if isinstance(payload, ScoreCounts):
                 payload.check_rows(self.roster.held_out_counts[place])
             else:
                 self.check_payload(payload)

@@ -70,13 +70,17 @@ class StagewiseStrategy(MinimaxStrategy):
         return model_record([np.append(point[:-1], point.dtype.type(dual)), *buffers])
 
     def best_dual(self, server_round: int, arrays: ArrayRecord) -> float | None:
-        """E[s|-] - E[s|+] over the samples of the round's clients; None where they lack a class."""
+        """E[s|-] - E[s|+] over the round's clients, which count as in f; None where they lack a class."""
         assert self.roster is not None
         training = self.training
         places = self.roster.sample(training.fraction_train, training.min_train_nodes, training.seed, server_round)
         replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
-        sums = np.sum([reply.payload.sums for reply in replies], axis=0, dtype=np.float64)
-        counts = np.sum([reply.payload.counts for reply in replies], axis=0)
+        # samples count alike or, where the sites do, the less the more their site has
+        sizes = self.roster.sample_weights[[reply.place for reply in replies]]
+        weights = np.ones(len(replies)) if self.by_examples else 1 / sizes
+        pairs = list(zip(weights, (reply.payload for reply in replies), strict=True))
+        sums = np.sum([weight * payload.sums.astype(np.float64) for weight, payload in pairs], axis=0)
+        counts = np.sum([weight * payload.counts for weight, payload in pairs], axis=0)
         if not counts.all():
             log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
             return None
@@ -125,7 +129,7 @@ class Coda(StagewiseStrategy):
     down_type = CodaDown
 
     def down(self, server_round: int) -> CodaDown:
-        return CodaDown(class_counts=self.class_counts, reference=self.told_reference())
+        return CodaDown(population=self.population, reference=self.told_reference())
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         arrays = mean_model(replies)
@@ -140,7 +144,7 @@ class Codasca(ControlledStrategy, StagewiseStrategy):
 
     def down(self, server_round: int) -> CodascaDown:
         reference, control = self.told_reference(), self.told_control()
-        return CodascaDown(class_counts=self.class_counts, reference=reference, control=control)
+        return CodascaDown(population=self.population, reference=reference, control=control)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         arrays, metrics = super().combine(server_round, replies)

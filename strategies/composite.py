@@ -17,12 +17,12 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays
 from problems.penalties import Penalty, make_penalty
 from strategies.local_sgd import LocalSGD
-from strategies.replies import Reply, mean_buffers, step_towards
+from strategies.replies import Reply, exact_mean, mean_buffers, step_towards
 from strategies.roster import SetupError
 
 
 class ProximalStrategy(LocalSGD):
-    """Base of the composite strategies: what travels is a point before its prox, averaged plainly."""
+    """Base of the composite strategies: what travels is a point before its prox, averaged."""
 
     phases: ClassVar[dict[str, type[Payload]]] = {SMOOTHNESS: Smoothness}
     # steps that may be too long for f are worth a warning
@@ -41,10 +41,11 @@ class ProximalStrategy(LocalSGD):
             return
         assert self.roster is not None
         replies = self.ask(0, range(len(self.roster)), arrays, None, SMOOTHNESS)
-        known = [float(reply.payload.estimate[0]) for reply in replies if reply.payload.estimate is not None]
+        known = [reply for reply in replies if reply.payload.estimate is not None]
         if not known:
             return
-        smoothness, step = sum(known) / len(known), self.sizes.between(1)
+        estimates = [reply.payload.estimate for reply in known]
+        smoothness, step = float(exact_mean(estimates, self.weights(known))[0]), self.sizes.between(1)
         if step * smoothness > 2:
             log(
                 WARNING,
@@ -63,9 +64,13 @@ class ProximalStrategy(LocalSGD):
         result: FloatArray = self._penalty.prox(torch.from_numpy(np.array(point)), step).numpy()
         return result
 
+    def buffers(self, replies: list[Reply]) -> list[FloatArray]:
+        """What the replies hold beside their points."""
+        return mean_buffers(replies, self.weights(replies))
+
     def move(self, replies: list[Reply], start: FloatArray) -> FloatArray:
         """(d,) start + eta_g (mean of the replies - start)."""
-        return step_towards(replies, start, self.training.server_learning_rate)
+        return step_towards(replies, start, self.training.server_learning_rate, self.weights(replies))
 
 
 class Composite(ProximalStrategy):
@@ -100,7 +105,7 @@ class Composite(ProximalStrategy):
         """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
         start = self.prox(self._model[0], self.sizes.between(server_round - 1))
         self.made = self.move(replies, start)
-        return [self.made, *mean_buffers(replies)], {}
+        return [self.made, *self.buffers(replies)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.prox(arrays[0], self.sizes.between(server_round)), *arrays[1:]]
@@ -112,7 +117,7 @@ class FedMid(ProximalStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
         moved = self.move(replies, self._model[0])
-        return [self.prox(moved, self.sizes.between(server_round)), *mean_buffers(replies)], {}
+        return [self.prox(moved, self.sizes.between(server_round)), *self.buffers(replies)], {}
 
 
 class FedDA(ProximalStrategy):
@@ -120,7 +125,7 @@ class FedDA(ProximalStrategy):
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """z <- z + eta_g (mean - z)."""
-        return [self.move(replies, self._model[0]), *mean_buffers(replies)], {}
+        return [self.move(replies, self._model[0]), *self.buffers(replies)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.prox(arrays[0], self.sizes.until(server_round)), *arrays[1:]]

@@ -18,8 +18,8 @@ from strategies.roster import StrategyError
 
 
 class FedProx(LocalSGD):
-    """Sends mu in every message's config and averages as Flower's FedProx does, to the bit: weighted by the numbers of
-    examples, in the arithmetic of the model's number type."""
+    """Sends mu in every message's config. Weighted by examples it averages as Flower's FedProx does, to the bit: by the
+    numbers that the replies name, in the arithmetic of the model's number type."""
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings or FedProxSettings())
@@ -33,6 +33,8 @@ class FedProx(LocalSGD):
         return super().configure_train(server_round, arrays, told, grid, **more)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        if not self.by_examples:
+            return super().combine(server_round, replies)
         total = sum(reply.num_examples for reply in replies)
         if not total:
             raise StrategyError(f"round {server_round}: no client that answered has examples to weigh its model by")

@@ -59,9 +59,9 @@ class FedSGDA(MinimaxStrategy):
         places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
         dtype = np.dtype(training.dtype)
         down = None
-        if question.reference is not None or self.class_counts is not None:
+        if question.reference is not None or self.population is not None:
             down = FedSGDADown(
-                class_counts=self.class_counts,
+                population=self.population,
                 reference=None if question.reference is None else question.reference.astype(dtype),
                 weight=None if question.reference is None else np.array([question.weight], dtype=dtype),
             )
@@ -73,7 +73,7 @@ class FedSGDA(MinimaxStrategy):
     def down(self, server_round: int) -> FedSGDADown:
         assert self.estimator.estimate is not None
         estimate = self.estimator.estimate.astype(np.dtype(self.training.dtype))
-        return FedSGDADown(class_counts=self.class_counts, estimate=estimate)
+        return FedSGDADown(population=self.population, estimate=estimate)
 
     def snapshot(self) -> EstimatorState | None:
         return self.estimator.snapshot()

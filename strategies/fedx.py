@@ -81,8 +81,10 @@ def run_weights(
 
 
 class FedX1(PairwiseStrategy):
-    """Algorithm 1 (linear f): averages the models, keeps the pool of the last ``tau`` rounds, sends it down."""
+    """Algorithm 1 (linear f): averages the models plainly, keeps the pool of the last ``tau`` rounds, sends it down."""
 
+    needs_examples = "has a risk over the pairs of all sites for its objective, whatever each holds"
+    weighted_gradients = True
     down_type = FedXPool
     up_type = FedXPredictions
     state_type = FedXState

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from logging import INFO
+
 import numpy as np
+from flwr.common import log
 from numpy.typing import NDArray
 
-from payloads.held_out import SCORE_COUNTS, SCORE_MOMENTS, ScoreBins, ScoreCounts, ScoreMoments
+from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray
 from payloads.wire import model_record
+from problems.binned_scores import TOLERANCES, bounds, centres, first_edges, refined
 from strategies.base import PayloadStrategy
-from strategies.replies import pooled_moments
 from strategies.roster import SetupError
+
+# Equal scores of many rows, and scores far from 0 that differ little, need the most.
+EXCHANGES = 4
 
 
 def held_out_scores(
@@ -18,18 +24,29 @@ def held_out_scores(
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
     """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
 
+    Bins are refined until AUC and average precision are known within `TOLERANCES`, in at most `EXCHANGES` exchanges.
+
     Raises:
         SetupError: fewer than ``min-train-nodes`` answer, or those who do hold out one class only.
     """
     assert strategy.roster is not None
-    places, record = range(len(strategy.roster)), model_record(arrays)
-    replies = strategy.ask(server_round, places, record, None, SCORE_MOMENTS)
-    moments: list[ScoreMoments] = [reply.payload for reply in replies]
-    bins = bins_of(moments)
-    replies = strategy.ask(server_round, [reply.place for reply in replies], record, bins, SCORE_COUNTS)
-    counts: list[ScoreCounts] = [reply.payload for reply in replies]
-    negatives = np.sum([count.negatives for count in counts], axis=0)
-    positives = np.sum([count.positives for count in counts], axis=0)
+    places, record = list(range(len(strategy.roster))), model_record(arrays)
+    edges, question = first_edges(BINS), None
+    for exchange in range(EXCHANGES):
+        replies = strategy.ask(server_round, places, record, question, SCORE_COUNTS)
+        counts: list[ScoreCounts] = [reply.payload for reply in replies]
+        places = [reply.place for reply in replies]
+        negatives = np.sum([count.negatives for count in counts], axis=0, dtype=np.int64)
+        positives = np.sum([count.positives for count in counts], axis=0, dtype=np.int64)
+        unknown = bounds(edges, negatives, positives)
+        if (np.array(unknown) <= TOLERANCES).all():
+            break
+        if exchange == EXCHANGES - 1:
+            told = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
+            log(INFO, told, server_round, *unknown)
+            break
+        edges = refined(edges, negatives, positives)
+        question = ScoreEdges(edges=edges)
     if not negatives.any() or not positives.any():
         raise SetupError(
             f"round {server_round}: the rows that the sites hold out",
@@ -38,15 +55,5 @@ def held_out_scores(
             hint="set positive-label, or bring more rows",
         )
     labels = np.repeat(np.array([0, 1], dtype=np.int8), [negatives.sum(), positives.sum()])
-    centres = bins.centres()
-    return labels, np.concatenate([np.repeat(centres, negatives), np.repeat(centres, positives)])
-
-
-def bins_of(moments: list[ScoreMoments]) -> ScoreBins:
-    """Bins that are fine where the scores of all sites are. Scores that are all equal get bins of width about 1/500."""
-    counts = np.array([moment.count[0] for moment in moments], dtype=np.float64)
-    means = np.array([moment.mean[0] for moment in moments], dtype=np.float64)
-    variances = np.array([moment.variance[0] for moment in moments], dtype=np.float64)
-    mean, variance = pooled_moments(counts, means, variances)
-    deviation = np.sqrt(variance)
-    return ScoreBins(mean=np.array([mean]), deviation=np.array([deviation if deviation > 0 else 1.0]))
+    scores = centres(edges)
+    return labels, np.concatenate([np.repeat(scores, negatives), np.repeat(scores, positives)])

@@ -1,4 +1,4 @@
-"""Local SGD's server half: the plain mean of the models (Stich 2019)."""
+"""Local SGD's server half: the mean of the models (Stich 2019)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from strategies.roster import Roster
 
 
 class LocalSGD(PayloadStrategy):
-    """Averages the models of the round's clients, each with the same weight; nothing else travels."""
+    """Averages the models of the round's clients; nothing else travels."""
 
     def meet(self, roster: Roster) -> None:
         self.check_samples(roster)

@@ -16,9 +16,10 @@ from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import IntArray
-from payloads.vfb2 import ByteArray, Credentials, VFB2Settings
+from payloads.vfb2 import ByteArray, Credentials, DataSummary, VFB2Settings
 from problems.vertical.solvers import largest_step
-from strategies.roster import SetupError, reason_of
+from strategies.replies import Exchange
+from strategies.roster import SetupError, StrategyError, reason_of, refusal_of
 
 # the server's threads of Flower's simulation
 MOST_THREADS, MORE_THREADS = 32, 4
@@ -149,6 +150,37 @@ def addresses_of(
     return [f"tcp:{address}" for address in advertised]
 
 
+def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
+    """End the run where a party says no: it would say so again.
+
+    Raises:
+        StrategyError: the words of the first party that does.
+    """
+    places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
+    told = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
+    refusals = [(place, words) for place, words in told if words is not None]
+    if refusals:
+        raise StrategyError(min(refusals)[1])
+
+
+def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, ...]:
+    """The first ``wanted`` parties that hold labels.
+
+    Raises:
+        SetupError: there are fewer.
+    """
+    holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
+    if len(holders) < wanted:
+        held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
+        raise SetupError(
+            "vfb2.active-parties",
+            got=f"{wanted}, but labels are held by {held}",
+            allowed=f"at most {len(holders)}",
+            hint="lower it, or set label-column",
+        )
+    return tuple(holders[:wanted])
+
+
 def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
     """The numbers of training and test rows that all parties hold.
 
@@ -173,6 +205,25 @@ def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
             hint='bring these, or set vfb2.alignment="intersection"',
         )
     return common[0], common[1]
+
+
+def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
+    """Say so where a run shows a party as many numbers of each row as the other parties have columns.
+
+    Args:
+        epochs: of the whole run.
+        columns: of each party.
+    """
+    others = [sum(columns) - own for own in columns]
+    if epochs >= min(others):
+        log(
+            WARNING,
+            "%d epochs show party %d as many numbers of every row as the others have columns (%d): what these hold can "
+            "be worked out, see docs/security.md",
+            epochs,
+            others.index(min(others)),
+            min(others),
+        )
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:

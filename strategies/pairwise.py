@@ -1,4 +1,4 @@
-"""The server half of the pairwise methods: what they share, and the plain averaging of the local one."""
+"""The server half of the pairwise methods: what they share, and the averaging of the local one."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class PairwiseStrategy(PayloadStrategy):
         self.check_batch(roster, "fedx.negative-batch-size", fedx.negative_batch_size, kind, self.partners.tolist())
 
     def average(self, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """The plain mean of the participants' models, and of those momenta that there are."""
-        momenta = [reply.payload.momentum for reply in replies if reply.payload.momentum is not None]
-        if momenta:
-            self.momentum = mean(momenta)
-        return mean_model(replies), {}
+        """The mean of the participants' models, and of those momenta that there are."""
+        moved = [reply for reply in replies if reply.payload.momentum is not None]
+        if moved:
+            self.momentum = mean([reply.payload.momentum for reply in moved], self.weights(moved))
+        return mean_model(replies, self.weights(replies)), {}
 
 
 class LocalPair(PairwiseStrategy):
-    """The plain mean of the models and, for non-linear f, of the momenta; no prediction leaves a site."""
+    """The mean of the models and, for non-linear f, of the momenta; no prediction leaves a site."""
 
     down_type = Momentum
     up_type = Momentum

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from payloads.record import FloatArray, IntArray, Payload, array
 
+# (k,) in float64; ones make the plain mean, to the bit
+Weights = NDArray[np.float64]
 # why a client that sent nothing gave no good reply
 NO_ANSWER = "no answer"
 # characters of a reason that are kept: a site may have chosen its words
@@ -97,33 +99,35 @@ def pooled_moments(
     return mean, (weights * (variances + (means - mean) ** 2)).sum(axis=0) / total
 
 
-def mean_model(replies: Sequence[Reply]) -> list[FloatArray]:
-    """The plain mean of the replies' models, array by array, in the order of the partition ids."""
-    return [mean([reply.model[0] for reply in replies]), *mean_buffers(replies)]
+def mean_model(replies: Sequence[Reply], weights: Weights | None = None) -> list[FloatArray]:
+    """The mean of the replies' models, array by array, in the order of the partition ids."""
+    return [mean([reply.model[0] for reply in replies], weights), *mean_buffers(replies, weights)]
 
 
-def mean_buffers(replies: Sequence[Reply]) -> list[FloatArray]:
-    """The plain means of what the replies' models hold beside their parameters: batch-norm statistics."""
-    return [mean([reply.model[i] for reply in replies]) for i in range(1, len(replies[0].model))]
+def mean_buffers(replies: Sequence[Reply], weights: Weights | None = None) -> list[FloatArray]:
+    """The means of what the replies' models hold beside their parameters: batch-norm statistics."""
+    return [mean([reply.model[i] for reply in replies], weights) for i in range(1, len(replies[0].model))]
 
 
-def step_towards(replies: Sequence[Reply], start: FloatArray, rate: float) -> FloatArray:
+def step_towards(
+    replies: Sequence[Reply], start: FloatArray, rate: float, weights: Weights | None = None
+) -> FloatArray:
     """(d,) start + rate (mean of the replies' parameters - start), in float64 until rounded."""
     begun = start.astype(np.float64)
-    moved = exact_mean([reply.model[0] for reply in replies]) - begun
+    moved = exact_mean([reply.model[0] for reply in replies], weights) - begun
     result: FloatArray = (begun + rate * moved).astype(start.dtype)
     return result
 
 
-def mean(values: Sequence[FloatArray]) -> FloatArray:
-    """The plain mean of equal-shaped arrays, accumulated in float64 and rounded once."""
-    averaged: FloatArray = exact_mean(values).astype(values[0].dtype)
+def mean(values: Sequence[FloatArray], weights: Weights | None = None) -> FloatArray:
+    """The mean of equal-shaped arrays, accumulated in float64 and rounded once."""
+    averaged: FloatArray = exact_mean(values, weights).astype(values[0].dtype)
     return averaged
 
 
-def exact_mean(values: Sequence[FloatArray]) -> NDArray[np.float64]:
-    """The plain mean of equal-shaped arrays in float64."""
+def exact_mean(values: Sequence[FloatArray], weights: Weights | None = None) -> NDArray[np.float64]:
+    """The mean of k equal-shaped arrays in float64, plain or times (k,) weights whose mean is 1."""
     total = np.zeros(values[0].shape, dtype=np.float64)
-    for value in values:
-        total += value
+    for place, value in enumerate(values):
+        total += value if weights is None else weights[place] * value.astype(np.float64)
     return total / len(values)

@@ -17,6 +17,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Error, Message, MessageType
 from flwr.common import log
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from payloads.flower_internals import CLIENT_EXCEPTION
 from payloads.handshake import REFUSAL, SiteReport
@@ -69,8 +70,16 @@ class Roster:
 
     @property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(N, 2) negatives and positives of each site."""
-        return np.array([report.class_counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
+        """(N, 2) negatives and positives of each site; 0 where they are not told."""
+        counts = [(report.num_negatives, report.num_positives) for report in self.reports]
+        return np.array(counts, dtype=np.int64).reshape(-1, 2)
+
+    @property
+    def sample_weights(self) -> NDArray[np.float64]:
+        """(N,) N n_i / n of each site, n_i its samples and n those of all; exactly 1 where all hold as many."""
+        sizes = self.class_counts.sum(axis=1)
+        weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
+        return weights
 
     @property
     def held_out_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -105,11 +114,15 @@ class Roster:
         return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
 
 
-def call_the_roll(grid: Grid, timeout: float) -> Roster:
+def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
     """Ask every node who it is until all partitions have answered.
 
     A node says how many partitions it believes in; the roll is complete when that many have answered. Sites whose
     libraries differ are warned about: they may not compute the same thing.
+
+    Args:
+        timeout: seconds.
+        counted: whether each must tell how many rows of each class it holds.
 
     Raises:
         StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
@@ -128,7 +141,7 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
             bytes_down += sum(count_bytes(message.content) for message in messages)
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
             for reply in replies:
-                reports[reply.metadata.src_node_id] = _read_report(reply)
+                reports[reply.metadata.src_node_id] = _read_report(reply, counted)
                 facts[reply.metadata.src_node_id] = dict(find(reply.content, CONFIG, ConfigRecord) or {})
                 bytes_up += count_bytes(reply.content)
         expected = max((report.num_partitions for report in reports.values()), default=1)
@@ -147,12 +160,20 @@ def call_the_roll(grid: Grid, timeout: float) -> Roster:
         time.sleep(0.02)
 
 
-def _read_report(reply: Message) -> SiteReport:
+def refusal_of(reply: Message) -> str | None:
+    """Why a site cannot or will not take part, in its own words, or None where it does not say so."""
+    if not reply.has_content():
+        return None
+    told = find(reply.content, CONFIG, ConfigRecord)
+    return None if told is None or REFUSAL not in told else shortened(str(told[REFUSAL]))
+
+
+def _read_report(reply: Message, counted: bool) -> SiteReport:
     if reply.has_error():
         raise StrategyError(f"handshake: a site failed: {shortened(reason_of(reply.error))}")
-    refusal = dict(find(reply.content, CONFIG, ConfigRecord) or {}).get(REFUSAL)
+    refusal = refusal_of(reply)
     if refusal is not None:
-        raise StrategyError(shortened(str(refusal)))
+        raise StrategyError(refusal)
     size = count_bytes(reply.content)
     if size > LARGEST_REPORT:
         raise StrategyError(f"handshake: a site's report has {size:,} bytes, allowed: {LARGEST_REPORT:,}")
@@ -160,7 +181,10 @@ def _read_report(reply: Message) -> SiteReport:
     if report is None:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
     try:
-        return SiteReport.from_record(report)
+        told = SiteReport.from_record(report)
+        if counted and told.class_counts is None:
+            raise PayloadError("SiteReport.class_counts: missing")
+        return told
     except PayloadError as error:
         raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
 

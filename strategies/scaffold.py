@@ -25,8 +25,9 @@ class ControlledStrategy(PayloadStrategy):
     """Averaging with control variates.
 
     w <- w + server-learning-rate * (mean w_i - w) and c <- c + answered / N * mean (new c_i - c_i), so that c is the
-    mean of all N clients' c_i. A client whose reply was lost has moved its c_i, which c never learns: from then on c is
-    off that mean by (lost changes) / N, and the corrections c - c_i of all clients no longer sum to zero.
+    mean of all N clients' c_i, weighted as the clients are. A client whose reply was lost has moved its c_i, which c
+    never learns: from then on c is off that mean by its share of the lost changes, and the corrections c - c_i of all
+    clients no longer sum to zero.
 
     So it would be, too, after a client has lost its c_i: the change it sends is from 0. No later round mends that. Once
     the server notices, c and all c_i are 0 again from the next round on, which is where any run of SCAFFOLD may start.
@@ -46,17 +47,21 @@ class ControlledStrategy(PayloadStrategy):
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         assert self.roster is not None
-        point = step_towards(replies, self._model[0], self.training.server_learning_rate)
+        weights = self.weights(replies)
+        point = step_towards(replies, self._model[0], self.training.server_learning_rate, weights)
+        arrays = [point, *mean_buffers(replies, weights)]
         if self.report.state_lost:
             self.control = None
-            return [point, *mean_buffers(replies)], {}
-        change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies])
+            return arrays, {}
+        # a client's c_i counts in c as in the mean over all sites, whoever answered
+        shares = None if weights is None else self.roster.sample_weights[[reply.place for reply in replies]]
+        change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies], shares)
         self.control = change if self.control is None else self.control + change
-        return [point, *mean_buffers(replies)], {}
+        return arrays, {}
 
 
 class Scaffold(ControlledStrategy, LocalSGD):
-    """SCAFFOLD: any clients, plain means. What the server keeps is c, in float64."""
+    """SCAFFOLD: any clients. What the server keeps is c, in float64."""
 
     down_type = ControlVariate
     state_type = ControlVariate

@@ -35,9 +35,9 @@ class LocalSCGDAM(MinimaxStrategy):
 
     def down(self, server_round: int) -> SCGDAMDown:
         if self.state is None:
-            return SCGDAMDown(class_counts=self.class_counts)
+            return SCGDAMDown(population=self.population)
         return SCGDAMDown(
-            class_counts=self.class_counts,
+            population=self.population,
             inner=self.state.inner[:-1],
             momentum=self.state.momentum,
             inner_buffers=self.state.inner_buffers,

@@ -23,7 +23,7 @@ class LocalSGDAM(MinimaxStrategy):
         self.momentum: FloatArray | None = None
 
     def down(self, server_round: int) -> SGDAMDown:
-        return SGDAMDown(class_counts=self.class_counts, momentum=self.momentum)
+        return SGDAMDown(population=self.population, momentum=self.momentum)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         self.momentum = mean([reply.payload.momentum for reply in replies])

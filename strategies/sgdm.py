@@ -1,4 +1,4 @@
-"""The server half of local SGD with momentum: the plain means of the models and of the momenta."""
+"""The server half of local SGD with momentum: the means of the models and of the momenta."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ class LocalSGDM(LocalSGD):
         return SGDMDown(class_counts=self.class_counts, momentum=self.momentum)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        self.momentum = mean([reply.payload.momentum for reply in replies])
-        return mean_model(replies), {}
+        weights = self.weights(replies)
+        self.momentum = mean([reply.payload.momentum for reply in replies], weights)
+        return mean_model(replies, weights), {}
 
     def snapshot(self) -> LocalMomentum | None:
         return None if self.momentum is None else LocalMomentum(momentum=self.momentum)

@@ -25,12 +25,15 @@ from payloads.vfb2 import (
     ALIGNMENT,
     COUNTERS,
     CREDENTIALS,
+    DATA_SUMMARY,
     INTERSECTION,
     METRICS,
     PAGE,
+    PHASES,
     SALT,
     ByteArray,
     Credentials,
+    DataSummary,
     Report,
     Segment,
     VFB2Progress,
@@ -42,14 +45,21 @@ from payloads.vfb2 import (
 )
 from payloads.wire import ARRAYS, PAYLOAD, payload_record
 from strategies.base import PayloadStrategy
-from strategies.meeting import addresses_of, check_capacity, check_rows, check_step, meet_on
+from strategies.meeting import (
+    active_parties,
+    addresses_of,
+    check_capacity,
+    check_refusals,
+    check_rows,
+    check_step,
+    meet_on,
+    warn_of_looks,
+)
 from strategies.replies import NO_ANSWER, Exchange, Reply
 from strategies.roster import Roster, SetupError
 
 # bytes of a party's certificate, the folder of its socket, and host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
-# enough for the first two digits of the largest eigenvalue
-POWER_ITERATIONS = 12
 EIGENVALUE = "largest_eigenvalue"
 # seconds that the other parties' replies may take once one has failed: Flower says so late that a client was killed
 PATIENCE = 90.0
@@ -58,6 +68,7 @@ PATIENCE = 90.0
 class VFB2(PayloadStrategy):
     """Base of the three: they differ at the parties only."""
 
+    needs_examples = "has clients that hold columns of the same rows"
     needs_all_clients = "trains a block of columns at every client"
     retries_failed = True
     concurrent = True
@@ -67,7 +78,7 @@ class VFB2(PayloadStrategy):
     down_type = Segment
     up_type = Report
     state_type = VFB2Progress
-    phases: ClassVar[dict[str, type[Payload]]] = {CREDENTIALS: Credentials, INTERSECTION: Report, ALIGNMENT: Report}
+    phases: ClassVar[dict[str, type[Payload]]] = PHASES
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings or VFB2Settings())
@@ -75,6 +86,7 @@ class VFB2(PayloadStrategy):
         self.vfb2: VFB2Settings = self.settings
         # fixed once the parties have shown who they are
         self.credentials: list[Credentials] = []
+        self.summaries: list[DataSummary] = []
         self.active: tuple[int, ...] = ()
         self.salt = ""
         # training and test rows, known once the parties have found what they share
@@ -148,14 +160,17 @@ class VFB2(PayloadStrategy):
             "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s",
             len(replies),
             *self.rows,
-            " + ".join(str(int(shown.columns[0])) for shown in self.credentials),
+            " + ".join(str(int(summary.columns[0])) for summary in self.summaries),
             ", ".join(map(str, self.active)),
         )
+        columns = [int(shown.columns[0]) for shown in self.summaries]
+        warn_of_looks(self.training.num_server_rounds * self.vfb2.epochs, columns)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, self.vfb2)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Learn how the parties are reached, who holds labels, and whether the rows are the same."""
+        """Learn how the parties are reached and show them each other; then who holds labels, and whether the rows are
+        the same."""
         assert self.roster is not None
         self.salt = secrets.token_hex(16)
         messages = self.messages(
@@ -163,18 +178,12 @@ class VFB2(PayloadStrategy):
         )
         self.credentials = [reply.payload for reply in self.receive(server_round, self._send(messages))]
         self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
-        holders = [place for place, shown in enumerate(self.credentials) if shown.labels[0]]
-        if len(holders) < self.vfb2.active_parties:
-            held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
-            raise SetupError(
-                "vfb2.active-parties",
-                got=f"{self.vfb2.active_parties}, but labels are held by {held}",
-                allowed=f"at most {len(holders)}",
-                hint="lower it, or set label-column",
-            )
-        self.active = tuple(holders[: self.vfb2.active_parties])
+        everyone = range(len(self.roster))
+        replies = self.ask(server_round, everyone, arrays, self.meeting(), DATA_SUMMARY)
+        self.summaries = [reply.payload for reply in replies]
+        self.active = active_parties(self.summaries, self.vfb2.active_parties)
         if self.vfb2.alignment == "digest" or self.rows is not None:
-            rows = check_rows([(shown.rows, shown.digest) for shown in self.credentials])
+            rows = check_rows([(summary.rows, summary.digest) for summary in self.summaries])
             if self.rows is not None and rows != self.rows:
                 raise SetupError(
                     "rows",
@@ -196,8 +205,12 @@ class VFB2(PayloadStrategy):
 
     def segment(self) -> Segment:
         """A new attempt at the segment under way."""
-        training, number = self.training, self.under_way
         self.serial += 1
+        return self.meeting()
+
+    def meeting(self) -> Segment:
+        """The newest attempt, and who meets where in it."""
+        training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
         shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
         certificates, certificate_lengths = joined(shown, PAGE)
@@ -210,8 +223,8 @@ class VFB2(PayloadStrategy):
             step=np.array([step_of(training, self.vfb2, number)]),
             salt=text(bytes.fromhex(self.salt)),
             rows=None if self.rows is None else np.array(self.rows),
-            active=np.array(self.active),
-            power_iterations=np.array([POWER_ITERATIONS if number == 0 and self.vfb2.check_step != "off" else 0]),
+            active=np.array(self.active, dtype=np.int64),
+            curvature=np.array([number == 0 and self.vfb2.check_step != "off"]),
             evaluate=np.array([last or number % training.evaluate_every == 0]),
             share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
             last=np.array([last]),
@@ -235,7 +248,7 @@ class VFB2(PayloadStrategy):
         assert self.roster is not None
         assert self._exchange is not None
         exchange = self._exchange
-        if exchange.phase == CREDENTIALS:
+        if exchange.phase in (CREDENTIALS, DATA_SUMMARY):
             return super().receive(server_round, replies)
         attempt = 0
         while True:
@@ -259,8 +272,20 @@ class VFB2(PayloadStrategy):
         return [found[place] for place in sorted(found)]
 
     def limits(self, place: int) -> Mapping[str, int]:
-        columns = int(self.credentials[place].columns[0]) if self.credentials else 0
+        columns = int(self.summaries[place].columns[0]) if self.summaries else 0
         return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
+
+    def _sort(
+        self,
+        server_round: int,
+        exchange: Exchange,
+        replies: Iterable[Message],
+        found: dict[int, Reply],
+        reasons: dict[int, str],
+    ) -> None:
+        replies = list(replies)
+        check_refusals(exchange, replies)
+        super()._sort(server_round, exchange, replies, found, reasons)
 
     def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
         reply = super()._read(server_round, place, message, exchange)
@@ -276,7 +301,7 @@ class VFB2(PayloadStrategy):
             raise PayloadError(f"the report of the {phase} phase has no rows")
         if phase != INTERSECTION and place == self.active[0] and self._evaluated() and not report.metrics():
             raise PayloadError("the reporter's report has no metrics")
-        held = int(self.credentials[place].columns[0])
+        held = int(self.summaries[place].columns[0])
         if report.weights is not None and len(report.weights) != held:
             raise PayloadError(f"Report.weights: got {len(report.weights)} weights of a block of {held} columns")
 

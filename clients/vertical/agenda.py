@@ -1,7 +1,7 @@
 """The sums of every dominator in a segment, in order: every party derives them from the plan alone.
 
-Active party k takes, one after another, the sums of the power iterations (k = 0), those of its updates with a full
-pass before every epoch (SVRG) or before the first (SAGA), and that of the evaluation (k = 0).
+Active party k takes, one after another, the sums of its updates, with a full pass before every epoch (SVRG) or before
+the first (SAGA), then that of its share of the evaluation's rows, and for k = 0 that of the evaluation's totals.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from clients.vertical.frames import Kind
 from clients.vertical.plan import Plan
+from problems.metrics import SCORE_BINS
 from problems.vertical.blocks import SAGA, SVRG
-from problems.vertical.schedule import Schedule
+from problems.vertical.objectives import make_objective
+from problems.vertical.schedule import Schedule, shares
 
 # plain numbers: an enumeration's members are slow to hash
-PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, POWER_PARTIAL = map(
-    int, (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.POWER_PARTIAL)
+PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS = map(
+    int, (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
 )
-SUMS = (PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, POWER_PARTIAL)
+SUMS = (PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS)
 
 
 class Agenda:
@@ -30,6 +32,10 @@ class Agenda:
         self.plan = plan
         self.schedule = Schedule(plan.rows, len(plan.active), plan.batch_size, plan.seed)
         self.chunks = self.schedule.chunks()
+        self.test_chunks = shares(plan.test_rows, len(plan.active))
+        binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
+        self.totals = 5 + 2 * SCORE_BINS * binned
+        """Numbers that every party adds to the evaluation's totals."""
         places = range(len(plan.active))
         self.counts = [self.schedule.count(place) for place in places]
         """Updates an epoch."""
@@ -37,8 +43,6 @@ class Agenda:
         training = plan.epochs > 0
         self.passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and training)
         """Full passes of the segment."""
-        self.powers = plan.power_iterations + 1 if plan.power_iterations else 0
-        """Sums of the power iterations: the first has a random vector in it."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""
 
@@ -53,9 +57,7 @@ class Agenda:
             return self.plan.epochs * self.counts[place]
         if kind == SNAPSHOT_PARTIAL:
             return self.passes
-        if kind == POWER_PARTIAL:
-            return self.powers if place == 0 else 0
-        return int(place == 0 and self.plan.evaluate)
+        return int(self.plan.evaluate and (kind == EVALUATION or place == 0))
 
     def length(self, kind: int, place: int, number: int) -> int:
         """Elements of a place's sum `number` of a kind; IndexError where there is none."""
@@ -63,22 +65,19 @@ class Agenda:
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
         if kind == PARTIAL:
             return self._lengths[place][number % self.counts[place]]
-        if kind == SNAPSHOT_PARTIAL:
-            chunk = self.chunks[place]
-            return int(chunk.stop - chunk.start)
-        if kind == POWER_PARTIAL:
-            return self.plan.rows
-        return self.plan.rows + self.plan.test_rows + 1
+        if kind == TOTALS:
+            return self.totals
+        chunk, test_chunk = self.chunks[place], self.test_chunks[place]
+        tested = 0 if kind == SNAPSHOT_PARTIAL else test_chunk.stop - test_chunk.start
+        return int(chunk.stop - chunk.start + tested)
 
     def length_at(self, place: int, position: int) -> int:
         """Elements of the sum at a position among all that a place takes; IndexError where there is none."""
-        powers = self.total(POWER_PARTIAL, place)
-        if position < powers:
-            return self.length(POWER_PARTIAL, place, position)
-        position -= powers
         updates = self.total(PARTIAL, place)
-        if position >= updates + self.passes:
-            return self.length(EVALUATION, place, position - updates - self.passes)
+        if position > updates + self.passes:
+            return self.length(TOTALS, place, position - updates - self.passes - 1)
+        if position == updates + self.passes:
+            return self.length(EVALUATION, place, 0)
         if self.plan.algorithm == SVRG:
             epoch, position = divmod(position, self.counts[place] + 1)
             if position == 0:

@@ -1,65 +1,120 @@
-"""The model's quality, seen by the reporter alone: one masked sum over predictions and penalties."""
+"""The model's quality: each dominator takes the losses of rows of its own, and the reporter adds them up.
+
+It takes two masked sums. To each dominator goes the sum of the predictions of its share of the training and test rows,
+so that nobody gets a prediction of a row that is another dominator's. To the reporter goes the sum of what came of
+them: losses, hits and, where there are several dominators, how many rows of each class have scores in which of
+`SCORE_BINS` narrow ranges; and every party's penalty and largest second moment.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.agenda import EVALUATION
-from clients.vertical.failures import PartyError
+from clients.vertical.agenda import EVALUATION, TOTALS
 from clients.vertical.station import Done, Station
-from problems.metrics import accuracy, binary_metrics
-from problems.vertical.objectives import Array, Objective
+from problems.metrics import SCORE_BINS, auc_of_counts, binary_metrics, score_bins
+from problems.vertical.analysis import second_moment
+from problems.vertical.objectives import Array
+
+PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(5)
 
 
 class Evaluation:
-    """The sum over all parties of (z of the training rows, z of the test rows, penalty) to the reporter."""
+    """One evaluation, at the block as it is."""
 
     answer_kind = -1
 
     def __init__(self, station: Station, done: Done) -> None:
         self._station, self._done = station, done
-        self._own: Array | None = None
+        # of a dominator: what it adds to the sums that it takes, until they have come
+        self._own_z: Array | None = None
+        self._totals: Array = np.zeros(0)
+        self._reports = False
 
     def begin(self) -> None:
-        station = self._station
-        block, test = station.block, station.holding.test_features
-        tested = np.zeros(0) if test is None else block.predict(test)
-        values = np.concatenate([block.partials(), tested, [block.penalty()]])
-        if station.place == 0:
-            self._own = values
-            self.pull()
-        else:
-            station.sums.contribute(EVALUATION, values, [(0, len(values))])
-            self._done()
+        station, agenda = self._station, self._station.agenda
+        test = station.holding.test_features
+        trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
+        shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
+        values = [np.concatenate([trained[rows], tested[test_rows]]) for rows, test_rows in shares]
+        given = [place for place in range(len(values)) if place != station.place]
+        if given:
+            lengths = [(place, len(values[place])) for place in given]
+            station.sums.contribute(EVALUATION, np.concatenate([values[place] for place in given]), lengths)
+        self._totals = np.zeros(agenda.totals)
+        self._totals[PENALTY] = station.block.penalty()
+        if station.plan.curvature:
+            self._totals[MOMENT] = second_moment(station.holding.features)
+        if station.dominator is None:
+            self._give()
+            return
+        self._own_z = values[station.place]
+        self.pull()
 
     def pull(self) -> None:
         station = self._station
-        if self._own is None:
-            return
-        others = station.sums.take(EVALUATION)
-        if others is None:
-            return
-        total, self._own = others + self._own, None
-        rows, labels = station.plan.rows, station.holding.labels
-        if labels is None:
-            raise RuntimeError("the reporter has labels")
-        trained = station.objective.losses(total[:rows], labels)
-        station.metrics["objective"] = float(np.mean(trained)) + float(total[-1])
-        if station.holding.test_labels is not None and station.plan.test_rows:
-            station.metrics.update(test_metrics(station.objective, total[rows:-1], station.holding.test_labels))
-        self._done()
+        if self._own_z is not None:
+            others = station.sums.take(EVALUATION)
+            if others is None:
+                return
+            self._measure(others + self._own_z)
+            self._own_z = None
+            if station.place:
+                self._give()
+            else:
+                self._reports = True
+        if self._reports:
+            others = station.sums.take(TOTALS)
+            if others is not None:
+                self._reports = False
+                self._report(others + self._totals)
+                self._done()
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        raise PartyError(self._station.plan.active[place], "it sent theta during the evaluation")
+        raise RuntimeError("no dominator answers in an evaluation")
 
+    def _give(self) -> None:
+        self._station.sums.contribute(TOTALS, self._totals, [(0, len(self._totals))])
+        self._done()
 
-def test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
-    """The mean `loss` of (k,) predictions, with `rmse`, or `accuracy` (threshold 0) and, given both classes, `auc`."""
-    metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
-    if not objective.classification:
-        return {**metrics, "rmse": float(np.sqrt(np.mean(np.square(z - labels))))}
-    positive = (labels > 0).astype(np.int64)
-    metrics["accuracy"] = accuracy(positive, z, 0.0)
-    if 0 < positive.sum() < len(positive):
-        metrics["auc"] = binary_metrics(positive, z)["auc"]
-    return metrics
+    def _measure(self, z: Array) -> None:
+        """Add what (k,) predictions of this dominator's training rows, then its test rows, come to."""
+        station, plan, totals = self._station, self._station.plan, self._totals
+        rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
+        labels, objective = station.holding.labels, station.objective
+        if labels is None:
+            raise RuntimeError("a dominator has labels")
+        count = rows.stop - rows.start
+        totals[TRAINING_LOSS] = objective.losses(z[:count], labels[rows]).sum() / plan.rows
+        if station.holding.test_labels is None or not plan.test_rows:
+            return
+        z, labels = z[count:], station.holding.test_labels[test_rows]
+        totals[TEST_LOSS] = objective.losses(z, labels).sum() / plan.test_rows
+        if not objective.classification:
+            totals[TEST_MARK] = np.square(z - labels).sum() / plan.test_rows
+            return
+        positive = labels > 0
+        totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
+        if len(plan.active) > 1:
+            for part, chosen in zip(np.split(totals[TEST_MARK + 1 :], 2), (~positive, positive), strict=True):
+                part[:] = np.bincount(score_bins(z[chosen]), minlength=SCORE_BINS) / plan.test_rows
+        elif 0 < positive.sum() < len(positive):
+            station.metrics["auc"] = binary_metrics(positive, z)["auc"]
+
+    def _report(self, totals: Array) -> None:
+        """The metrics, of the sum of all parties' totals."""
+        station, plan, metrics = self._station, self._station.plan, self._station.metrics
+        metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
+        if plan.curvature:
+            metrics["largest_eigenvalue"] = station.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
+        if not plan.test_rows:
+            return
+        metrics["loss"] = float(totals[TEST_LOSS])
+        if not station.objective.classification:
+            metrics["rmse"] = float(np.sqrt(totals[TEST_MARK]))
+            return
+        metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
+        if len(plan.active) > 1:
+            negatives, positives = np.split(np.rint(totals[TEST_MARK + 1 :] * plan.test_rows), 2)
+            if negatives.any() and positives.any():
+                metrics["auc"] = auc_of_counts(negatives, positives)

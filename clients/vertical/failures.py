@@ -32,11 +32,15 @@ class PartyError(RuntimeError):
 
     @classmethod
     def from_bytes(cls, body: bytes, parties: int) -> PartyError:
-        """Read an ABORT's body; ValueError when it names no party of 0..parties-1."""
+        """Read an ABORT's body; ValueError when it names no party of 0..parties-1.
+
+        What cannot be printed, line breaks and escape sequences too, is spelt out: the words end up in logs.
+        """
         if len(body) < _CULPRIT.size:
             raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")
         (culprit,) = _CULPRIT.unpack_from(body)
         if not -1 <= culprit < parties:
             raise ValueError(f"an abort names one of {parties} parties, not {culprit}")
         reason = body[_CULPRIT.size : _CULPRIT.size + _LONGEST].decode(errors="replace")
-        return cls(None if culprit < 0 else culprit, reason)
+        spelt = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in reason)
+        return cls(None if culprit < 0 else culprit, spelt)

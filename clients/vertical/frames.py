@@ -15,7 +15,7 @@ HEADER_BYTES = HEADER.size
 
 
 class Kind(IntEnum):
-    """What a frame is. The numbers are the wire's: never change one."""
+    """What a frame is. The numbers are the wire's: never change one, nor give one again that is free."""
 
     # work of a segment
     PARTIAL = 1
@@ -27,9 +27,8 @@ class Kind(IntEnum):
     VALUE_TREE = 7
     LABELS = 8
     ALIGN = 9
-    POWER_PARTIAL = 10
-    POWER_THETA = 11
     BARRIER = 12
+    TOTALS = 13
     # the mesh's own
     HELLO = 240
     BEAT = 241

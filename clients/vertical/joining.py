@@ -30,6 +30,8 @@ _LAST_PAUSE = 0.2
 _BIND_PATIENCE = 0.5
 # a connection that is not answered is begun anew after so long
 _CONNECT_PATIENCE = 2.0
+# who connects to us has so long to prove who it is
+_PROOF_PATIENCE = 1.0
 _OUR_NAME = "party-"
 
 
@@ -85,6 +87,8 @@ class Door:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         # accepted or connected, but the peer's hello has not come
         self._pending: dict[Link, asyncio.TimerHandle] = {}
+        # of these, those that were accepted and have not proved who they are, the oldest first, and their hosts
+        self._unproven: dict[Link, str] = {}
         # connected by us: set when the link is greeted or lost
         self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
         self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
@@ -184,7 +188,7 @@ class Door:
     def _accept(self) -> None:
         while self._listener is not None:
             try:
-                connection, _ = self._listener.accept()
+                connection, source = self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionAbortedError:
@@ -192,16 +196,29 @@ class Door:
             except OSError as error:
                 self._house.refused(PartyError(self._me, f"cannot accept a connection: {_words(error)}"))
                 return
-            if len(self._pending) >= 4 * len(self._addresses) + 16:
-                connection.close()
-                continue
             try:
                 prepare(connection)
             except OSError:
                 # it has gone already
                 connection.close()
                 continue
-            self._link(connection, self._server, server_side=True)
+            host = source[0] if isinstance(source, tuple) else ""
+            if self._make_room(host):
+                self._unproven[self._link(connection, self._server, server_side=True)] = host
+            else:
+                connection.close()
+
+    def _make_room(self, host: str) -> bool:
+        """Whether one more connection may wait. Of those that have not proved who they are the oldest goes: one of this
+        host where the host has half of all places, so that a single stranger cannot keep anybody out."""
+        most = 4 * len(self._addresses) + 16
+        same = [link for link, other in self._unproven.items() if other == host]
+        oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
+        for link in oldest:
+            self._drop(link)
+            self._strangers += 1
+            break
+        return len(self._pending) < most
 
     def _link(
         self,
@@ -222,11 +239,13 @@ class Door:
             peer=peer,
             name=name,
         )
-        self._pending[link] = self._loop.call_later(self._limits.silence, self._tire, link)
+        patience = min(_PROOF_PATIENCE, self._limits.silence) if server_side else self._limits.silence
+        self._pending[link] = self._loop.call_later(patience, self._tire, link, patience)
         return link
 
     def _release(self, link: Link) -> None:
         """Watch a link no more."""
+        self._unproven.pop(link, None)
         timer = self._pending.pop(link, None)
         if timer is not None:
             timer.cancel()
@@ -235,16 +254,19 @@ class Door:
         self._release(link)
         link.close()
 
-    def _tire(self, link: Link) -> None:
+    def _tire(self, link: Link, patience: float) -> None:
         """A connection has said nothing for too long."""
         self._drop(link)
-        self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {self._limits.silence:g} s"))
+        self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
 
     # what the links tell, until they are handed over
 
     def opened(self, link: Link) -> None:
         """Name the peer by its certificate, and greet it."""
         self._claims.pop(link.tls, None)
+        if self._unproven.pop(link, None) is not None:
+            self._pending[link].cancel()
+            self._pending[link] = self._loop.call_later(self._limits.silence, self._tire, link, self._limits.silence)
         party = self._index.get(link.certificate, -1)
         if link.peer < 0 and party not in (-1, self._me):
             link.peer = party

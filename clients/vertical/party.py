@@ -34,7 +34,7 @@ from clients.vertical.failures import PartyError
 from clients.vertical.hello import Hello, check_hellos
 from clients.vertical.injection import SleepingWorkers, Threads, Workers
 from clients.vertical.mesh import Mesh
-from clients.vertical.passes import FullPass, PowerIteration
+from clients.vertical.passes import FullPass
 from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.preparation import check_holding, prepared_block, shared_sums
 from clients.vertical.rounds import Rounds
@@ -105,9 +105,9 @@ class _Party:
             return
         if endpoint is None or len(endpoint.addresses) != plan.parties:
             raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
-        largest = 8 * (plan.rows + plan.test_rows + 1)
+        largest = 8 * max(plan.rows + plan.test_rows, self._agenda.totals)
         if endpoint.limits.body < largest:
-            raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; all rows need {largest:,}")
+            raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}")
         self._mesh = Mesh(
             self._me,
             endpoint.addresses,
@@ -128,8 +128,6 @@ class _Party:
             station = await self._set_up(recorder)
             station.log = [] if events else None
             await exchange.barrier(0)
-            if plan.power_iterations:
-                await exchange.through(PowerIteration(station, exchange.done))
             seconds, cpu = time.perf_counter(), time.process_time()
             await self._train(station)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu

@@ -54,7 +54,7 @@ class Plan:
         label_epsilon: of the labels' differential privacy (classification); 0 is none.
         rows: n, training rows.
         test_rows: test rows; 0 where there are none.
-        power_iterations: rounds of power iteration for the largest eigenvalue, before training; 0 is none.
+        curvature: whether the evaluation brings a bound of the objective's curvature too.
         start: whether this is a run's first segment with epochs: SAGA fills its table.
         allow_bare: let q = 2 pass, where the dominator sees its only collaborator's partials.
     """
@@ -84,7 +84,7 @@ class Plan:
     label_epsilon: float
     rows: int
     test_rows: int
-    power_iterations: int = 0
+    curvature: bool = False
     start: bool = False
     allow_bare: bool = False
 
@@ -130,7 +130,6 @@ class Plan:
             "skew": 0,
             "rows": 1,
             "test_rows": 0,
-            "power_iterations": 0,
         }
         for name, bound in least.items():
             if getattr(self, name) < bound:
@@ -161,7 +160,7 @@ class Holding:
         features: (n, d) its columns of the training rows, dense or sparse.
         test_features: (k, d) those of the test rows.
         labels: (n,) of an active party.
-        test_labels: (k,) of the reporter.
+        test_labels: (k,) of an active party.
     """
 
     features: Features
@@ -253,7 +252,7 @@ class Outcome:
         table: (n,) SAGA's alpha.
         flips: (n,) which labels are flipped.
         metrics: of the reporter: `objective` (training rows), of the test rows `loss` with `accuracy` and `auc` or with
-            `rmse`, and `largest_eigenvalue` where power iterations were asked for.
+            `rmse`, and `largest_eigenvalue` (a bound of the curvature) where that was asked for.
         counters: see `clients.vertical.party`.
         log: its steps in its own order, where asked for.
     """

@@ -25,7 +25,7 @@ def check_holding(me: int, plan: Plan, holding: Holding, objective: Objective) -
             raise ValueError("test features must be finite")
     if me in plan.active:
         _check_labels("labels", holding.labels, plan.rows, objective)
-    if me == plan.reporter and plan.evaluate and plan.test_rows:
+    if me in plan.active and plan.evaluate and plan.test_rows:
         _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
 
 

@@ -18,7 +18,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.agenda import EVALUATION, PARTIAL, POWER_PARTIAL, SNAPSHOT_PARTIAL, SUMS, Agenda
+from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
 from clients.vertical.masks import PairwiseMasks, random_elements
@@ -32,7 +32,7 @@ _NAMES = {
     PARTIAL: "partial",
     SNAPSHOT_PARTIAL: "partial of a full pass",
     EVALUATION: "evaluation",
-    POWER_PARTIAL: "partial of a power iteration",
+    TOTALS: "total of the evaluation",
     VALUE_TREE: "masked value",
     MASK_TREE: "mask",
 }
@@ -289,7 +289,8 @@ class TreeSums(_SharedSums):
                 gathering = Gathering(
                     _NAMES[kind],
                     children,
-                    self._window,
+                    # Who has no rows of its own to evaluate gives its totals at once, one position ahead.
+                    self._window + 1,
                     partial(agenda.length_at, place),
                     own=active != me,
                 )

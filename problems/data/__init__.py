@@ -4,10 +4,21 @@ from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
 from problems.data.samples import Samples
-from problems.data.spec import DATASETS, OWN, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.data.spec import (
+    DATASETS,
+    GIVEN,
+    OWN,
+    PARTITIONS,
+    SPARSE_LOGISTIC,
+    UNLABELLED,
+    DataError,
+    DataSpec,
+    validate,
+)
 
 __all__ = [
     "DATASETS",
+    "GIVEN",
     "OWN",
     "PARTITIONS",
     "SPARSE_LOGISTIC",

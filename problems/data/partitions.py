@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.source import Rows
-from problems.data.spec import DataError, DataSpec
+from problems.data.spec import GIVEN, DataError, DataSpec, parse_rows
 from problems.extras import require
 from problems.randomness import stream
 
@@ -28,10 +28,10 @@ def partition(
     num_clients: int,
     site_sizes: tuple[int, ...] | None = None,
 ) -> list[Rows]:
-    """Return each client's rows of the training set; every row belongs to exactly one client.
+    """Return each client's rows of the training set; every row belongs to one client, of "given" to one at most.
 
     Args:
-        spec: `partition`, `partition_alpha`, `partition_classes` and `seed` count.
+        spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` count.
         labels: (n,) binary labels.
         classes: (n,) original classes, as integers.
         num_clients: number of clients.
@@ -60,6 +60,8 @@ def partition(
         parts = _mostly_sorted(classes, num_clients, rng)
     elif kind == "pathological":
         parts = _pathological(classes, num_clients, spec.partition_classes, rng)
+    elif kind == GIVEN:
+        return _given(labels, parse_rows(spec.partition_rows), num_clients, rng)
     elif kind == "positives-skewed":
         parts = _skewed(labels, num_clients, spec.partition_alpha, rng)
     else:
@@ -160,6 +162,31 @@ def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.ra
         for part, chunk in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
             part.append(chunk)
     return [rng.permutation(np.concatenate(part)) for part in parts]
+
+
+def _given(
+    labels: NDArray[np.int8], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
+) -> list[Rows]:
+    if num_clients != len(wanted):
+        raise DataError(
+            "number of clients",
+            got=num_clients,
+            allowed=f"{len(wanted)}, since partition-rows says what {len(wanted)} clients hold",
+            hint=f"take {len(wanted)} clients, or change partition-rows",
+        )
+    drawn = []
+    for label, kind in enumerate(("negatives", "positives")):
+        sizes = [counts[label] for counts in wanted]
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        if sum(sizes) > len(rows):
+            raise DataError(
+                "partition-rows",
+                got=f"{sum(sizes):,} {kind} in all",
+                allowed=f"at most {len(rows):,}, since the training set has no more",
+                hint="lower it",
+            )
+        drawn.append(np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1]))
+    return [rng.permutation(np.concatenate(pair)) for pair in zip(*drawn, strict=True)]
 
 
 def _by_flwr_datasets(

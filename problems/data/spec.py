@@ -49,10 +49,11 @@ PARTITIONS: dict[str, str] = {
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
+    "given": "as partition-rows says: each client's number of rows and their share of positives",
     "own": "no partition: every node reads a file of its own, the data-path of its node config",
 }
 
-OWN = "own"
+OWN, GIVEN = "own", "given"
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
@@ -110,6 +111,30 @@ def _column(part: str, text: str) -> Column:
     return Column(name.strip(), categories)
 
 
+def parse_rows(text: str) -> list[tuple[int, int]]:
+    """``"4000:0.05, 200:0.6"`` -> the clients' numbers of negatives and of positives: (3800, 200) and (80, 120).
+
+    Raises:
+        DataError: no client, a part that is not ``rows:share``, no rows, or a share outside [0, 1].
+    """
+    found = []
+    for part in text.split(","):
+        rows, _, share = (word.strip() for word in part.partition(":"))
+        try:
+            number, positives = int(rows), round(int(rows) * float(share))
+        except (ValueError, OverflowError):
+            number = positives = 0
+        if number < 1 or not 0 <= positives <= number:
+            raise DataError(
+                "partition-rows",
+                got=repr(text),
+                allowed="rows:share of each client with commas, rows an integer >= 1, share in [0, 1]",
+                hint=f"for example '4000:0.05,200:0.6', see {PAGE}",
+            )
+        found.append((number - positives, positives))
+    return found
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """A data set, how it is made binary, disturbed and spread over clients."""
@@ -123,6 +148,8 @@ class DataSpec:
     partition_classes: int = 2
     partition_sites: int = 0
     """Sites that the training rows are spread over, of which the clients are the first; 0: as many as clients."""
+    partition_rows: str = ""
+    """Of "given": ``rows:share`` of each client, with commas; the rows that nobody gets are left out."""
 
     positive_label: str = ""
     """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
@@ -177,6 +204,11 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     _inside("partition-alpha", spec.partition_alpha, 0.0 < spec.partition_alpha < math.inf, "a number above 0")
     _inside("partition-classes", spec.partition_classes, spec.partition_classes >= 1, "1 or more")
     _inside("partition-sites", spec.partition_sites, spec.partition_sites >= 0, "0 (as many as clients) or more")
+    if spec.partition == GIVEN:
+        parse_rows(spec.partition_rows)
+        _inside("partition-sites", spec.partition_sites, not spec.partition_sites, f"0 with partition {GIVEN!r}")
+    else:
+        _inside("partition-rows", spec.partition_rows, not spec.partition_rows, f"'' but with partition {GIVEN!r}")
     _inside("imbalance", spec.imbalance, 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1")
     _inside("label-noise", spec.label_noise, 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5")
     _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")

@@ -5,6 +5,16 @@ x = (w, a, b) and y = lambda; with p the share of positives of all sites togethe
 
     F = (1 - p) (s - a)^2 [positive] + p (s - b)^2 [negative]
         + 2 (1 + lambda) (p s [negative] - (1 - p) s [positive]) - p (1 - p) lambda^2.
+
+Site i has its samples' terms weighted, and the last one not:
+
+    f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
+
+for N sites of n samples, n_i of them its own. So the plain mean of f_i is f of all samples, whatever the sites hold,
+and every f_i is as strongly concave in lambda as f. (FedX's omega_1i on a mean over positives alone come to the same.)
+With omega_i = 1 on unequal sites p is not the share of positives in that mean, p~ = mean_i p_i: adding c to all
+scores, a and b then changes it by 2 (1 + lambda) c (p - p~), so that it has no saddle but at lambda = -1, where no term
+separates the classes. With p = p~ it is the AUC of a population in which every site counts the same.
 """
 
 from __future__ import annotations
@@ -13,7 +23,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from problems.models.flat import Copy, FlatModel, FloatArray
@@ -24,13 +33,13 @@ AUC_MINIMAX = "auc-minimax"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
 
-def saddle_value(scores: Tensor, labels: Tensor, saddle: Tensor, prior: float) -> Tensor:
-    """The mean of F over (n,) scores and labels, at the (3,) scalars (a, b, lambda)."""
+def saddle_value(scores: Tensor, labels: Tensor, saddle: Tensor, prior: float, weight: float = 1.0) -> Tensor:
+    """f_i of (n,) scores and labels, at the (3,) scalars (a, b, lambda), with omega_i = ``weight``."""
     a, b, dual = saddle
     rest = 1 - labels
     squares = (1 - prior) * (scores - a) ** 2 * labels + prior * (scores - b) ** 2 * rest
     linear = 2 * (1 + dual) * scores * (prior * rest - (1 - prior) * labels)
-    value: Tensor = (squares + linear).mean() - prior * (1 - prior) * dual**2
+    value: Tensor = weight * (squares + linear).mean() - prior * (1 - prior) * dual**2
     return value
 
 
@@ -55,7 +64,7 @@ class AUCOracle:
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
         self.has_buffers, self.stochastic = model.num_buffers > 0, model.stochastic
-        self.prior = float("nan")
+        self.prior, self.weight = float("nan"), 1.0
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         self.model.load(arrays)
@@ -63,8 +72,8 @@ class AUCOracle:
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         return self.model.arrays(copy)
 
-    def inform(self, class_counts: NDArray[np.int64]) -> None:
-        self.prior = float(class_counts[1] / class_counts.sum())
+    def inform(self, prior: float, weight: float = 1.0) -> None:
+        self.prior, self.weight = prior, weight
 
     def scores(self, logits: Tensor) -> Tensor:
         """s of the network's outputs."""
@@ -72,7 +81,7 @@ class AUCOracle:
 
     def value(self) -> float:
         scores = self.scores(self.model.predict(self.features))
-        return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior))
+        return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior, self.weight))
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
         """(2,) sums of the site's scores by class, negatives first, and (2,) how many samples they are of."""
@@ -96,8 +105,9 @@ class AUCOracle:
         scores = self.scores(logits.detach())
         a, b, dual = self.parameters[-SCALARS:].unbind()
         p, rest = self.prior, 1 - labels
-        to_a, to_b = (1 - p) * (scores - a) * labels, p * (scores - b) * rest
-        linear = p * rest - (1 - p) * labels  # (n,)
+        positive, negative = self.weight * (1 - p), self.weight * p
+        to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
+        linear = negative * rest - positive * labels  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear)
         if self.sigmoid:
             slopes = slopes * scores * (1 - scores)

@@ -6,7 +6,8 @@ x = (w, w1, w2) and y = w3; f is the saddle function of `problems.minimax.auc`, 
 
     g(x; rows) = (w - rho grad CE(w; rows), w1, w2),    grad g(x; rows)^T q = q - rho H_CE(w; rows) q  (on w).
 
-CE is the cross-entropy of the network's raw output, whatever `sigmoid` makes of the scores in f.
+CE is the cross-entropy of the network's raw output, whatever `sigmoid` makes of the scores in f: its mean over the
+batch, times omega_i as the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -58,9 +58,9 @@ class CompositionalOracle(AUCOracle):
         if model.device.type == "cpu":
             _keep_freed_memory()
 
-    def inform(self, class_counts: NDArray[np.int64]) -> None:
-        super().inform(class_counts)
-        self._outer.inform(class_counts)
+    def inform(self, prior: float, weight: float = 1.0) -> None:
+        super().inform(prior, weight)
+        self._outer.inform(prior, weight)
 
     def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> None:
         """Set h (p,) and the batch-norm statistics (b,) at it; without h, to x and the statistics at w."""
@@ -93,7 +93,7 @@ class CompositionalOracle(AUCOracle):
         mode: AbstractContextManager[object] = _LeanBatchNorm() if curved else nullcontext()
         with mode:
             logits = self.model.scores(features)  # (n,)
-        errors = (torch.sigmoid(logits) - labels) / len(labels)  # d CE / d logits
+        errors = self.weight * (torch.sigmoid(logits) - labels) / len(labels)  # d CE / d logits
         descent = torch.autograd.grad(logits, self._weights, errors, create_graph=curved, allow_unused=True)
         reached = [i for i, gradient in enumerate(descent) if gradient is not None]
 

@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from problems.minimax.problem import PAGE, MinimaxProblem, ProblemError
@@ -39,8 +38,8 @@ class Oracle(Protocol):
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         """The current point (and the buffers), as copies that ``copy`` makes."""
 
-    def inform(self, class_counts: NDArray[np.int64]) -> None:
-        """Tell how many negatives and positives all sites hold together."""
+    def inform(self, prior: float, weight: float = 1.0) -> None:
+        """Tell p, the share of positives, and omega_i, what the site's samples count in f_i; 1 until told."""
 
     def value(self) -> float:
         """f_i at the current point, over all samples."""
@@ -79,7 +78,7 @@ class FunctionOracle:
         self.problem = problem
         self.device = device
         self.stochastic = problem.stochastic
-        self.primal_dim, self.num_samples = problem.primal_dim, problem.num_samples
+        self.primal_dim, self.num_samples, self.weight = problem.primal_dim, problem.num_samples, 1.0
         self.parameters = torch.zeros(problem.primal_dim + problem.dual_dim, dtype=dtype, device=device)
         begin = problem.start()
         if begin is not None:
@@ -94,13 +93,14 @@ class FunctionOracle:
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         return [copy(self.parameters.detach().cpu().numpy())]
 
-    def inform(self, class_counts: NDArray[np.int64]) -> None:
-        """A problem of one's own has no classes."""
+    def inform(self, prior: float, weight: float = 1.0) -> None:
+        """A problem of one's own has no classes; f_i is the problem's value times omega_i, whole."""
+        self.weight = weight
 
     def value(self) -> float:
         x, y = self._split(self.parameters)
         with torch.no_grad():
-            return float(self.problem.checked_value(x, y, None))
+            return self.weight * float(self.problem.checked_value(x, y, None))
 
     def metrics(self) -> dict[str, float]:
         """The problem's own metrics at the current point."""
@@ -113,7 +113,7 @@ class FunctionOracle:
     def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
         x, y = self._split(point)
         selected = None if rows is None else on_device(rows, self.device)
-        return torch.cat(self._blocks("gradients", self.problem.gradients(x, y, selected)))
+        return torch.cat(self._blocks("gradients", self.problem.gradients(x, y, selected))).mul_(self.weight)
 
     def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
         if not batches:
@@ -122,7 +122,7 @@ class FunctionOracle:
         together = self.problem.batch_gradients(x, y, on_device(np.stack(batches), self.device))
         if together is None:
             return (self.gradient_at(point, rows) for rows in batches)
-        return iter(torch.cat(together, dim=1))
+        return iter(torch.cat(together, dim=1).mul_(self.weight))
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
         return point[: self.primal_dim], point[self.primal_dim :]

@@ -15,6 +15,12 @@ _KEPT_EPOCHS = 2
 Rows = NDArray[np.int64]
 
 
+def shares(rows: int, active: int) -> list[slice]:
+    """(active,) rows in their own order, cut for the active parties as `np.array_split` does."""
+    sizes = (rows // active + (place < rows % active) for place in range(active))
+    return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
+
+
 class Schedule:
     """Walks every row once an epoch: a permutation cut into one slice an active party, and each slice into batches.
 
@@ -41,8 +47,7 @@ class Schedule:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
-        sizes = (rows // active + (place < rows % active) for place in range(active))
-        self._ends = list(accumulate(sizes, initial=0))
+        self._chunks = shares(rows, active)
         self._epochs: dict[int, list[list[Rows]]] = {}
 
     def batches(self, epoch: int, place: int) -> list[Rows]:
@@ -71,12 +76,12 @@ class Schedule:
             ValueError: a place outside 0 .. active - 1.
         """
         self._check_place(place)
-        length = self._ends[place + 1] - self._ends[place]
+        length: int = self._chunks[place].stop - self._chunks[place].start
         return -(-length // (self.batch_size or length))
 
     def chunks(self) -> list[slice]:
         """The rows of a full pass, cut in their own order: chunk k is summed by the k-th active party."""
-        return [slice(start, stop) for start, stop in pairwise(self._ends)]
+        return self._chunks
 
     def _draw(self, epoch: int) -> list[list[Rows]]:
         order = stream(self.seed, PURPOSE, epoch).permutation(self.rows).astype(np.int64, copy=False)

@@ -1,7 +1,5 @@
 """The data of the runs that follow a reference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

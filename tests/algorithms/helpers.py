@@ -138,7 +138,9 @@ class Case:
     @property
     def common(self) -> TrainingSettings:
         common = {"num_server_rounds": 6, "local_steps": 3, "learning_rate": 0.2, "batch_size": 7, "seed": 3}
-        return TrainingSettings(dtype="float64", loss=self.loss, **(common | dict(self.training)))
+        # the references take plain means over the clients; the weighted ones have tests of their own
+        weights: dict[str, Any] = {} if self.strategy.startswith("fedx") else {"client_weights": "equal"}
+        return TrainingSettings(dtype="float64", loss=self.loss, **(common | weights | dict(self.training)))
 
     @property
     def objective(self) -> fedx.Objective:
@@ -164,7 +166,8 @@ class Federation:
             for site, model in zip(self.sites, self.models, strict=True)
         ]
         self.strategy: PayloadStrategy = row.strategy(case.common, case.settings)
-        self.strategy.meet(roster_of(self.sites))
+        self.strategy.roster = roster_of(self.sites)
+        self.strategy.meet(self.strategy.roster)
         self.arrays = self.models[0].arrays() if start is None else [start]
         self.round = 0
         if case.strategy in ("fedx1", "fedx2"):
@@ -299,19 +302,14 @@ def decayed(training: TrainingSettings) -> Callable[[int], float]:
     return lambda t: training.learning_rate * (training.lr_decay ** (t // every) if every else 1.0)
 
 
-def run_entries(lengths: Array, values: Array) -> Array:
-    """A value a run -> a value an entry."""
-    return np.repeat(values, lengths)
-
-
 def assert_same_pool(pool: FedXPool, record: fedx.Round) -> None:
     """Scores, weights, labels and u of every entry, in order."""
     positives, others = record.positives, record.partners
     close = np.testing.assert_allclose
     close(pool.positive_scores, positives.score, **TOLERANCE)
-    close(run_entries(pool.positive_lengths, pool.positive_weights), positives.weight, **TOLERANCE)
+    close(np.repeat(pool.positive_weights, pool.positive_lengths), positives.weight, **TOLERANCE)
     close(pool.partner_scores, others.score, **TOLERANCE)
-    close(run_entries(pool.partner_lengths, pool.partner_weights), others.weight, **TOLERANCE)
+    close(np.repeat(pool.partner_weights, pool.partner_lengths), others.weight, **TOLERANCE)
     if pool.partner_labels is not None:
         np.testing.assert_array_equal(pool.partner_labels, others.extra == 1)
     known = ~np.isnan(positives.extra).any(axis=1) if positives.extra.shape[1] else np.zeros(len(positives.score), bool)
@@ -319,7 +317,7 @@ def assert_same_pool(pool: FedXPool, record: fedx.Round) -> None:
         assert pool.positive_u is None
         assert not known.any()
     else:
-        np.testing.assert_array_equal(run_entries(pool.positive_lengths, pool.positive_tracked), known)
+        np.testing.assert_array_equal(np.repeat(pool.positive_tracked, pool.positive_lengths), known)
     if pool.positive_u is not None:
         close(pool.positive_u[known], positives.extra[known], **TOLERANCE)
 
@@ -353,42 +351,6 @@ def assert_follows_the_reference(case: Case) -> None:
                 np.testing.assert_allclose(federation.u(place), record.steps[place][-1].u, **TOLERANCE)
     assert last_round == case.common.num_server_rounds
     assert np.linalg.norm(federation.w - start) > 1e-2
-
-
-def torch_risk(loss: str, settings: FedXSettings) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """F of scores a (n1,), b (n2,) and labels y of b, written out with autograd in mind."""
-    margin = settings.margin
-    pairwise_losses: dict[str, Callable[[Tensor], Tensor]] = {
-        "square": lambda t: (1 - t) ** 2,
-        "psm": lambda t: 1 / (1 + torch.exp(t)),
-        "squared-hinge": lambda t: torch.relu(margin - t) ** 2,
-        "logistic": lambda t: torch.log(1 + torch.exp(-t)),
-    }
-
-    def risk(a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-        t = a[:, None] - b[None, :]  # positive minus partner
-        if loss in pairwise_losses:
-            return pairwise_losses[loss](t).mean()
-        if loss == "kl-opauc":
-            inner = torch.exp(torch.relu(margin - t) ** 2 / settings.lambda_).mean(dim=1)
-            return settings.lambda_ * torch.log(inner).mean()
-        value = pairwise_losses[settings.surrogate](t)
-        if loss == "auprc":
-            return -((value * y).sum(dim=1) / value.sum(dim=1)).mean()
-        return (value.mean(dim=1) ** settings.power).mean()
-
-    return risk
-
-
-def autograd_of_risk(case: Case, sites: Sequence[Site]) -> Array:
-    """(d,) grad F on the union of the sites' data, at the initial model."""
-    model = SCORERS[case.scorer].model()
-    X, y = (torch.cat([getattr(site, name) for site in sites]) for name in ("features", "labels"))
-    scores = model.scores(X)
-    everyone = y >= 0 if case.loss == "auprc" else y == 0
-    value = torch_risk(case.loss, case.settings)(scores[y == 1], scores[everyone], y[everyone])
-    gradients = torch.autograd.grad(value, list(model.module.parameters()))
-    return torch.cat([gradient.flatten() for gradient in gradients]).numpy()
 
 
 def flattened(named: dict[str, Any]) -> Array:

@@ -1,8 +1,7 @@
 """Problems and networks of a user's own, for tests that name them by their dotted path; some of them broken."""
 
-from __future__ import annotations
-
 import threading
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -48,16 +47,18 @@ def not_a_problem(features: Tensor, labels: Tensor) -> object:
     return features
 
 
-class NoPrimal(LeastSquares):
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        super().__init__(features, labels)
-        self.primal_dim = 0
+def with_sizes(**sizes: object) -> Callable[[Tensor, Tensor], LeastSquares]:
+    """A factory of a problem that says these sizes of itself."""
+
+    def factory(features: Tensor, labels: Tensor) -> LeastSquares:
+        problem = LeastSquares(features, labels)
+        vars(problem).update(sizes)
+        return problem
+
+    return factory
 
 
-class WordPrimal(LeastSquares):
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        super().__init__(features, labels)
-        self.primal_dim = "four"  # type: ignore[assignment]
+NoPrimal, WordPrimal, NegativeDual = with_sizes(primal_dim=0), with_sizes(primal_dim="four"), with_sizes(dual_dim=-1)
 
 
 class NoSizes(MinimaxProblem):
@@ -66,12 +67,6 @@ class NoSizes(MinimaxProblem):
 
     def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
         return x.sum()
-
-
-class NegativeDual(LeastSquares):
-    def __init__(self, features: Tensor, labels: Tensor) -> None:
-        super().__init__(features, labels)
-        self.dual_dim = -1
 
 
 class MisshapenGradients(LeastSquares):

@@ -1,7 +1,5 @@
 """A run of two rounds on four small unequal sites, for the test of one algorithm against its reference."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -79,17 +79,14 @@ def test_pairwise_losses_follow_sox_and_pairwise_sgd(loss: str, options: dict[st
         "objective": case.objective,
         "score": LINEAR_SCORER.score,
         "jacobian": LINEAR_SCORER.jacobian,
-        "clients": reference_clients(sites, loss),
+        "clients": [fedx.union(reference_clients(sites, loss))],
         "w": w,
         "rounds": ROUNDS,
         "local_steps": STEPS,
         "learning_rate": decayed(config.training),
         "batches": batches_of(case, [union], 1),
     }
-    if case.objective.linear:
-        records = list(fedx.pairwise_sgd(**shared))
-    else:
-        records = list(fedx.sox(**shared, gamma=0.6, beta=0.3))
+    records = list(fedx.local_pair(**shared, gamma=0.6, beta=0.3))
     history, named = centralized(config, data)
     np.testing.assert_allclose(flattened(named), records[-1].w, **TOLERANCE)
 

@@ -1,7 +1,5 @@
 """FedProx: whole runs step by step against the NumPy reference, and its server against Flower's own FedProx."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,21 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord
+from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from apps.client_app import app as client_app
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import Scalar, parse_run_config
 from apps.evaluators import make_evaluator
-from clients.base import Site
-from clients.fedprox import FedProxClient
-from payloads.fedprox import FedProxSettings
-from payloads.settings import TrainingSettings
-from payloads.wire import ARRAYS, CONFIG, METRICS, NUM_EXAMPLES, PAYLOAD, model_arrays, model_record
-from problems.models import FlatModel, build_model
-from simulations.engine import InProcessGrid, task_identity
+from payloads.wire import METRICS, NUM_EXAMPLES, model_arrays, model_record
+from simulations.engine import InProcessGrid
 from tests.algorithms.test_sgdm import BATCH_NORM, problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, KEYS, ROUNDS, SITES, STEPS, Tamper, Watched, lost, rows_of
 from tests.battery.federation import Exchange, model_of, serve
@@ -74,12 +66,16 @@ def test_it_follows_the_reference_where_a_reply_is_lost(data: dict[str, Scalar],
 # Special cases.
 
 
-def test_without_a_pull_it_is_local_sgd_averaged_by_samples(data: dict[str, Scalar], tmp_path: Path) -> None:
-    one = Watched(tmp_path, {**data, "strategy": "fedprox", "fedprox.proximal-mu": 0.0})
-    other = Watched(tmp_path, {**data, "strategy": "local-sgd"})
-    ends = [model_of(e.reply)[0] for e in other.exchanges(1)]
-    np.testing.assert_allclose(one.models[1], np.average(ends, axis=0, weights=one.sizes), **EXACT)
-    assert np.abs(one.models[1] - other.models[1]).max() > 1e-3
+@pytest.mark.parametrize("client_weights", ["examples", "equal"])
+def test_without_a_pull_it_is_local_sgd(client_weights: str, data: dict[str, Scalar], tmp_path: Path) -> None:
+    keys: dict[str, Scalar] = {**data, "client-weights": client_weights}
+    one = Watched(tmp_path, {**keys, "strategy": "fedprox", "fedprox.proximal-mu": 0.0})
+    other = Watched(tmp_path, {**keys, "strategy": "local-sgd"})
+    ends = [model_of(e.reply)[0] for e in sorted(other.exchanges(1), key=lambda e: e.partition)]
+    means = {"examples": np.average(ends, axis=0, weights=one.sizes), "equal": np.mean(ends, axis=0)}
+    np.testing.assert_allclose(one.models, other.models, **EXACT)
+    np.testing.assert_allclose(one.models[1], means[client_weights], **EXACT)
+    assert np.abs(means["examples"] - means["equal"]).max() > 1e-3
 
 
 # The server is Flower's.
@@ -95,28 +91,6 @@ def test_the_average_is_flower_s_to_the_bit(dtype: str, model: str, data: dict[s
         for e in one.exchanges(r + 1):
             assert all(map(np.array_equal, model_of(e.message), model_arrays(arrays)))
             assert {array.dtype.name for array in model_of(e.message)} == {dtype}
-
-
-def test_mu_travels_as_flower_sends_it(data: dict[str, Scalar], tmp_path: Path) -> None:
-    one = Watched(tmp_path, {**data, "strategy": "fedprox", "fedprox.proximal-mu": 0.25})
-    flower = FlowerFedProx(proximal_mu=0.25, min_train_nodes=1, min_available_nodes=1)
-    grid = InProcessGrid(client_app, SITES, {**KEYS, **data})
-    with task_identity():
-        (theirs, *_) = flower.configure_train(1, model_record([one.models[0]]), ConfigRecord(), grid)
-    for e in one.grid.exchanges:
-        expected = {**theirs.content.config_records[CONFIG], "server-round": e.server_round}
-        assert dict(e.message.content.config_records[CONFIG]) == expected
-        assert PAYLOAD not in e.message.content.config_records
-        assert set(e.reply.content) == {ARRAYS, METRICS}
-
-
-def test_a_replacement_is_told_mu_too(data: dict[str, Scalar], tmp_path: Path) -> None:
-    first = Watched(tmp_path, {**data, "strategy": "fedprox", "fraction-train": 0.5}).participants(2)[0]
-    replace: dict[str, Scalar] = {"fraction-train": 0.5, "replace-dropped": True, "fedprox.proximal-mu": 0.75}
-    one = Watched(tmp_path, {**data, "strategy": "fedprox", **replace}, tamper=lost(2, first))
-    told = [e.message.content.config_records[CONFIG]["proximal-mu"] for e in one.exchanges(2)]
-    assert told == [0.75] * 3
-    assert one.run.lines[2]["clients_answered"] == 2
 
 
 def test_flower_s_own_fedprox_drives_our_clients(
@@ -149,19 +123,6 @@ def test_flower_s_own_fedprox_drives_our_clients(
     assert losses == [line["loss"] for line in ours.run.lines]
 
 
-def test_the_message_s_mu_comes_before_the_settings() -> None:
-    rng = np.random.default_rng(0)
-    site = Site.from_arrays(0, rng.normal(size=(8, 2)), np.arange(8) % 2, dtype=torch.float64)
-    training, ends = TrainingSettings(dtype="float64", local_steps=5), []
-    for told, own in (({}, 2.0), ({"proximal-mu": 2.0}, 0.0), ({"proximal-mu": 0}, 2.0), ({}, 0.0)):
-        model = FlatModel(build_model("linear", (2,), 0), dtype=torch.float64)
-        client = FedProxClient(site, model, training, FedProxSettings(proximal_mu=own))
-        ends.append(client.fit([np.array([0.3, -0.2, 0.1])], {"server-round": 1, **told})[0][0])
-    np.testing.assert_array_equal(ends[0], ends[1])
-    np.testing.assert_array_equal(ends[2], ends[3])
-    assert np.abs(ends[0] - ends[2]).max() > 1e-3
-
-
 def with_examples(counts: dict[int, int]) -> Tamper:
     def tamper(exchange: Exchange) -> Message:
         exchange.reply.content.metric_records[METRICS][NUM_EXAMPLES] = counts[exchange.partition]
@@ -181,21 +142,3 @@ def test_the_weights_are_the_numbers_of_examples(data: dict[str, Scalar], tmp_pa
 def test_clients_without_examples_end_the_run(data: dict[str, Scalar], tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="round 1: no client that answered has examples to weigh its model by"):
         Watched(tmp_path, {**data, "strategy": "fedprox"}, tamper=with_examples(dict.fromkeys(range(SITES), 0)))
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("values", "parts"),
-    [
-        ({"fedprox.proximal-mu": -0.1}, ["fedprox.proximal-mu: got -0.1", "number >= 0"]),
-        ({"fedprox.proximal-mu": "0.1"}, ["fedprox.proximal-mu: got '0.1'", "number >= 0"]),
-        ({"fedprox.mu": 0.1}, ["fedprox.mu", "unknown"]),
-        ({"loss": "auc-minimax"}, ["loss: got 'auc-minimax'", "'fedprox', allowed: auto, cross-entropy"]),
-    ],
-)
-def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_run_config({"strategy": "fedprox", **values})
-    assert [part for part in parts if part not in str(refused.value)] == []

@@ -1,8 +1,6 @@
 """FedSGDA with its four estimators: message by message against the NumPy reference, the special cases that must
 coincide, lost replies, what travels, networks with batch norm and dropout, and wrong input."""
 
-from __future__ import annotations
-
 import threading
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +12,12 @@ import torch
 from flwr.app import Error, Message
 
 from apps import resources
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
-from clients.base import Site
-from clients.fedsgda import FedSGDAClient
-from payloads.fedsgda import GRADIENTS, FedSGDADown, FedSGDASettings, LocalGradient
+from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
-from payloads.wire import PAYLOAD, PHASE
-from problems.minimax import AUCOracle, FunctionOracle, SyntheticPL
-from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from payloads.wire import PAYLOAD
 from problems.randomness import stream
 from strategies.fedsgda import FedSGDA, FedSGDAMB
 from strategies.roster import Roster, StrategyError
@@ -83,7 +76,8 @@ class LeastSquares:
         moved = self.features[i][chosen] + (y if self.dual else 0.0)
         rest = moved @ x - self.labels[i][chosen]  # (n,)
         primal = (moved * rest[:, None]).mean(0)
-        return np.concatenate([primal, rest.mean() * x - 4 * y]) if self.dual else primal
+        weight = self.num_clients * len(self.labels[i]) / sum(map(len, self.labels))
+        return weight * (np.concatenate([primal, rest.mean() * x - 4 * y]) if self.dual else primal)
 
 
 class Robust(LeastSquares):
@@ -175,7 +169,7 @@ class Finished(Watched):
 def assert_follows(one: Finished) -> None:
     """Every message of every round is the reference's, and so is the model at the end."""
     problem, estimator, settings = one.problem, one.estimator(), one.settings
-    counts = {"class_counts"} if one.training.loss == "auc-minimax" else set()
+    counts = set() if one.training.loss == "synthetic-pl" else {"population"}  # whose sites are of one size
     z = start = previous = snapshot = one.models[0]
     for t in range(one.rounds):
         asked, active = one.exchanges(t + 1, GRADIENTS), one.exchanges(t + 1)
@@ -243,7 +237,9 @@ def test_auc_follows_the_reference(
     assert len({count.sum() for count in counts}) > 1
     assert_follows(one)
     for e in one.grid.exchanges:
-        np.testing.assert_array_equal(down_of(e).class_counts, np.sum(counts, axis=0))
+        negatives, positives = np.sum(counts, axis=0)
+        total = negatives + positives
+        np.testing.assert_array_equal(down_of(e).population, [positives / total, total / CLIENTS])
 
 
 @pytest.mark.parametrize("more", [{"fedsgda.rho": 0.4}, {"batch-size": 0, "local-steps": 1}], ids=["decay", "one-step"])
@@ -277,14 +273,6 @@ def test_storm_without_memory_and_periods_of_one_are_the_minibatch_estimator(
     for run in others:
         assert run.untimed == first.untimed
         assert run.model_bytes == first.model_bytes
-
-
-def test_the_metrics_of_a_run_are_those_of_its_model(tmp_path: Path) -> None:
-    one = Finished(tmp_path, "mb", {**PL, "num-server-rounds": 2})
-    for line, z in ((one.run.lines[0], one.models[0]), (one.run.lines[-1], one.saved)):
-        assert line["grad_phi_sq"] == pytest.approx(one.problem.grad_phi_sq(z[:100]), rel=1e-10)
-        loss = np.mean([one.problem.value(i, z) for i in range(CLIENTS)])
-        assert line["loss"] == pytest.approx(loss, rel=1e-10)
 
 
 # Lost replies.
@@ -401,97 +389,7 @@ def test_batch_norm_sees_every_batch_of_the_local_steps_once(even: dict[str, Sca
         np.testing.assert_allclose(model_of(one.exchanges(2, phase)[0].message)[1], means, **EXACT)
 
 
-# The halves by hand.
-
-
-def pl_client() -> FedSGDAClient:
-    data = torch.from_numpy(np.random.default_rng(0).normal(size=(9, 3, 2)))
-    site = Site.from_arrays(0, data.numpy(), np.zeros(9), dtype=torch.float64)
-    oracle = FunctionOracle(SyntheticPL(data), dtype=torch.float64, device=torch.device("cpu"))
-    training = TrainingSettings(local_steps=2, batch_size=4, dtype="float64")
-    return FedSGDAClient(site, oracle, training)
-
-
-def test_the_first_step_costs_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two steps, the second takes one gradient here and one at the start."""
-    taken: list[int] = []
-
-    def counted(oracle: FunctionOracle, point: torch.Tensor, rows: Any) -> torch.Tensor:
-        taken.append(len(rows))
-        return torch.zeros_like(point)
-
-    client = pl_client()
-    monkeypatch.setattr(SyntheticPL, "batch_gradients", lambda *args: None)
-    monkeypatch.setattr(FunctionOracle, "gradient_at", counted)
-    client.inbox = FedSGDADown(estimate=np.ones(4))
-    client.fit([np.zeros(4)], {"server-round": 1})
-    assert taken == [4, 4]
-
-
-def test_an_update_without_an_estimate_is_refused() -> None:
-    with pytest.raises(ValueError, match="FedSGDA's update phase needs the server's estimate"):
-        pl_client().fit([np.zeros(4)], {"server-round": 1})
-
-
-@pytest.mark.parametrize("reference", [None, np.ones(7)], ids=["one-point", "two-points"])
-def test_what_was_sent_does_not_change_with_what_comes_next(reference: Array | None) -> None:
-    rng = np.random.default_rng(6)
-    site = Site.from_arrays(0, rng.normal(size=(8, 3)), np.arange(8) % 2, dtype=torch.float64)
-    model = FlatModel(SaddleNetwork(build_model("linear", (3,), 0)), dtype=torch.float64)
-    client = FedSGDAClient(site, AUCOracle(model, site.features, site.labels), TrainingSettings(dtype="float64"))
-    weight = None if reference is None else np.ones(1)
-    client.inbox = FedSGDADown(class_counts=np.array([4, 4]), reference=reference, weight=weight)
-    client.fit([rng.normal(size=7)], {"server-round": 1, PHASE: GRADIENTS})
-    sent = client.outbox.gradient
-    before = sent.copy()
-    client.fit([rng.normal(size=7)], {"server-round": 2, PHASE: GRADIENTS})
-    np.testing.assert_array_equal(sent, before)
-
-
 # Wrong input: one clear error each.
-
-
-@pytest.mark.parametrize(
-    ("keys", "parts"),
-    [
-        ({"fedsgda.period": 0}, ["fedsgda.period: got 0, allowed: ", "an integer >= 1"]),
-        ({"fedsgda.large-batch": 0}, ["fedsgda.large-batch: got 0, allowed: ", "an integer >= 1", "auto"]),
-        ({"fedsgda.large-batch": "some"}, ["fedsgda.large-batch: got 'some', allowed: ", "auto"]),
-        ({"fedsgda.rho": 1.0}, ["fedsgda.rho: got 1.0, allowed: ", "in [0, 1)", "auto"]),
-        ({"fedsgda.rho": -0.1}, ["fedsgda.rho: got -0.1, allowed: ", "in [0, 1)"]),
-        ({"fedsgda.primal-step": 0.0}, ["fedsgda.primal-step: got 0.0, allowed: ", "> 0"]),
-        ({"fedsgda.dual-step": -1.0}, ["fedsgda.dual-step: got -1.0, allowed: ", "> 0"]),
-        ({"fedsgda.alpha-constant": 0.0}, ["fedsgda.alpha-constant: got 0.0, allowed: ", "> 0"]),
-        ({**PL, "loss": USER + "Robust"}, ["loss: got ", "Robust", "'synthetic-pl' is a problem of its own"]),
-        ({**PL, "partition": "dirichlet"}, ["'synthetic-pl' has no labels", "partition: got 'dirichlet', allowed: "]),
-        ({**PL, "imbalance": 0.1}, ["'synthetic-pl' has no labels", "imbalance: got 0.1, allowed: 0.0"]),
-        ({**PL, "label-noise": 0.1}, ["'synthetic-pl' has no labels", "label-noise: got 0.1, allowed: 0.0"]),
-        ({**PL, "client-shift": 0.1}, ["'synthetic-pl' has no labels", "client-shift: got 0.1, allowed: 0.0"]),
-        ({**PL, "positive-label": "1"}, ["'synthetic-pl' has no labels", "positive-label: got '1', allowed: ''"]),
-        ({"loss": "synthetic-pl"}, ["loss: got 'synthetic-pl', allowed: auto"]),
-        (
-            {"loss": USER + "Missing"},
-            [f"loss: got '{USER}Missing', which cannot be imported", "no attribute 'Missing'"],
-        ),
-        ({"loss": ":Robust"}, ["loss: got ':Robust', which cannot be imported", "allowed: 'package.module:factory'"]),
-    ],
-    ids=lambda value: ",".join(f"{key}={got}" for key, got in value.items()) if isinstance(value, dict) else "",
-)
-def test_a_refusal_names_key_value_and_what_is_allowed(keys: dict[str, Scalar], parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_run_config({"strategy": "fedsgda-spider", **keys})
-    message = str(refused.value)
-    assert [part for part in parts if part not in message] == []
-    assert message.count(": got ") <= 1
-
-
-def test_the_ends_of_the_ranges_are_allowed() -> None:
-    keys: dict[str, Scalar] = {"fedsgda.period": 1, "fedsgda.large-batch": 1, "fedsgda.rho": 0.0}
-    settings = parse_run_config({"strategy": "fedsgda-svrg", **keys}).family
-    assert settings == FedSGDASettings(period=1, large_batch=1, rho=0.0)
-    assert parse_run_config({"strategy": "fedsgda-mb", "fedsgda.rho": 0}).family == FedSGDASettings(rho=0)
-    for loss in ("auto", "synthetic-pl"):
-        assert parse_run_config({"strategy": "fedsgda-mb", **PL, "loss": loss}).training.loss == "synthetic-pl"
 
 
 def failure(path: Path, name: str, keys: dict[str, Scalar], clients: int = 3) -> str:
@@ -499,11 +397,6 @@ def failure(path: Path, name: str, keys: dict[str, Scalar], clients: int = 3) ->
     with pytest.raises(RunFailedError) as failed:
         federate(path, {"strategy": f"fedsgda-{name}", **keys}, clients)
     return str(failed.value)
-
-
-def test_the_others_do_not_look_at_the_large_batch(tmp_path: Path) -> None:
-    one = Finished(tmp_path, "storm", {**PL, "fedsgda.large-batch": 4, "num-server-rounds": 1}, clients=3)
-    assert one.run.lines[1]["clients_answered"] == 2
 
 
 def test_a_large_batch_is_at_least_the_fewest_replies(tmp_path: Path) -> None:
@@ -529,7 +422,7 @@ def test_auc_needs_both_classes(counts: tuple[int, int]) -> None:
         strategy.meet(Roster((1, 2), reports))
     other = FedSGDAMB(TrainingSettings(batch_size=2, loss="synthetic-pl"))
     other.meet(Roster((1, 2), reports))
-    assert other.class_counts is None
+    assert other.population is None
 
 
 @pytest.mark.parametrize(

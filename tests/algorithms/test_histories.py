@@ -23,14 +23,6 @@ def history(count: int, per_step: int = 4) -> History:
     return made
 
 
-def test_without_a_size_everything_is_sent_in_order() -> None:
-    sent = history(12).predictions(np.dtype(np.float64))
-    np.testing.assert_array_equal(sent.positive_scores, np.arange(12.0))
-    np.testing.assert_array_equal(sent.positive_u[:, 0], 10 * np.arange(12.0))
-    np.testing.assert_array_equal(sent.partner_scores, np.arange(12.0) + 0.5)
-    np.testing.assert_array_equal(sent.partner_labels, np.arange(12) % 2 == 1)
-
-
 @pytest.mark.parametrize("size", [1, 5, 12, 13])
 def test_a_subsample_has_the_size_and_keeps_u_and_label_beside_their_score(size: int) -> None:
     sent = subsample(history(12).predictions(np.dtype(np.float64)), size, np.random.default_rng(0))

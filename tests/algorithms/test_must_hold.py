@@ -7,15 +7,7 @@ import torch
 from problems.objectives.pairwise import make_objective
 from tests.reference import fedx
 
-from .helpers import (
-    EQUAL,
-    UNEQUAL,
-    Case,
-    Federation,
-    autograd_of_risk,
-    make_sites,
-    reference_clients,
-)
+from .helpers import EQUAL, SCORERS, UNEQUAL, Case, Federation, make_sites, reference_clients
 
 LINEAR = ["square", "psm", "squared-hinge", "logistic"]
 NON_LINEAR = [
@@ -43,22 +35,29 @@ def first_direction(case: Case) -> np.ndarray:
     return start - federation.w
 
 
+def slope_of_risk(case: Case, sizes: list) -> np.ndarray:
+    """(d,) grad F on the union of the sites' data, at the initial model, by differences of the reference's F."""
+    clients, w = reference_clients(make_sites(sizes), case.loss), SCORERS[case.scorer].model().arrays()[0]
+    at = lambda v: fedx.full_objective(case.objective, SCORERS[case.scorer].score, v, clients)  # noqa: E731
+    return np.array([(at(w + h) - at(w - h)) / 2e-5 for h in 1e-5 * np.eye(len(w))])
+
+
 @pytest.mark.parametrize("sizes", [UNEQUAL, [(9, 14)]], ids=["unequal", "one"])
 @pytest.mark.parametrize(
     ("strategy", "loss", "options"),
     [*(("fedx1", name, {"margin": 0.8}) for name in LINEAR), *(("fedx2", name, more) for name, more in NON_LINEAR)],
 )
-def test_1_the_first_direction_is_autograd_of_the_risk(strategy: str, loss: str, options: dict, sizes: list) -> None:
+def test_1_the_first_direction_is_the_slope_of_the_risk(strategy: str, loss: str, options: dict, sizes: list) -> None:
     case = full(strategy, loss, sizes=sizes, gamma=1.0, beta=1.0, **options)
-    expected = autograd_of_risk(case, make_sites(sizes))
+    expected = slope_of_risk(case, sizes)
     assert np.linalg.norm(expected) > 1e-2
     np.testing.assert_allclose(first_direction(case), expected, atol=1e-8, rtol=0)
 
 
-def test_2_later_steps_with_the_recorded_u_are_autograd_too() -> None:
+def test_2_later_steps_with_the_recorded_u_are_too() -> None:
     """At a model that does not move, the u of the pool is exact from round 2 on: gamma and beta change nothing."""
     case = full("fedx2", "kl-opauc", learning_rate=1e-13, gamma=0.4, beta=0.3)
-    expected = autograd_of_risk(case, make_sites(UNEQUAL))
+    expected = slope_of_risk(case, UNEQUAL)
     federation = Federation(case)
     for _ in range(3):
         federation.step()

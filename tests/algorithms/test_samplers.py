@@ -44,10 +44,6 @@ def test_a_batch_does_not_depend_on_the_batches_before_it(
         np.testing.assert_array_equal(jumping.batch(position), expected[position])
 
 
-def test_no_index_gives_empty_batches() -> None:
-    assert [len(sampler(0, 4).batch(position)) for position in (0, 7)] == [0, 0]
-
-
 def test_epochs_clients_classes_and_seeds_differ() -> None:
     """20 indices in one batch: the same order twice has probability 1 / 20!."""
     orders = [
@@ -97,11 +93,6 @@ def test_every_lap_client_and_round_has_an_order_of_its_own() -> None:
     ]
     laps = [tuple(queue.take(20)) for queue in queues for _ in range(2)]
     assert len(set(laps)) == 6
-
-
-def test_an_empty_pool_gives_empty_draws() -> None:
-    queue = PoolQueue(0, 0, Purpose.PARTNER_POOL)
-    assert [len(queue.take(4)) for _ in range(2)] == [0, 0]
 
 
 @LAW

@@ -1,7 +1,5 @@
 """LocalSCGDAM: whole runs against the NumPy reference, step by step; special cases; what travels and what is kept."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,28 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from matplotlib.axes import Axes
 from safetensors.numpy import load_file
 from torch import nn
 
 from apps import resources
-from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation import better, shown
+from apps.config import Scalar
 from apps.evaluators import make_evaluator
-from clients.base import Site
-from clients.scgdam import LocalSCGDAMClient
 from payloads.record import PayloadError
-from payloads.scgdam import CompositionalUp, SCGDAMDown, SCGDAMSettings
-from payloads.settings import TrainingSettings
+from payloads.scgdam import CompositionalUp, SCGDAMDown
 from payloads.sgdam import SaddleMomentum
 from problems.data import DataError, DataSpec, load
-from problems.minimax import AUCOracle
-from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from problems.models import build_model
 from problems.randomness import Purpose
 from strategies.scgdam import LocalSCGDAM
 from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
-from tests.battery.federation import federate, model_of, save_npz
+from tests.battery.federation import federate, model_of
 from tests.docs.markdown import PROJECT, blocks
 from tests.reference import scgdam
 
@@ -115,11 +106,11 @@ def test_it_follows_the_reference(variant: str, network: str, data: dict[str, Sc
         np.testing.assert_allclose(one.models[r], np.concatenate([state.x, state.y]), **CLOSE)
         if r < ROUNDS:
             down = one.told(r + 1, SCGDAMDown)
-            assert list(down.arrays()) == ["class_counts", "inner", "momentum"]
-            assert down.class_counts.tolist() == [77, 33]
+            assert list(down.arrays()) == ["population", "inner", "momentum"]
+            assert down.population.tolist() == [0.3, 110 / SITES]
             np.testing.assert_allclose(down.inner, state.h, **CLOSE)
             np.testing.assert_allclose(down.momentum, np.concatenate([state.u, state.v]), **CLOSE)
-    assert list(one.told(1, SCGDAMDown).arrays()) == ["class_counts"]
+    assert list(one.told(1, SCGDAMDown).arrays()) == ["population"]
     assert np.abs(one.models[-1] - one.models[0]).max() > 0.01
 
 
@@ -157,46 +148,6 @@ def test_the_statistics_at_h_travel_and_are_averaged(data: dict[str, Scalar], tm
         np.testing.assert_allclose(at_h, np.mean(returned, axis=0), **EXACT)
         np.testing.assert_allclose(at_w, np.mean([model_of(e.reply)[1] for e in one.exchanges(r)], axis=0), **EXACT)
         assert np.abs(at_h - at_w).max() > 1e-4
-
-
-def test_identical_devices_and_batches_are_one_device_for_any_period(tmp_path: Path) -> None:
-    features, labels = np.random.default_rng(8).normal(size=(20, 3)), np.arange(20) % 3 == 0
-    points = []
-    for copies, period in ((1, 6), (3, 1), (3, 6)):
-        saved = save_npz(tmp_path / f"{copies}.npz", np.tile(features, (copies, 1)), np.tile(labels, copies))
-        keys = {**KEYS, **saved, "model": USER + "normed", "batch-size": 0, "local-steps": period}
-        run = Watched(tmp_path, {**keys, "num-server-rounds": 6 // period}, copies).run
-        points.append([*run.model.values(), *load_file(run.path / "model_inner.safetensors").values()])
-    for other in points[1:]:
-        for first, value in zip(points[0], other, strict=True):
-            np.testing.assert_allclose(value, first, rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("score", ["logit", "sigmoid"])
-def test_both_losses_are_the_pairwise_square_loss_on_the_test_set(
-    score: str, data: dict[str, Scalar], tmp_path: Path
-) -> None:
-    one = Watched(tmp_path, {**KEYS, **data, "score": score})
-    test, line = one.data.test, one.run.lines[-1]
-    for file, suffix in (("model", ""), ("model_inner", "_inner")):
-        named = load_file(one.run.path / f"{file}.safetensors")
-        s = test.features.astype(np.float64) @ named["output.weight"][0] + named["output.bias"]
-        s = 1 / (1 + np.exp(-s)) if score == "sigmoid" else s
-        pairs = (1 - (s[test.labels == 1][:, None] - s[test.labels == 0])) ** 2
-        assert line[f"loss{suffix}"] == pytest.approx(pairs.mean(), rel=1e-10)
-
-
-@pytest.mark.parametrize("more", [{}, {"scgdam.independent-batches": True}])
-def test_other_networks_train_the_same_on_any_number_of_threads(
-    more: dict[str, Scalar], data: dict[str, Scalar], tmp_path: Path
-) -> None:
-    keys: dict[str, Scalar] = {**KEYS, **data, "model": USER + "normed_and_dropped", **more}
-    one, four = (Watched(tmp_path, keys, threads=threads).run for threads in (1, 4))
-    assert one.untimed == four.untimed
-    for file in ("model.safetensors", "model_inner.safetensors"):
-        assert (one.path / file).read_bytes() == (four.path / file).read_bytes()
-    assert [line["dropped"] for line in one.lines] == [{}] * (ROUNDS + 1)
-    assert np.isfinite(one.numbers()).all()
 
 
 # What travels and what is kept.
@@ -317,103 +268,6 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     assert drawn == [suffix.removeprefix("_")]
 
 
-def test_the_curves_are_those_of_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from apps.curves import draw_curves
-
-    drawn: list[tuple[list[int], list[float]]] = []
-    plot = Axes.plot
-
-    def spy(axes: Axes, x: Any, y: Any, **options: Any) -> Any:
-        drawn.append((list(x), list(y)))
-        return plot(axes, x, y, **options)
-
-    monkeypatch.setattr(Axes, "plot", spy)
-    lines = [{"round": 0, "auc": 0.5, "loss": 2.0}] + [
-        {"round": r, "auc": 0.5, "loss": 2.0, "auc_inner": 0.5 + r / 10, "loss_inner": 1 / r} for r in (1, 2)
-    ]
-    draw_curves(lines, tmp_path / "inner.png", "a", "inner")
-    assert drawn == [([1, 2], [0.6, 0.7]), ([1, 2], [1.0, 0.5])]
-    drawn.clear()
-    draw_curves(lines, tmp_path / "outer.png", "a")
-    assert drawn == [([0, 1, 2], [0.5] * 3), ([0, 1, 2], [2.0] * 3)]
-    assert (tmp_path / "inner.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_less_loss_is_better_at_h_too() -> None:
-    assert better("loss_inner") is better("loss") is min
-    assert better("auc_inner") is better("pauc_fpr30_inner") is max
-    metrics = {"auc": 0.25, "loss": 2.0, "auc_inner": 0.75, "loss_inner": 1.0}
-    assert shown(metrics, "inner") == "auc_inner 0.7500  loss_inner 1.0000"
-    assert shown(metrics) == "auc 0.2500  loss 2.0000"
-    assert shown({"auc": 0.25}, "inner") == "auc 0.2500"
-    assert shown({}, "inner") == ""
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("values", "parts"),
-    [
-        ({"scgdam.beta-x": 5.0}, ["scgdam.beta-x: got 5.0, allowed: ", "eta * beta-x <= 1"]),
-        ({"scgdam.beta-y": 5.0}, ["scgdam.beta-y: got 5.0, allowed: ", "eta * beta-y <= 1"]),
-        ({"scgdam.alpha": 5.0}, ["scgdam.alpha: got 5.0, allowed: ", "eta * alpha <= 1"]),
-        ({"scgdam.eta": 0.32}, ["scgdam.beta-x: got 3.3, allowed: ", "scgdam.beta-y: got 3.3, allowed: "]),
-        ({"scgdam.eta": 0.0}, ["scgdam.eta: got 0.0", "number > 0"]),
-        ({"scgdam.gamma-x": -1.0}, ["scgdam.gamma-x: got -1.0", "number > 0"]),
-        ({"scgdam.gamma-y": 0}, ["scgdam.gamma-y: got 0", "number > 0"]),
-        ({"scgdam.alpha": 0.0}, ["scgdam.alpha: got 0.0", "number > 0"]),
-        ({"scgdam.rho": -0.01}, ["scgdam.rho: got -0.01", "number >= 0"]),
-        ({"scgdam.hessian": "approximate"}, ["scgdam.hessian: got 'approximate'", "exact", "identity"]),
-        ({"scgdam.headline": "h"}, ["scgdam.headline: got 'h'", "outer", "inner"]),
-        ({"scgdam.independent-batches": 1}, ["scgdam.independent-batches: got 1", "true", "false"]),
-        ({"strategy": "fedx2", "scgdam.beta-x": 5.0}, ["scgdam.beta-x: got 5.0"]),
-    ],
-)
-def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar], parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_run_config({"strategy": "local-scgdam", **values})
-    message = str(refused.value)
-    assert [part for part in parts if part not in message] == []
-    assert message.count("scgdam.") == len([part for part in parts if part.startswith("scgdam.")])
-
-
-@pytest.mark.parametrize(("eta", "factor"), [(0.3, 1 / 0.3), (1.0, 1.0), (0.1, 10.0), (1e-3, 1e3)])
-def test_weights_of_one_are_allowed(eta: float, factor: float) -> None:
-    values = {f"scgdam.{key}": factor for key in ("beta-x", "beta-y", "alpha")}
-    config = parse_run_config({"strategy": "local-scgdam", "scgdam.eta": eta, **values, "scgdam.rho": 0.0})
-    assert config.family == SCGDAMSettings(eta=eta, beta_x=factor, beta_y=factor, alpha=factor, rho=0.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "parts"),
-    [
-        ({"loss": "psm"}, ["loss: got 'psm'", "strategy 'local-scgdam', allowed: auto, compositional-auc;"]),
-        (
-            {"loss": USER + "Robust"},
-            ["got 'tests.algorithms.minimax_problems:Robust'", "'local-scgdam' cannot solve", "fedsgda-mb", "coda"],
-        ),
-        (
-            {"strategy": "local-sgdam", "loss": "compositional-auc"},
-            ["loss: got 'compositional-auc'", "goes with strategy local-scgdam"],
-        ),
-    ],
-)
-def test_what_it_cannot_solve_is_refused(values: dict[str, Scalar], parts: list[str]) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parse_run_config({"strategy": "local-scgdam", **values})
-    assert [part for part in parts if part not in str(refused.value)] == []
-    assert "local-scgdam" not in str(refused.value).partition("strategies that can")[2]
-
-
-def test_another_oracle_is_refused() -> None:
-    features, labels = torch.zeros(2, 3), torch.tensor([0.0, 1.0])
-    oracle = AUCOracle(FlatModel(SaddleNetwork(build_model("linear", (3,), 0))), features, labels)
-    site = Site.from_arrays(0, features.numpy(), labels.numpy())
-    with pytest.raises(TypeError, match="needs a CompositionalOracle, got AUCOracle"):
-        LocalSCGDAMClient(site, oracle, TrainingSettings())
-
-
 # Imbalance.
 
 
@@ -436,9 +290,3 @@ def test_imbalance_that_leaves_clients_without_positives_names_them(clients: int
         load(DataSpec(dataset="digits", imbalance=0.01), clients)
     assert [part for part in parts if part not in str(refused.value)] == []
     load(DataSpec(dataset="digits", imbalance=0.01), 13)
-
-
-def test_a_client_that_never_had_positives_is_no_reason_to_refuse() -> None:
-    pathological = {"partition": "pathological", "partition_classes": 1, "positive_label": "first-half"}
-    data = load(DataSpec(dataset="digits", imbalance=0.3, **pathological), 10)
-    assert sorted(len(data.client(i).positives) > 0 for i in range(10)) == [False] * 5 + [True] * 5

@@ -1,7 +1,5 @@
 """A whole run of the apps on small unequal sites, what was on its wires, and what a reference needs to repeat it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `flwr build` sends to every site: all that the apps import, little else; and it can be built again."""
 
-from __future__ import annotations
-
 import ast
 import io
 import zipfile
@@ -16,7 +14,7 @@ from apps.algorithms import __path__ as families
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
 PROJECT = Path(__file__).resolve().parents[2]
-LIMIT = 2**20  # bytes; Flower does not compress a bundle
+LIMIT = 5 * 2**18  # bytes; Flower does not compress a bundle, and takes 10 MB
 PACKAGES = ("apps", "clients", "payloads", "problems", "strategies")
 
 
@@ -62,10 +60,3 @@ def test_a_bundle_and_a_module_beside_it_can_be_built_again(bundle: zipfile.ZipF
     (tmp_path / "mymodels.py").write_text("tiny = None\n")
     again = zipfile.ZipFile(io.BytesIO(build_fab_from_disk(tmp_path)))
     assert {*again.namelist()} == {*bundle.namelist(), "mymodels.py"}
-
-
-@pytest.mark.parametrize("package", [*PACKAGES, "simulations", "florilegium"])
-def test_the_packages_hold_no_file_that_a_copy_of_the_app_would_lack(package: str) -> None:
-    files = (path for path in (PROJECT / package).rglob("*") if path.is_file())
-    kinds = {path.suffix for path in files if "__pycache__" not in path.parts}  # Python's and Numba's caches
-    assert kinds - {".typed"} <= {".py", ".toml", ".md", ".yaml", ".json", ".jsonl"}

@@ -1,7 +1,5 @@
 """What the doctor says of good and of bad prerequisites."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
@@ -17,7 +15,7 @@ from typer.testing import CliRunner
 
 from apps import doctor
 from apps.config import parse_run_config
-from apps.doctor import NO_INSTALLATION, WrongError, certificate, cli, find, node_key, packages, port_free
+from apps.doctor import NO_INSTALLATION, WrongError, certificate, cli, node_key, packages
 from problems.data import load
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
@@ -185,17 +183,6 @@ def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, mon
         doctor.reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
 
 
-def test_where_nothing_speaks_tls(folder: Path) -> None:
-    with listening(None) as address, pytest.raises(WrongError):
-        doctor.reachable(address, folder / "tls" / "ca.crt")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(WrongError, match=f"127.0.0.1:{port}: got no connection .Connection refused"):
-        doctor.reachable(f"127.0.0.1:{port}", None)
-    with pytest.raises(WrongError, match="got 'localhost', allowed: host:port"):
-        doctor.reachable("localhost", None)
-
-
 # A SuperLink.
 
 
@@ -228,14 +215,6 @@ def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pyt
         certificate(tls / "server.pem", tls / "ca.crt")
 
 
-def test_a_port_in_use_and_a_file_that_is_not_there(tmp_path: Path) -> None:
-    missing = tmp_path / "a.pem"
-    finding = find("certificate", lambda: certificate(missing, tmp_path / "ca.crt"))
-    assert str(finding) == f"wrong  certificate: [Errno 2] No such file or directory: '{missing}'"
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(WrongError, match="Address already in use"):
-        port_free("127.0.0.1", server.getsockname()[1])
-
-
 def test_a_sites_own_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ages = ",".join(["age", "label"]) + "\n" + "\n".join(f"{age},{age % 2}" for age in rng.integers(20, 80, 50))
@@ -248,3 +227,15 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
     assert line.endswith("of them positive, 10 more held out")
     lines = told("site", "--node-config", node, "--run-config", f'{run_config} feature-columns="weight"', code=1)
     assert any("wrong  data: partition 0: " in line and "got no column 'weight'" in line for line in lines)
+
+
+def test_a_party_s_own_file_and_what_its_owner_forbids(tmp_path: Path) -> None:
+    (tmp_path / "party.csv").write_text("id,x,label\n" + "".join(f"{n},{n % 7},{n % 2}\n" for n in range(40)))
+    node = f'{NODE} data-path="{tmp_path / "party.csv"}" state-dir="{tmp_path / "state"}"'
+    run_config = 'dataset="csv" strategy="vfb2-sgd"'
+    lines = told("site", "--node-config", node, "--run-config", run_config, code=1)
+    (line,) = [line for line in lines if "data:" in line]
+    assert line.startswith("ok     data: partition 0 of 3 of csv for vfb2-sgd: 32 rows with labels, ")
+    assert not (tmp_path / "state").exists()
+    lines = told("site", "--node-config", f"{node} fewest-parties=4", "--run-config", run_config, code=1)
+    assert any("wrong  data: party 0: fewest-parties: got a run of 3 parties" in line for line in lines)

@@ -1,7 +1,5 @@
 """How errors of bad input are made, by the sources: no part is empty, and a way out names only what there is."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -20,7 +18,7 @@ from problems.errors import InputError
 from simulations.__main__ import Section, cli
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("apps", "simulations", "problems", "strategies")
+PACKAGES = ("apps", "clients", "simulations", "problems", "strategies")
 VALUE = "\0"  # what is known only when the error is raised
 KEYS = known_keys()
 TABLES = {key.partition(".")[0] for key in KEYS if "." in key}

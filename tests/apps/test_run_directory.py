@@ -1,7 +1,5 @@
 """What a run leaves, where it goes, and which runs can be continued."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -20,15 +18,8 @@ from problems.metrics import binary_metrics
 from problems.models import build_model
 from tests.battery.federation import SMALL, Run, federate, flat_config
 
-
-def words(text: str) -> set[str]:
-    return {*text.split()}
-
-
-METRICS = words("auc pauc_fpr30 pauc_fpr30_raw pauc_fpr50 pauc_fpr50_raw average_precision accuracy loss")
-BYTES = {"bytes_up", "bytes_down"}
-LINE_KEYS = METRICS | BYTES | words("round clients_asked clients_answered dropped state_lost seconds server_seconds")
-RESULT_KEYS = BYTES | words("strategy dataset seed engine rounds metrics best wall_seconds clients versions config")
+METRICS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
+METRICS |= {"accuracy", "loss"}
 WHOLE: dict[str, Scalar] = {
     "model": "mlp",
     "num-server-rounds": 5,
@@ -51,12 +42,6 @@ def config_of(run: Path, **more: Scalar) -> RunConfig:
 # What a run leaves.
 
 
-def test_the_files_of_a_run(whole: Run) -> None:
-    names = {path.name for path in whole.path.iterdir()}
-    files = {"config.toml", "run-token", "metrics.jsonl", "result.json", "model.safetensors", "curves.png"}
-    assert names == files | {"checkpoints", "events", "client-state"}
-
-
 def test_config_toml_is_the_whole_config(whole: Run) -> None:
     written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
     assert written == config_of(whole.path).resolved() == whole.result["config"]
@@ -64,19 +49,17 @@ def test_config_toml_is_the_whole_config(whole: Run) -> None:
 
 def test_metrics_jsonl_holds_a_line_a_round(whole: Run) -> None:
     assert [line["round"] for line in whole.lines] == list(range(6))
-    assert all(set(line) == LINE_KEYS for line in whole.lines)
     assert all(0 <= line["server_seconds"] <= line["seconds"] for line in whole.lines)
 
 
 def test_rounds_without_evaluation_have_no_metrics(tmp_path: Path) -> None:
     run, _ = federate(tmp_path / "run", {"evaluate-every": 3, "num-server-rounds": 5})
     assert [line["round"] for line in run.lines if "auc" in line] == [0, 3, 5]
-    assert all(set(line) == LINE_KEYS - METRICS for line in run.lines if "auc" not in line)
+    assert not any(METRICS & set(line) for line in run.lines if "auc" not in line)
 
 
 def test_result_json(whole: Run) -> None:
     result, lines = whole.result, whole.lines
-    assert set(result) == RESULT_KEYS
     assert result["metrics"] == {name: lines[-1][name] for name in METRICS}
     assert result["best"] == {name: (min if name == "loss" else max)(line[name] for line in lines) for name in METRICS}
     assert result["bytes_up"] == sum(line["bytes_up"] for line in lines)
@@ -109,12 +92,6 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
     events = EventAccumulator(str(whole.path / "events")).Reload()
     scalars = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars("auc")]
     assert scalars == [(line["round"], line["auc"]) for line in whole.lines]
-
-
-def test_the_curves_are_a_png(whole: Run) -> None:
-    content = (whole.path / "curves.png").read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    assert len(content) > 10_000
 
 
 def test_without_pictures_nothing_is_drawn_nor_imported_to_draw(
@@ -211,12 +188,6 @@ def test_fewer_rounds_than_were_made_are_refused_and_more_are_made(copy: Path) -
         federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 4}, clients=3)
     federate(copy, {**WHOLE, "resume": True, "num-server-rounds": 6}, clients=3)
     assert [line["round"] for line in Run(copy).lines] == list(range(7))
-
-
-def test_resume_without_a_checkpoint_says_how_to_get_one(tmp_path: Path) -> None:
-    federate(tmp_path / "run", {"checkpoint-every": 0})
-    with pytest.raises(RuntimeError, match="got no checkpoint, .*; begin a new run, with checkpoint-every > 0"):
-        federate(tmp_path / "run", {"checkpoint-every": 0, "resume": True})
 
 
 def test_failure_json_says_why_and_a_new_start_removes_it(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """How many threads a process computes with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@
 ``tests/problems/test_errors.py`` and, of how they are raised, in ``tests/apps/test_raised_errors.py``.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What vertical runs compute, and what a run config may not ask of them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar, parse_run_config
 from payloads.vfb2 import Segment
 from problems.data import DataSpec
@@ -20,7 +17,6 @@ from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from simulations.__main__ import main
-from simulations.engine import InProcessGrid
 from simulations.launch import run_nonfederated
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
@@ -65,10 +61,11 @@ def test_the_model_is_that_of_all_columns_and_the_metrics_are_its(masking: str, 
         "objective": value(rows, labels, objective, w),
         "loss": np.mean(np.logaddexp(0, -data.test_labels * z)),
         "accuracy": np.mean((z >= 0) == (data.test_labels > 0)),
-        "auc": roc_auc_score(data.test_labels > 0, z),
         "suboptimality": value(rows, labels, objective, w) - minimum(rows, labels, objective)[1],
     }
     assert {name: run.lines[-1][name] for name in expected} == pytest.approx(expected, rel=0, abs=1e-9)
+    # from counts of scores, as each of the two dominators sees only its own
+    assert run.lines[-1]["auc"] == pytest.approx(roc_auc_score(data.test_labels > 0, z), abs=1e-3)
     assert run.result["best"]["suboptimality"] == min(line["suboptimality"] for line in run.lines)
     assert set(run.model) == {"weights", *(f"{kind}.{p}" for kind in ("weights", "columns") for p in range(PARTIES))}
     for party, columns in enumerate(data.columns):
@@ -76,32 +73,11 @@ def test_the_model_is_that_of_all_columns_and_the_metrics_are_its(masking: str, 
         np.testing.assert_array_equal(w[columns], run.model[f"weights.{party}"])
 
 
-def test_consecutive_columns_stay_together(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"partition": "consecutive"})
-    assert np.concatenate([run.model[f"columns.{party}"] for party in range(PARTIES)]).tolist() == list(range(30))
-
-
 @pytest.mark.parametrize("problem", ["ridge", "robust", "nonconvex-logistic"])
 def test_the_other_problems_learn(problem: str, tmp_path: Path) -> None:
     run, _ = play(tmp_path / "run", {"vfb2.problem": problem, "learning-rate": 0.005})
     assert run.lines[-1]["objective"] < 0.7 * run.lines[0]["objective"]
     assert ("rmse" in run.lines[-1]) == (problem in ("ridge", "robust"))
-
-
-def test_passive_blocks_may_stay_where_they_are(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"strategy": "vfb2-saga", "vfb2.update-passive": False})
-    moved = [bool(run.model[f"weights.{party}"].any()) for party in range(PARTIES)]
-    assert moved == [True, True, False, False]
-
-
-def test_evaluation_is_only_where_it_is_due(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"evaluate-every": 2})
-    assert ["objective" in line for line in run.lines] == [True, False, True, True]
-
-
-def test_two_parties_train_where_that_is_asked(tmp_path: Path) -> None:
-    run, _ = play(tmp_path / "run", {"vfb2.allow-two-parties": True}, [{}, {}])
-    assert run.lines[-1]["objective"] < run.lines[0]["objective"]
 
 
 def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
@@ -132,11 +108,6 @@ def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], t
         parse_run_config({**KEYS, **config})
 
 
-def test_other_strategies_do_not_take_the_vertical_loss() -> None:
-    with pytest.raises(ConfigError, match="'vertical' goes with strategy vfb2-sgd or vfb2-svrg or vfb2-saga"):
-        parse_run_config({"strategy": "local-sgd", "loss": "vertical"})
-
-
 def test_the_command_nonfederated_prints_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,19 +120,3 @@ def test_the_command_nonfederated_prints_and_saves(
     run = Run(tmp_path / "run")
     assert {"auc", "accuracy", "objective", "suboptimality", "loss"} == set(run.result["metrics"])
     assert run.model["weights"].shape == (30,)
-
-
-def test_a_run_of_rows_has_no_nonfederated_reference(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="strategy: got 'local-sgd', which is not vertical"):
-        run_nonfederated(flat_config(tmp_path / "run", {"strategy": "local-sgd"}))
-
-
-def test_the_in_process_engine_makes_room_for_all() -> None:
-    grid = InProcessGrid(client_app, 3, {})
-    grid.run_together(3)
-    pool = grid._pool
-    assert pool is not None
-    assert pool._max_workers == 3
-    grid.run_together(2)
-    assert grid._pool is pool
-    grid.close()

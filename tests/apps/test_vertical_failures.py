@@ -1,7 +1,5 @@
 """A vertical run in which a party fails, or that is continued."""
 
-from __future__ import annotations
-
 import logging
 import re
 from pathlib import Path

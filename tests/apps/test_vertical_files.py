@@ -1,7 +1,5 @@
 """Vertical runs of parties with files of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -51,14 +49,6 @@ def test_files_of_their_own_are_trained_on_as_if_they_were_one(tmp_path: Path) -
     assert set(run.model) == {"weights.0", "weights.1", "weights.2"}
 
 
-def test_parties_with_other_rows_are_named(tmp_path: Path) -> None:
-    nodes, _ = own_files(tmp_path, [EVERYBODY, EVERYBODY, EVERYBODY[1:], EVERYBODY])
-    with pytest.raises(
-        RuntimeError, match=r"party 2: got other rows \(59\) than 3 of 4 parties, who agree on 60, .*intersection"
-    ):
-        play(tmp_path / "run", CSV, nodes)
-
-
 def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     nodes, whole = own_files(tmp_path, [EVERYBODY[:50], EVERYBODY[5:], EVERYBODY[:2] + EVERYBODY[10:55]])
     config = {**CSV, "vfb2.alignment": "intersection", "checkpoint-every": 2, "batch-size": 0}
@@ -71,8 +61,8 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
         rows = VFB2State.from_record(state).aligned
         assert rows is not None
         ids.append([own[row] for row in rows])
-    assert ids[0] == ids[1] == ids[2]
-    assert sorted(ids[0]) == EVERYBODY[10:50]
+    # in their order, so that the test rows, drawn by place, are the same in every run
+    assert ids[0] == ids[1] == ids[2] == EVERYBODY[10:50]
     train_rows, _ = split_rows(40, 0.2, 0, "vertical split")
     X, y = scaled(whole.set_index("id").loc[ids[0]], train_rows)
     X, y = X[train_rows], y[train_rows]
@@ -92,18 +82,6 @@ def test_a_run_goes_on_with_the_rows_it_began_with_only(tmp_path: Path) -> None:
         RuntimeError, match=r"got \(47, 12\) training and test rows .*, allowed: \(48, 12\), with which this run began"
     ):
         play(run.path, {**CSV, "checkpoint-every": 3, "num-server-rounds": 4, "resume": True}, nodes)
-
-
-def test_parties_without_a_common_row_are_told(tmp_path: Path) -> None:
-    nodes, _ = own_files(tmp_path, [EVERYBODY[:20], EVERYBODY[20:40], EVERYBODY[40:]])
-    with pytest.raises(RuntimeError, match="0 rows in common; at least 2 are needed"):
-        play(tmp_path / "run", {**CSV, "vfb2.alignment": "intersection", "max-retries": 0}, nodes)
-
-
-def test_labels_that_nobody_holds(tmp_path: Path) -> None:
-    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3, labelled=1)
-    with pytest.raises(RuntimeError, match="vfb2.active-parties: got 2, but labels are held by party 0 only"):
-        play(tmp_path / "run", {**CSV, "vfb2.active-parties": 2}, nodes)
 
 
 def test_a_party_keeps_what_it_needs_to_predict(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What stays at the parties of a vertical run, and what a node decides for itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from pathlib import Path
@@ -17,7 +15,7 @@ from clients.parties import NoModel, Party, sockets
 from clients.vertical.addresses import Address
 from clients.vertical.identity import Identity
 from clients.vertical.plan import Holding, Outcome
-from payloads.vfb2 import CREDENTIALS, Credentials, Segment, VFB2State
+from payloads.vfb2 import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import flat_config, payloads_of
 from tests.battery.ports import free_ports
@@ -31,15 +29,15 @@ def test_no_model_travels_and_only_active_parties_hold_labels(tmp_path: Path) ->
         assert (getattr(up, "weights", None) is not None) == (exchange.server_round == 3)
         assert exchange.message.content.array_records["arrays"]["parameters"].numpy().size == 0
         assert isinstance(down, Segment) == (exchange.phase != CREDENTIALS)
-        if isinstance(up, Credentials):
+        if isinstance(up, DataSummary):
             labelled[exchange.partition] = bool(up.labels[0])
     assert labelled == {0: True, 1: True, 2: False, 3: False}
 
 
 @pytest.mark.parametrize(
     ("config", "nodes"),
-    [({"vfb2.assemble": False}, [{}] * PARTIES), ({}, [{}, {}, {"share-block": False}, {}])],
-    ids=["not-wanted", "one-does-not-share"],
+    [({"vfb2.assemble": VFB2Settings().assemble}, [{}] * PARTIES), ({}, [{}, {}, {"share-block": False}, {}])],
+    ids=["by-default", "one-does-not-share"],
 )
 def test_blocks_that_are_not_shared_stay_at_the_parties(
     config: dict[str, Scalar], nodes: list[dict[str, Scalar]], tmp_path: Path
@@ -182,18 +180,21 @@ class _Rows:
     def keepsake(self, rows: Any) -> dict[str, Any]:
         return {}
 
+    def training_marks(self, rows: Any) -> None:
+        return None
+
 
 def client_of(folder: Path) -> Any:
     """The client of party 0 of 3."""
     config = parse_run_config(flat_config(folder, KEYS))
-    party = Party(0, 3, _Rows())  # type: ignore[arg-type]
+    party = Party(0, 3, _Rows)  # type: ignore[arg-type]
     return config.algorithm.client(party, NoModel(), config.training, config.family)
 
 
 def _segment(*, share: bool) -> Segment:
     one, empty, lengths = np.array([1]), np.zeros(0, np.uint8), np.zeros(3, np.int64)
     flags = {"evaluate": np.array([True]), "share": np.array([share]), "last": np.array([False])}
-    numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "power_iterations": one}
+    numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "curvature": one > 1}
     texts = {"certificates": empty, "certificate_lengths": lengths, "addresses": empty, "address_lengths": lengths}
     return Segment(salt=np.zeros(16, np.uint8), active=one * 0, **flags, **numbers, **texts)
 
@@ -203,11 +204,10 @@ def test_a_party_s_credentials_stay_the_same(tmp_path: Path) -> None:
     told = {"server-round": 0, "phase": CREDENTIALS, "salt": "ab" * 16}
     shown = []
     for _ in range(2):
-        assert client.fit([np.zeros(0)], dict(told)) == ([], 2, {})
+        assert client.fit([np.zeros(0)], dict(told)) == ([], 0, {})
         shown.append(client.outbox)
     first, second = shown
     assert isinstance(first, Credentials)
     assert dict(first.to_record()) == dict(second.to_record())
-    assert first.rows.tolist() == [2, 1]
     with pytest.raises(ValueError, match="carry an empty model"):
         client.fit([np.zeros(3)], dict(told))

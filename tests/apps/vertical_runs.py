@@ -1,7 +1,5 @@
 """Small vertical runs whose nodes have node configs of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,13 @@ from apps.server_app import app as server_app
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 
 PARTIES = 4
-KEYS: dict[str, Scalar] = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "learning-rate": 0.02}
+# with the blocks at the server in the end, to be looked at
+KEYS: dict[str, Scalar] = {
+    "strategy": "vfb2-sgd",
+    "dataset": "breast-cancer",
+    "learning-rate": 0.02,
+    "vfb2.assemble": True,
+}
 EVERYBODY = [f"row-{number:03}" for number in range(60)]
 # for parties with files of their own
 CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1}

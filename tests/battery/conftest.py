@@ -1,7 +1,5 @@
 """The battery's parameter: the algorithm."""
 
-from __future__ import annotations
-
 import pytest
 
 from apps.registry import ALGORITHMS

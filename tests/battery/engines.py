@@ -1,7 +1,5 @@
 """The engines that the same tests run on: in this process, and Flower's own simulation."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

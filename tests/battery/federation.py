@@ -1,7 +1,5 @@
 """Small federations for tests: run one, listen to its messages, tamper with its replies."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys
@@ -37,6 +35,7 @@ SMALL: dict[str, Scalar] = {
     "checkpoint-every": 0,
     "pictures": False,
     "vfb2.synchronous": True,
+    "vfb2.assemble": True,
 }
 TIMING = ("seconds", "server_seconds", "training_seconds")
 SAMPLING = [name for name, row in ALGORITHMS.items() if not row.strategy.needs_all_clients]

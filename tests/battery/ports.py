@@ -1,7 +1,5 @@
 """Ports and addresses that two tests at once never share."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import random

@@ -1,8 +1,6 @@
 """A reply that cannot be used is dropped and named, leaves no trace in the model, and training goes on; a strategy
 that cannot go on without it asks the client again, and ends by name where that does not help."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No row, no label of a row and no name leaves a site; what does is what docs/disclosure.md lists."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from apps.own_data import own_rows
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.handshake import SiteReport
-from payloads.held_out import ScoreCounts, ScoreMoments
+from payloads.held_out import ScoreCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
 from problems.data.columns import standardised
@@ -52,6 +50,7 @@ CONFIG_OF_ALL: dict[str, Scalar] = {
     "positive-label": ILL,
     "feature-columns": COMMON,
     "batch-size": 16,
+    "test-fraction": 0.4,  # columns of labels so long that counts in bins do not spell them by chance
 }
 
 
@@ -129,7 +128,7 @@ CASES = [*((strategy, "auto") for strategy in OF_ROWS), ("fedx2", "auprc")]
 def test_no_message_holds_a_row_and_each_what_the_page_lists(strategy: str, loss: str, tmp_path: Path) -> None:
     replies = heard(tmp_path, {"strategy": strategy, "loss": loss})
     hidden, labels = secrets(tmp_path)
-    assert len(replies) >= SITES * (1 + 3 + 2 * 4)
+    assert len(replies) >= SITES * (1 + 3 + 4)
     assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
 
     half, listed = ALGORITHMS[strategy].strategy, documented()[strategy]
@@ -137,7 +136,7 @@ def test_no_message_holds_a_row_and_each_what_the_page_lists(strategy: str, loss
     declared = {field for kind in kinds for field in specs_of(kind)}
     assert declared - listed <= UNUSED.get(strategy, set())
     assert listed <= declared
-    everywhere = {field for kind in (SiteReport, ScoreMoments, ScoreCounts) for field in specs_of(kind)}
+    everywhere = {field for kind in (SiteReport, ScoreCounts) for field in specs_of(kind)}
     for message in replies:
         records = message.content
         assert set(records) <= {ARRAYS, PAYLOAD, CONFIG, METRICS}

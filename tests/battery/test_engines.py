@@ -1,7 +1,5 @@
 """Every engine computes the same run, and says what went wrong."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

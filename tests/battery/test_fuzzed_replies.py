@@ -5,8 +5,6 @@ run that such a reply drives apart ends, as it must, for want of replies with fi
 wrong in each reply, and looks for the least that breaks the server, should anything.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter

@@ -1,7 +1,5 @@
 """The same run on a CUDA device: the same up to rounding, and no step waits for the device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

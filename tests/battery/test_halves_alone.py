@@ -1,12 +1,11 @@
 """Each half without the rest: the strategy in somebody else's ServerApp, the client driven by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.client import NumPyClient
 from flwr.serverapp import Grid, ServerApp
 
 from apps import resources
@@ -65,6 +64,7 @@ def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Pa
     training = config.training.model_copy(update={"seed": seed})
 
     client = algorithm.client(site, resources.trained(config, site), training, config.family)
+    assert isinstance(client, NumPyClient)
     same = []
     for exchange in (exchange for exchange in tap.exchanges if exchange.partition == 0):
         records = exchange.message.content
@@ -72,8 +72,11 @@ def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Pa
         if PAYLOAD in records.config_records:
             assert client.down is not None
             client.inbox = client.down.from_record(records.config_records[PAYLOAD])
-        arrays, num_examples, _ = client.fit(model_of(exchange.message), dict(records.config_records[CONFIG]))
-        assert num_examples == len(site)
+        sent, told = model_of(exchange.message), dict(records.config_records[CONFIG])
+        before = [array.copy() for array in sent]
+        arrays, num_examples, metrics = client.fit(sent, told)
+        assert all(map(np.array_equal, sent, before))
+        assert [type(arrays), type(num_examples), type(metrics), num_examples] == [list, int, dict, len(site)]
         same.append(all(np.array_equal(a, b) for a, b in zip(arrays, model_of(exchange.reply), strict=True)))
         if client.outbox is not None:
             same.append(dict(client.outbox.to_record()) == dict(exchange.reply.content.config_records[PAYLOAD]))

@@ -1,8 +1,6 @@
 """A site whose state is gone is told from one on its first visit, begins afresh, and the run says so; where states of
 all clients add up to something, all begin afresh."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 from collections.abc import Mapping

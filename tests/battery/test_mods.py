@@ -1,8 +1,6 @@
 """Flower's mods around our ClientApp and its differential-privacy wrappers around our strategies, in Flower's own
 `start()`: what each does to an algorithm of each family, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
 from flwr.serverapp import Grid, ServerApp
@@ -27,7 +25,7 @@ from scipy import stats
 from apps import client_app
 from apps.config import Scalar, parse_run_config
 from apps.evaluators import evaluator_for
-from apps.mods import Mod, make_client_app, objection, uncovered
+from apps.mods import Mod, make_client_app
 from apps.registry import ALGORITHMS
 from payloads.wire import PAYLOAD, model_arrays, model_record
 from strategies.roster import StrategyError
@@ -163,20 +161,6 @@ def test_local_dp_clips_and_noises_the_model_and_nothing_else(strategy: str) -> 
         np.testing.assert_allclose(noised.model, mean, atol=1e-12)
 
 
-def test_mods_are_called_in_their_order() -> None:
-    order: list[str] = []
-
-    def named(name: str) -> Mod:
-        def mod(message: Message, context: Context, call_next: Any) -> Message:
-            order.append(name)
-            return call_next(message, context)
-
-        return mod
-
-    run("local-sgd", make_client_app(named("outer"), named("inner")), rounds=1)
-    assert order == ["outer", "inner"] * SITES
-
-
 # Wrappers.
 
 
@@ -202,18 +186,6 @@ def test_a_wrapper_clips_every_update_and_noises_the_mean(strategy: str, wrapper
     assert_normal(added, np.std(added))
 
 
-@pytest.mark.parametrize("wrapper", ["server-fixed", "client-adaptive"])
-@pytest.mark.parametrize("strategy", FAMILIES)
-def test_a_wrapped_strategy_trains_all_its_rounds(strategy: str, wrapper: str) -> None:
-    wrap, mods = WRAPPERS[wrapper]
-    outcome = run(strategy, make_client_app(*mods), wrap(NOISE), rounds=3)
-    assert sorted(outcome.result.train_metrics_clientapp) == [1, 2, 3]
-    assert np.isfinite(outcome.model).all()
-    for earlier, later in ((1, 2), (2, 3)):
-        sent = [model_of(outcome.exchanges(server_round)[0].message)[0] for server_round in (earlier, later)]
-        assert np.abs(sent[1] - sent[0]).max() > 0
-
-
 # What is refused.
 
 
@@ -233,40 +205,3 @@ def test_composite_refuses_a_noised_model(wrapper: str) -> None:
     wrap, _ = WRAPPERS[wrapper]
     with pytest.raises(StrategyError, match="round 2: the model: got another one than the last round made"):
         run("composite", wrap=wrap(NOISE))
-
-
-@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod])
-def test_a_clipping_mod_without_its_wrapper_says_so(mod: Mod) -> None:
-    with pytest.raises(StrategyError, match="requires the key 'clipping_norm'"):
-        run("local-sgd", make_client_app(mod))
-
-
-def test_the_site_names_what_a_mod_leaves_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    run("fedx2", make_client_app(LocalDpMod(CLIP, NOISE, 1.0, 1e-5)), rounds=1)
-    told = [record.getMessage() for record in caplog.records if "mods change the model only" in record.getMessage()]
-    assert len(told) == SITES
-    assert told[0].endswith("momentum, partner_labels, partner_scores, positive_scores, positive_u")
-    caplog.clear()
-    run("local-sgd", make_client_app(LocalDpMod(CLIP, NOISE, 1.0, 1e-5)), rounds=1)
-    assert not [record for record in caplog.records if "mods change the model only" in record.getMessage()]
-
-
-def test_only_composite_and_the_vertical_strategies_are_refused() -> None:
-    refused = {name for name in ALGORITHMS if objection(parse_run_config({"strategy": name}))}
-    assert refused == {"composite", "vfb2-sgd", "vfb2-svrg", "vfb2-saga"}
-    assert uncovered(parse_run_config({"strategy": "fedprox"})) == []
-    assert uncovered(parse_run_config({"strategy": "fedsgda-mb"})) == ["gradient"]
-
-
-def test_a_bad_run_config_is_refused_in_its_own_words() -> None:
-    flat: dict[str, Scalar] = {**SMALL, "strategy": "composite", "composite.ratio": 7.0}
-    server = ServerApp()
-
-    @server.main()
-    def main(grid: Grid, context: Context) -> None:
-        strategy = ALGORITHMS["local-sgd"].strategy()
-        strategy.start(grid, initial_arrays=model_record([np.zeros(2)]), num_rounds=1)
-
-    with pytest.raises(StrategyError, match=r"composite.ratio: got 7\.0") as refused:
-        serve(Wiretap(make_client_app(fixedclipping_mod), SITES, flat), server, flat)
-    assert "Exception" not in str(refused.value)

@@ -1,7 +1,5 @@
 """Every method of ours that stands in for one of Flower's takes what the installed Flower hands to it, and more."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -57,11 +55,6 @@ def test_an_override_takes_what_flower_hands_over(mine: Callable[..., Any], thei
 def test_an_override_takes_what_a_later_flower_may_add(mine: Callable[..., Any]) -> None:
     known = [p for p in inspect.signature(mine).parameters.values() if p.kind == p.POSITIONAL_OR_KEYWORD]
     inspect.signature(mine).bind(*known, should_stop=None)
-
-
-@pytest.mark.parametrize("kind", dict.fromkeys([*STRATEGIES, InProcessGrid]), ids=lambda kind: kind.__name__)
-def test_nothing_that_flower_asks_for_is_left_out(kind: type) -> None:
-    assert not inspect.isabstract(kind)
 
 
 @pytest.mark.parametrize("kind", dict.fromkeys(STRATEGIES), ids=lambda kind: kind.__name__)

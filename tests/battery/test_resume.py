@@ -1,7 +1,5 @@
 """A run that was cut and continued is the run that was not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

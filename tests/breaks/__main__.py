@@ -5,8 +5,6 @@
 Whether the tests pass without a break is not looked at here. The command ends with 0 where all breaks were caught.
 """
 
-from __future__ import annotations
-
 import argparse
 import queue
 import shutil

@@ -1,7 +1,5 @@
 """The list of breaks: one file a room beside this one."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass

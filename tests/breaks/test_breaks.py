@@ -1,7 +1,5 @@
 """The list of breaks fits the tree that it breaks."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs tests in a copy of the tree, in a child of a server that has the large libraries imported already."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

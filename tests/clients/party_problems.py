@@ -40,7 +40,7 @@ class Case:
                 np.ascontiguousarray(self.features[:, own]),
                 np.ascontiguousarray(self.test_features[:, own]),
                 self.labels if party in plan.active else None,
-                self.test_labels if party == plan.reporter else None,
+                self.test_labels if party in plan.active else None,
             )
             for party, own in enumerate(self.columns)
         ]

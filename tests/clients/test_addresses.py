@@ -1,7 +1,5 @@
 """Addresses, and the sockets made from them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import stat
@@ -24,19 +22,14 @@ def test_a_text_is_given_back(text: str) -> None:
     ("text", "words"),
     [
         ("", "unix:/path or tcp:host:port"),
-        ("localhost", "unix:/path or tcp:host:port"),
         ("udp:a:1", "unix:/path or tcp:host:port"),
         ("unix:relative.sock", "absolute path"),
         ("unix:/" + "x" * 99, "shorter than 100"),
-        ("unix:/" + "é" * 50, "shorter than 100"),
         ("tcp:host", "a port of 1 to 65535"),
-        ("tcp:host:", "a port of 1 to 65535"),
         ("tcp:host:0", "a port of 1 to 65535"),
         ("tcp:host:65536", "a port of 1 to 65535"),
-        ("tcp:host:-1", "a port of 1 to 65535"),
         ("tcp:host:²", "a port of 1 to 65535"),
         ("tcp::80", "a port of 1 to 65535"),
-        ("tcp:[]:80", "a port of 1 to 65535"),
         ("tcp:::1:80", "in brackets"),
         ("tcp:" + "x" * 64 + ":80", "no host name"),
         ("tcp:a..b:80", "no host name"),
@@ -57,18 +50,6 @@ def test_a_socket_folder_is_private_short_and_removed(monkeypatch: pytest.Monkey
     monkeypatch.setattr("tempfile.tempdir", str(long))
     with socket_folder() as folder:
         Address("unix", str(folder / "99.sock"))
-
-
-def test_local_addresses_differ() -> None:
-    with socket_folder() as folder:
-        assert len({str(address) for address in local_addresses(12, folder)}) == 12
-    ports = {address.port for address in local_addresses(12)}
-    assert len(ports) == 12
-    for port in ports:
-        # nobody else is given it, and a party can have it
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-        stop_listening(asyncio.run(listen(Address("tcp", f"127.0.0.1:{port}"))))
 
 
 @pytest.mark.parametrize("where", ["unix", "tcp", "name", "ipv6"])
@@ -116,8 +97,3 @@ def test_a_socket_file_left_behind_is_replaced_and_nothing_else_is() -> None:
 
     with socket_folder() as folder:
         asyncio.run(take(folder))
-
-
-def test_a_host_that_is_not_ours_cannot_be_had() -> None:
-    with pytest.raises(OSError):  # noqa: PT011
-        asyncio.run(listen(Address.parse("tcp:192.0.2.1:7000")))

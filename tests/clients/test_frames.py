@@ -1,9 +1,6 @@
 """The bytes of a frame."""
 
-from __future__ import annotations
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,13 +13,6 @@ def test_the_header_is_fifteen_bytes_in_the_documented_order() -> None:
     assert data == bytes([3, 0, 0, 0, 4, 3, 2, 1, 5, 7, 6, 0x0B, 0x0A, 9, 8]) + b"xyz"
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 65535), st.integers(0, 2**32 - 1), st.binary())
-def test_it_can_be_read_again(serial: int, kind: int, active: int, update: int, body: bytes) -> None:
-    data = pack(serial, kind, active, update, body)
-    assert HEADER.unpack_from(data) == (len(body), serial, kind, active, update)
-    assert data[HEADER_BYTES:] == body
-
-
 def test_a_body_may_be_an_array() -> None:
     values = np.arange(12.0).reshape(3, 4)
     data = pack(1, Kind.PARTIAL, 0, 0, values.data)
@@ -31,15 +21,8 @@ def test_a_body_may_be_an_array() -> None:
     np.testing.assert_array_equal(np.frombuffer(data[HEADER_BYTES:]), np.arange(12.0))
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [(2**32, 1, 0, 0), (0, 256, 0, 0), (0, 1, 65536, 0), (0, 1, 0, 2**32), (0, 1, -1, 0), (0, 1, 0, -1)],
-)
-def test_numbers_without_a_place_are_refused(numbers: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match="do not fit the header"):
-        pack(*numbers)
-
-
-def test_an_array_with_gaps_is_refused() -> None:
-    with pytest.raises(ValueError, match="contiguous"):
-        pack(1, Kind.PARTIAL, 0, 0, np.arange(8.0)[::2].data)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 255), st.integers(0, 65535), st.integers(0, 2**32 - 1), st.binary())
+def test_it_can_be_read_again(serial: int, kind: int, active: int, update: int, body: bytes) -> None:
+    data = pack(serial, kind, active, update, body)
+    assert HEADER.unpack_from(data) == (len(body), serial, kind, active, update)
+    assert data[HEADER_BYTES:] == body

@@ -1,7 +1,5 @@
 """Certificates, and whom the TLS contexts let in."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import ssl
@@ -127,10 +125,10 @@ def test_the_key_lies_in_a_file_of_its_owner_only_and_for_a_moment(
 class Authority:
     """A consortium's authority with one certificate between it and its parties'."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "") -> None:
         self.folder, self.file = folder, folder / "authority.pem"
-        self.root, self.root_key = self._sign("root", None, None)
-        self.middle, self.middle_key = self._sign("middle", self.root, self.root_key)
+        self.root, self.root_key = self._sign(f"root {name}", None, None)
+        self.middle, self.middle_key = self._sign(f"middle {name}", self.root, self.root_key)
         self.file.write_bytes(self.root.public_bytes(Encoding.PEM))
 
     def _sign(
@@ -146,7 +144,7 @@ class Authority:
             now - timedelta(days=20),
             now + timedelta(days=days),
         )
-        constraints = x509.BasicConstraints(ca=name in ("root", "middle"), path_length=None)
+        constraints = x509.BasicConstraints(ca=name.startswith(("root ", "middle ")), path_length=None)
         return builder.add_extension(constraints, critical=True).sign(issuer_key or key, hashes.SHA256()), key
 
     def party(self, name: str, days: int = 10, password: bytes | None = None) -> tuple[Path, Path]:

@@ -1,7 +1,5 @@
 """Private set intersection: the rows that all have, and what is refused."""
 
-from __future__ import annotations
-
 import hashlib
 from itertools import pairwise
 
@@ -11,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, Match, common_rows
+from clients.vertical.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
 
 PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
 B = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
@@ -138,12 +136,6 @@ def test_a_tag_cut_short_or_sent_twice_is_refused() -> None:
             party.match(back, seen)
 
 
-@pytest.mark.parametrize("places", [[2], [-1], [0, 0], [0.0], [[0], [1]], ["0"]])
-def test_places_that_are_none_are_refused(places: list[object]) -> None:
-    with pytest.raises(IntersectionError, match="place"):
-        Intersection(["a", "b"]).rows(places)  # type: ignore[arg-type]
-
-
 def test_ids_are_texts_that_occur_once() -> None:
     with pytest.raises(ValueError, match="row 3 has the id of row 1") as caught:
         Intersection(["a", "secret", "c", "secret"])
@@ -152,11 +144,3 @@ def test_ids_are_texts_that_occur_once() -> None:
         Intersection(["a", 1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="a key on secp384r1"):
         Intersection(["a"], key=ec.generate_private_key(ec.SECP384R1()))
-
-
-def test_a_reporter_needs_a_match() -> None:
-    with pytest.raises(ValueError, match="no match"):
-        common_rows({})
-    nothing = Match(own=np.empty(0, dtype=np.int64), other=np.empty(0, dtype=np.int64))
-    own, places = common_rows({1: nothing})
-    assert own.shape == places[1].shape == (0,)

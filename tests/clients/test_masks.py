@@ -1,7 +1,5 @@
 """Pairwise masks: exact cancellation, streams that never meet, and elements that say nothing about what they hide."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 from itertools import product

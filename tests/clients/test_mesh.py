@@ -1,21 +1,17 @@
 """A mesh at work: what is sent arrives once, in order, and in few writes."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import ssl
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 
-from clients.vertical.channels import Channel
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import HEADER_BYTES, Frame, Kind
-from clients.vertical.mesh import Delays, Limits, Mesh
-from tests.clients.meshes import Town, closed, identities, in_town, joined, listen, outcome, until
+from clients.vertical.mesh import Delays, Mesh
+from tests.clients.meshes import Town, closed, in_town, joined, listen, outcome, until
 
 
 @in_town(2, "unix", "tcp")
@@ -39,30 +35,6 @@ async def test_bodies_of_every_size(meshes: list[Mesh], monkeypatch: pytest.Monk
     assert (one.counters.frames_sent, one.counters.bytes_sent) == (len(bodies), size)
     assert (two.counters.frames_received, two.counters.bytes_received) == (len(bodies), size)
     assert one.counters.frames_received == two.counters.bytes_sent == 0
-
-
-@in_town(3, beat=2.0)
-async def test_frames_of_one_turn_leave_in_one_write(meshes: list[Mesh], monkeypatch: pytest.MonkeyPatch) -> None:
-    writes: list[int] = []
-    write = Channel.write
-
-    def counted(channel: Channel, data: bytes) -> None:
-        writes.append(len(data))
-        write(channel, data)
-
-    heard = [listen(mesh) for mesh in meshes]
-    with monkeypatch.context() as patch:
-        patch.setattr(Channel, "write", counted)
-        for update in range(8):
-            meshes[0].broadcast(Frame(Kind.THETA, 0, update, b"12345"))
-        meshes[0].send(2, Frame(Kind.PARTIAL, 0, 0, b""))
-        assert not writes
-        await asyncio.sleep(0)
-        assert writes == [160, 175]
-        meshes[0].send(1, Frame(Kind.PARTIAL, 0, 0, b""))
-        await asyncio.sleep(0)
-        assert writes == [160, 175, 15]
-        await until(lambda: len(heard[1]) == len(heard[2]) == 9)
 
 
 @in_town(2)
@@ -134,46 +106,6 @@ async def test_what_cannot_be_sent_is_refused(place: Town) -> None:
     with pytest.raises(RuntimeError, match="before close"):
         one.send(1, Frame(Kind.PARTIAL, 0, 1))
     assert one.counters.frames_sent == 1
-
-
-@in_town(3, join=False)
-async def test_what_is_no_mesh_is_refused(place: Town) -> None:
-    addresses, mine, known = place.addresses, identities(3)[0], place.certificates
-    for arguments, words in (
-        ((3, addresses, mine, known, 1), "is one of them"),
-        ((-1, addresses, mine, known, 1), "is one of them"),
-        ((0, addresses[:1], mine, known[:1], 1), "at least 2"),
-        ((0, addresses, mine, known[:2], 1), "3 different certificates"),
-        ((0, addresses, mine, [known[0], known[1], known[1]], 1), "3 different certificates"),
-        ((1, addresses, mine, known, 1), "own certificate"),
-        ((0, [addresses[0], addresses[1], addresses[1]], mine, known, 1), "3 different addresses"),
-        ((0, addresses, mine, known, -1), "serial"),
-        ((0, addresses, mine, known, 2**32), "serial"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            Mesh(*arguments)
-    with pytest.raises(ValueError, match="hello has at most 10"):
-        Mesh(0, addresses, mine, known, 1, hello=bytes(11), limits=Limits(body=10))
-
-
-@pytest.mark.parametrize(
-    ("kind", "given", "words"),
-    [
-        (Limits, {"join": 0.0}, "join"),
-        (Limits, {"beat": -1.0}, "beat"),
-        (Limits, {"silence": 1.0}, "longer than the beat"),
-        (Limits, {"body": 0}, "body"),
-        (Limits, {"body": 2**32}, "2\\^32"),
-        (Limits, {"close": float("inf")}, "close"),
-        (Limits, {"grace": float("nan")}, "grace"),
-        (Delays, {"one_way": -1.0}, "at least 0"),
-        (Delays, {"jitter": float("inf")}, "at least 0"),
-        (Delays, {"seed": -1}, "at least 0"),
-    ],
-)
-def test_times_that_mean_nothing_are_refused(kind: Any, given: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        kind(**given)
 
 
 @in_town(2, join=False)

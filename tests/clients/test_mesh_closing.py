@@ -1,7 +1,5 @@
 """A mesh ends, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import tempfile
@@ -13,7 +11,7 @@ import pytest
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
 from clients.vertical.mesh import Mesh
-from tests.clients.meshes import Town, alone, as_threads, closed, in_town, joined, link, listen, outcome, town, until
+from tests.clients.meshes import Town, alone, as_threads, closed, in_town, joined, listen, outcome, town, until
 
 
 @in_town(4, close=0.2)
@@ -83,11 +81,6 @@ async def test_what_comes_while_closing_is_not_handed_out(meshes: list[Mesh]) ->
     assert not one.failed.done()
 
 
-@in_town(2, join=False)
-async def test_an_unused_mesh_can_be_closed(place: Town) -> None:
-    await place.mesh(0).close()
-
-
 def test_nothing_stays_behind_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def life(place: Town) -> None:
         async with joined(place):
@@ -98,22 +91,6 @@ def test_nothing_stays_behind_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
         handles = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
         alone(place, life)
         assert len(os.listdir("/proc/self/fd")) == handles  # noqa: PTH208
-
-
-@in_town(2)
-async def test_a_cancelled_close_leaves_nothing(meshes: list[Mesh]) -> None:
-    closing = asyncio.ensure_future(meshes[0].close())
-    await asyncio.sleep(0.05)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-
-
-@in_town(2, grace=60.0, close=0.1)
-async def test_closing_right_after_a_loss_leaves_no_timer(meshes: list[Mesh]) -> None:
-    link(meshes[1], 0).close()
-    await asyncio.sleep(0.05)
-    assert not meshes[0].failed.done()  # it waits for who may know more
 
 
 @in_town(3, join=False, close=0.2)

@@ -1,7 +1,5 @@
 """Failures of parties that have joined end the segment at every one, with the culprit named."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import time

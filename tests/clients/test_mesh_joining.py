@@ -1,7 +1,5 @@
 """A mesh comes about, whoever else knocks."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
@@ -28,15 +26,6 @@ async def test_each_hello_arrives_as_its_senders_whoever_comes_late(place: Town)
     for me, got in enumerate(await asyncio.gather(*map(come, meshes))):
         assert got == {peer: f"I am {peer}".encode() for peer in range(4) if peer != me}
     await closed(*meshes)
-
-
-@in_town(2)
-async def test_a_mesh_joins_once(meshes: list[Mesh]) -> None:
-    with pytest.raises(RuntimeError, match="joins once"):
-        await meshes[0].join()
-    await closed(*meshes)
-    with pytest.raises(RuntimeError, match="joins once"):
-        await meshes[0].join()
 
 
 async def listening(mesh: Mesh) -> asyncio.Future[dict[int, bytes] | PartyError]:
@@ -133,21 +122,44 @@ async def test_an_earlier_attempt_gives_way_to_a_later_one(place: Town) -> None:
 
 
 @in_town(2, "tcp", join=False)
-async def test_an_address_just_being_left_is_waited_for(place: Town) -> None:
-    old, new, peer = place.mesh(0), place.mesh(0), place.mesh(1)
-    first = await listening(old)
-    second = await listening(new)
-    first.cancel()
-    old._tear_down()
-    await old._door.close()
-    await peer.join()
-    assert await second == {1: b"I am 1"}
-    await closed(new, peer)
-
-
-@in_town(2, "tcp", join=False)
 async def test_where_to_listen_may_differ_from_where_one_is_found(place: Town) -> None:
     everywhere = Address("tcp", f"0.0.0.0:{place.addresses[0].port}")
     meshes = [place.mesh(0, bind=everywhere), place.mesh(1)]
     await asyncio.gather(*(mesh.join() for mesh in meshes))
     await closed(*meshes)
+
+
+@pytest.mark.parametrize("strangers", [60, 1000])
+@in_town(2, "tcp", join=False)
+async def test_idle_connections_do_not_keep_a_party_out(place: Town, strangers: int) -> None:
+    one, two = place.mesh(0), place.mesh(1)
+    first = await listening(one)
+    idle = []
+    for _ in range(strangers):
+        idle.append(await connect(place.addresses[0]))
+        await asyncio.sleep(0)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert await loop.sock_recv(idle[0], 1) == b""  # the first to come makes room for the last
+    with pytest.raises(BlockingIOError):
+        idle[-1].recv(1)
+    assert await two.join() == {0: b"I am 0"}
+    assert await first == {1: b"I am 1"}
+    assert loop.time() - began < 5.0
+    await closed(one, two)
+    for connection in idle:
+        connection.close()
+
+
+@in_town(2, "tcp", join=False)
+async def test_a_connection_has_a_second_to_prove_who_it_is(place: Town) -> None:
+    one = place.mesh(0)
+    joining = await listening(one)
+    loop = asyncio.get_running_loop()
+    idle, began = await connect(place.addresses[0]), loop.time()
+    assert await loop.sock_recv(idle, 1) == b""
+    assert 0.8 < loop.time() - began < 3.0
+    idle.close()
+    one.abort(PartyError(0, "enough"))
+    await joining
+    await closed(one)

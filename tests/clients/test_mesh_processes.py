@@ -1,7 +1,5 @@
 """Parties in threads and loops of their own, as processes have them."""
 
-from __future__ import annotations
-
 import threading
 import time
 

@@ -1,7 +1,5 @@
 """Failures while the parties join end it at every one, with the culprit named."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from dataclasses import replace

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, Agenda
+from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
 from clients.vertical.collaborator import THETA
 from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.failures import PartyError
@@ -22,9 +22,10 @@ from clients.vertical.hello import Hello, agree_keys
 from clients.vertical.limits import Limits
 from clients.vertical.mesh import Mesh
 from clients.vertical.party import run_segment
-from clients.vertical.passes import POWER_THETA, SNAPSHOT_THETA
+from clients.vertical.passes import SNAPSHOT_THETA
 from clients.vertical.plan import Holding, Injection, PartyState, Plan
 from clients.vertical.sums import DirectSums, Gathering
+from problems.metrics import SCORE_BINS
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
@@ -105,7 +106,7 @@ def longer(body: bytes) -> bytes:
 VALUES, MASKS = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
 BOTH_ORDERS: list[dict[str, Any]] = [{"synchronous": False}, {"synchronous": True}]
 TREES: dict[str, Any] = {"masking": "two-trees"}
-TWO, POWERS = (1, 2), {"algorithm": "svrg", "power_iterations": 3}
+TWO, PASSES = (1, 2), {"algorithm": "svrg"}
 # parties, active ones, other fields of the plan; the culprit, what it does, and what is said of it
 FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] = [
     *((4, TWO, order, 2, at(THETA, 3, body=with_nan), "theta cannot be applied.*not finite") for order in BOTH_ORDERS),
@@ -135,19 +136,20 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
         "^its theta 1 has 32 bytes, not the 0 of the batch$",
     ),
     *(
-        (4, TWO, POWERS, 1, at(kind, 1, body=change), f"{name}.*{fault}")
-        for kind, name in ((SNAPSHOT_THETA, "slopes of a full pass"), (POWER_THETA, "direction of the power iteration"))
+        (4, TWO, PASSES, 1, at(SNAPSHOT_THETA, 1, body=change), f"slopes of a full pass.*{fault}")
         for change, fault in ((with_nan, "not finite"), (shorter, "bytes, not the"))
     ),
-    (4, TWO, POWERS, 1, at(SNAPSHOT_THETA, 0, update=1), "1.*not due"),
-    (4, TWO, POWERS, 1, at(POWER_THETA, 0, update=2), "2.*not due"),
+    (4, TWO, PASSES, 1, at(SNAPSHOT_THETA, 0, update=1), "1.*not due"),
     # partials
     (5, (1,), {"window": 2}, 3, at(PARTIAL, 2, body=longer), "bytes, not the"),
     (5, (1,), {"window": 2, "rows": 31, "batch_size": 3, **TREES}, 3, at(VALUES, 9, body=longer), "bytes, not the"),
-    *((4, (1,), POWERS, 0, at(kind, 0, body=shorter), "bytes, not the") for kind in (SNAPSHOT_PARTIAL, EVALUATION)),
     *(
-        (4, (1,), {"window": 2, **masking}, 2, after(kind, 2, *({"update": n} for n in range(3, 7))), "window of 2")
-        for kind, masking in ((PARTIAL, {}), (VALUES, TREES), (MASKS, TREES))
+        (4, (1,), PASSES, 0, at(kind, 0, body=shorter), "bytes, not the")
+        for kind in (SNAPSHOT_PARTIAL, EVALUATION, TOTALS)
+    ),
+    *(
+        (4, (1,), {"window": 2, **masking}, 2, after(kind, 2, *({"update": n} for n in range(3, 12))), f"window of {w}")
+        for kind, masking, w in ((PARTIAL, {}, 2), (VALUES, TREES, 3), (MASKS, TREES, 3))
     ),
     (4, (1,), {"window": 2}, 2, after(PARTIAL, 15, {"update": 16}), "beyond the segment"),
     (4, TWO, {}, 3, at(PARTIAL, None, active=2), "^it sent party 1 what only party 2 may have$"),
@@ -369,7 +371,7 @@ def test_arguments_that_cannot_be() -> None:
         run_parties(case.holdings[:2], case.plan)
     with pytest.raises(ValueError, match="transport 'pigeon'"):
         case.run(transport="pigeon")
-    with pytest.raises(PartiesError, match="ValueError: the limit of a body is 100 bytes; all rows need 336"):
+    with pytest.raises(PartiesError, match="ValueError: the limit of a body is 100 bytes; the segment needs 328"):
         case.run(limits=replace(LIMITS, body=100))
 
 
@@ -432,13 +434,14 @@ def test_a_gathering_takes_only_what_is_complete_and_due() -> None:
     ("algorithm", "start", "epochs"), [("sgd", True, 2), ("svrg", False, 3), ("saga", True, 2), ("saga", False, 2)]
 )
 def test_the_agenda_lists_every_sum_once(algorithm: str, start: bool, epochs: int) -> None:
-    fields: dict[str, Any] = {"algorithm": algorithm, "start": start, "epochs": epochs, "power_iterations": 2}
+    fields: dict[str, Any] = {"algorithm": algorithm, "start": start, "epochs": epochs}
     agenda = Agenda(make_case(4, (2, 0), rows=31, batch_size=4, **fields).plan)
     for place, rows in ((0, 16), (1, 15)):
         epoch = [4, 4, 4, rows - 12]
         passes = {"sgd": epoch * epochs, "svrg": [rows, *epoch] * epochs, "saga": [rows] * start + epoch * epochs}
-        # the reporter has the power iteration and the evaluation too, of both sets and the penalty
-        expected = passes[algorithm] if place else [31] * 3 + passes[algorithm] + [31 + 11 + 1]
+        # the evaluation: training and test rows of this place; at the reporter five numbers and the bins of two classes
+        totals = [] if place else [5 + 2 * SCORE_BINS]
+        expected = [*passes[algorithm], rows + (5 if place else 6), *totals]
         assert [agenda.length_at(place, position) for position in range(len(expected))] == expected
         with pytest.raises(IndexError):
             agenda.length_at(place, len(expected))

@@ -1,7 +1,5 @@
 """Each frame once, against a model that remembers everything."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import pytest
@@ -46,7 +44,7 @@ def test_a_long_run_or_a_jump_costs_no_memory() -> None:
     assert tracemalloc.get_traced_memory()[1] < 10_000
     tracemalloc.stop()
     assert not accepts(guard, 1, 0, 0)
-    assert accepts(guard, 1, 0, 2**32 - 2)
+    assert [accepts(guard, 1, 0, 2**32 - 2) for _ in range(2)] == [True, False]
 
 
 def test_one_sender_cannot_open_streams_without_end() -> None:
@@ -56,18 +54,3 @@ def test_one_sender_cannot_open_streams_without_end() -> None:
     with pytest.raises(FrameError, match="more than 3 pairs"):
         guard.accept(1, 3, 0)
     guard.accept(1, 2, 1)
-
-
-def test_the_words_say_which_frame() -> None:
-    guard = ReplayGuard(2)
-    guard.accept(7, 4, 9)
-    with pytest.raises(FrameError, match=r"kind 7, active 4, update 9\) came a second time"):
-        guard.accept(7, 4, 9)
-    with pytest.raises(FrameError, match=r"update 7\) is more than 2 updates old"):
-        guard.accept(7, 4, 7)
-
-
-@pytest.mark.parametrize("arguments", [(0, 1), (1, 0)])
-def test_empty_windows_are_refused(arguments: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        ReplayGuard(*arguments)

@@ -1,7 +1,5 @@
 """Two-trees masking: what each party, and each coalition, could unmask."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -165,41 +163,3 @@ def test_the_papers_example_of_collusion() -> None:
     assert exposes(*FIGURE, (0, 1)) == exposes(*FIGURE, (0, 2)) == ()
     assert exposes(*FIGURE, (0, 3)) == (frozenset({1}), frozenset({2}))
     assert exposes(*FIGURE, (0, 1, 2)) == ()
-
-
-@pytest.mark.parametrize("coalition", [(), (4,), (-1, 0)])
-def test_a_coalition_is_of_parties(coalition: tuple[int, ...]) -> None:
-    with pytest.raises(TreeError, match="coalition"):
-        exposes(*FIGURE, coalition)
-
-
-@pytest.mark.parametrize(("root", "parent", "what"), [
-    (3, (-1, 0, 0), "root 3 of a tree of 3 parties"),
-    (-1, (-1, 0, 0), "root -1"),
-    (0, (), "root 0 of a tree of 0 parties"),
-    (0, (1, 0, 0), "the root 0 has the parent 1"),
-    (0, (-1, -1, 0), "party 1 has the parent -1"),
-    (0, (-1, 3, 0), "party 1 has the parent 3; allowed are 0 to 2"),
-    (0, (-1, 2, 1), "party 1 is not connected to the root 0"),
-    (0, (-1, 0, 2), "party 2 is not connected to the root 0"),
-])  # fmt: skip
-def test_what_is_no_tree_is_refused(root: int, parent: tuple[int, ...], what: str) -> None:
-    with pytest.raises(TreeError, match=what):
-        Tree(root, parent)
-
-
-def test_children_and_subtrees() -> None:
-    tree = Tree(2, (2, 0, -1, 0, 2))
-    assert [tree.children(party) for party in (2, 0, 4)] == [(0, 4), (1, 3), ()]
-    assert [tree.subtree(party) for party in (0, 4)] == [{0, 1, 3}, {4}]
-
-
-def test_trees_of_other_sizes_or_roots_are_refused() -> None:
-    with pytest.raises(TreeError, match="over 4 and 3 parties"):
-        check_pair(STAR, Tree(0, (-1, 0, 0)), 4, 0)
-    with pytest.raises(TreeError, match="over 4 parties for a segment of 5"):
-        check_pair(*FIGURE, 5, 0)
-    with pytest.raises(TreeError, match="the first tree ends at party 0, not at the dominator 1"):
-        check_pair(*FIGURE, 4, 1)
-    with pytest.raises(TreeError, match="the second tree ends at party 1, not at the dominator 0"):
-        check_pair(FIGURE[0], Tree(1, (1, -1, 0, 0)), 4, 0)

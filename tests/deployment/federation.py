@@ -1,7 +1,5 @@
 """A federation on loopback as an operator sets it up: `deploy`'s scripts, TLS, a registered key for each site."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Faults of a deployed federation: sites and servers killed, sites that are slow or rogue, keys that nobody knows."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

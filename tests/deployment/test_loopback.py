@@ -1,7 +1,5 @@
 """The same run config on deployed sites and in this process: the same metrics, the same model, to the bit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ def comparable(run: Run) -> list[dict[str, Any]]:
     "strategy", [pytest.param(name, marks=[pytest.mark.gate] * (name == "fedx2")) for name in ALGORITHMS]
 )
 def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment: Deployment, tmp_path: Path) -> None:
-    config = {"strategy": strategy, "num-server-rounds": 2, "vfb2.join-timeout": 60.0}
+    config = {"strategy": strategy, "num-server-rounds": 2, "vfb2.join-timeout": 60.0, "vfb2.assemble": True}
     expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
     run = deployment.run(tmp_path / "deployed" / "run", config)
     assert comparable(run) == comparable(expected)

@@ -1,7 +1,5 @@
 """Reads our Markdown: fenced blocks, tables, sections, links and anchors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/algorithms: every algorithm has its page, and the bytes, keys and figures there are those of the code."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

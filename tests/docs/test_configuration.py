@@ -1,7 +1,5 @@
 """docs/configuration.md and docs/data.md name what there is, with the right defaults."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

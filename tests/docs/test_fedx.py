@@ -1,7 +1,5 @@
 """docs/fedx.md lists what FedX sends, field by field and byte by byte."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every Python block runs, every table is whole, every link leads somewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/privacy.md says of every algorithm what Flower's mods and wrappers do with it."""
 
-from __future__ import annotations
-
 import pytest
 
 from apps.config import parse_run_config

@@ -1,21 +1,16 @@
 """What a release says of itself agrees: versions, Python versions, papers, scripts that workflows call."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any
 
-import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from simulations.__main__ import cli
-from tests.docs.markdown import PAGES, PROJECT, blocks, section
+from tests.docs.markdown import PROJECT, section
 
 METADATA: dict[str, Any] = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
 WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
-COMMAND = re.compile(r"(?<![\w/.-])(?:python -m simulations|florilegium) ([a-z][a-z-]*)(?= |$)", re.MULTILINE)
 
 
 def workflow(name: str) -> Any:
@@ -56,11 +51,3 @@ def test_extras_are_listed_and_all_of_them_are_in_all() -> None:
     assert [name for name in extras if f"`{name}`" not in page] == []
     (everything,) = extras["all"]
     assert set(re.findall(r"[\w-]+", everything)) == {"florilegium", *extras} - {"all", "docs", "test", "dev"}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_blocks_are_there(page: Any) -> None:
-    known = {command.name or command.callback.__name__ for command in cli.registered_commands if command.callback}
-    known |= {"doctor"}
-    found = {name for block in blocks(page) if block.language in ("sh", "bash") for name in COMMAND.findall(block.text)}
-    assert found <= known

@@ -1,7 +1,5 @@
 """The documentation's site: every page is in its nav, every link leads somewhere, nothing comes from another host."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """docs/symbols.md: every code name is there, in the module or the run config that its row names."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """docs/tutorials/three-sites.md: its commands have these options, and as one script they do what the page says."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -14,6 +12,7 @@ from apps.config import parse_pairs, parse_run_config
 from tests.battery.engines import end_processes
 from tests.battery.ports import free_ports
 from tests.docs.markdown import PROJECT, blocks
+from tests.programs import ran
 
 PAGE = PROJECT / "docs" / "tutorials" / "three-sites.md"
 SCRIPT = "\n".join(block.text for block in blocks(PAGE) if block.language == "sh")
@@ -37,16 +36,11 @@ def options_of(command: str) -> set[str]:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, DOCTOR])
-def test_every_option_is_one_of_the_command(command: str, tmp_path: Path) -> None:
-    program, *rest = command.split()
-    program = sys.executable if program == "python" else str(Path(sys.executable).with_name(program))
-    told = subprocess.run(
-        [program, *rest, "--help"],
-        env={**environment(tmp_path), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+def test_every_option_is_one_of_the_command(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    told = ran(*command.removeprefix("python ").split(), "--help")
     assert options_of(command) <= set(re.findall(r"--[a-z][a-z-]+", told))
 
 

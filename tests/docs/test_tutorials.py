@@ -6,17 +6,13 @@ its lines come in this order, perhaps with others between them, numbers are comp
 with a time are left out.
 """
 
-from __future__ import annotations
-
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.docs.markdown import PROJECT, Block, blocks
+from tests.programs import ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
 PAGES = ("hospital-csv", "sparse-logistic", "credit-vertical")
@@ -30,23 +26,8 @@ SECONDS = 300.0
 
 def output(block: Block, folder: Path) -> str:
     """Run a block in a folder; what it prints, on stdout."""
-    command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
-    done = subprocess.run(
-        [*command, block.text],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(PROJECT),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-            "MPLBACKEND": "Agg",
-        },
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, f"{block}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    command = ["bash", "-euo", "pipefail", "-c"] if block.language == "sh" else ["-c"]
+    return ran(*command, block.text, cwd=folder, seconds=SECONDS)
 
 
 def is_output(block: Block) -> bool:

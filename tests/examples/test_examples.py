@@ -1,37 +1,22 @@
 """Every example runs from any folder, leaves nothing behind, and prints what its first lines say it shows."""
 
-from __future__ import annotations
-
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import PROJECT, links
+from tests.docs.markdown import links
+from tests.programs import PROJECT, ran
 
 EXAMPLES = PROJECT / "examples"
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
-SECONDS = 300.0
 Table = dict[str, dict[str, float]]
 
 
 def printed(name: str, folder: Path) -> Table:
     """Row -> column -> number of the table that an example prints."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py")],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(PROJECT), "MPLBACKEND": "Agg"},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    heading, *lines = ran(EXAMPLES / f"{name}.py", cwd=folder).splitlines()
     assert not list(folder.iterdir()), "an example must leave nothing behind"
-    heading, *lines = done.stdout.splitlines()
     columns = [column for column in re.split(r" {2,}", heading.strip()) if column != "strategy"]
     table = {}
     for line in lines:

@@ -1,7 +1,5 @@
 """FedX2 in a Flower app that is not ours, in this process and by `flwr run`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ It imports nothing of ours, so that it can look at a release that breaks everyth
 conftest: ``pytest -n 0 --noconftest tests/payloads/test_flower_internals.py``.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The layout of messages: models there and back, refusals, and the count of bytes."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import zipfile
@@ -9,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.mod import comms_mods
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,17 +16,11 @@ from hypothesis.extra import numpy as arrays_of
 from payloads.fedx import Momentum
 from payloads.record import PayloadError
 from payloads.wire import (
-    ARRAYS,
-    CONFIG,
-    LOCAL,
-    METRICS,
-    PAYLOAD,
     check_model,
     content,
     count_bytes,
     model_arrays,
     model_record,
-    payload_record,
     ready_to_send,
 )
 from simulations.engine import task_identity
@@ -144,23 +136,6 @@ def test_check_model_names_expected_and_got(arrays: list[np.ndarray], message: s
 
 
 # Content.
-
-
-def test_an_absent_part_does_not_travel() -> None:
-    assert list(content()) == []
-    payload = payload_record(Momentum(momentum=np.ones(2)))
-    assert payload == Momentum(momentum=np.ones(2)).to_record()
-    assert payload_record(None) is None
-    model, config, local = (
-        model_record([np.ones(2)]),
-        ConfigRecord({"a": 1}),
-        ConfigRecord({"state-dir": "/some/where"}),
-    )
-    records = content(arrays=model, config=config, payload=payload, metrics={"m": 0.5}, local=local)
-    assert set(records) == {ARRAYS, CONFIG, PAYLOAD, METRICS, LOCAL}
-    assert records[METRICS] == MetricRecord({"m": 0.5})
-    assert records[PAYLOAD] is payload
-    assert count_bytes(records) == 16 + 16  # paths on a shared disk are not counted
 
 
 @pytest.mark.parametrize("extras", [False, True])

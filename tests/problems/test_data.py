@@ -1,18 +1,16 @@
 """What `load` promises whatever the data set: determinism, partitions, disturbances, errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from problems.data import OWN, PARTITIONS, DataError, DataSpec, FederatedData, Samples, load, validate
+from problems.data import GIVEN, OWN, PARTITIONS, DataError, DataSpec, FederatedData, Samples, load, validate
 from problems.data.disturb import drop_positives, flip_labels
 from problems.data.partitions import partition
 
 # of rows that are in one place
-POOLED = [name for name in PARTITIONS if name != OWN]
+POOLED = [name for name in PARTITIONS if name not in (OWN, GIVEN)]
 
 
 def parts_of(data: FederatedData) -> list[Samples]:
@@ -190,16 +188,12 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     [
         ({"dataset": "digit"}, "dataset: got 'digit', allowed: .* .did you mean 'digits'"),
         ({"partition": "even"}, "partition: got 'even', allowed: iid, dirichlet"),
-        ({"partition_alpha": 0.0}, "partition-alpha: got 0.0, allowed: a number above 0"),
-        ({"partition_alpha": float("nan")}, "partition-alpha"),
+        ({"partition_alpha": float("nan")}, "partition-alpha: got nan, allowed: a number above 0"),
         ({"partition_classes": 0}, "partition-classes: got 0, allowed: 1 or more"),
         ({"imbalance": 1.0}, "imbalance: got 1.0, allowed: 0"),
         ({"label_noise": 0.5}, "label-noise: got 0.5, allowed: at least 0 and below 0.5"),
         ({"client_shift": float("inf")}, "client-shift: got inf, allowed: a finite number"),
-        ({"client_shift_std": -0.1}, "client-shift-std"),
-        ({"test_fraction": 1.0}, "test-fraction"),
         ({"seed": -1}, "seed: got -1, allowed: 0 or a positive integer"),
-        ({"validation_fraction": -0.1}, "validation-fraction: got -0.1, allowed: 0 .* below 1"),
         ({"validation_fraction": 1.0}, "validation-fraction: got 1.0, allowed: 0 .* below 1"),
         (
             {"dataset": "synthetic-pl", "validation_fraction": 0.5},
@@ -214,12 +208,6 @@ def test_validate_names_the_key(options: dict[str, object], message: str) -> Non
         validate(spec)
     with pytest.raises(DataError, match=message):
         load(spec, 2)
-
-
-@pytest.mark.parametrize("name", ["image-folder", "uci-credit", "csv"])
-def test_sets_of_files_need_a_folder(name: str) -> None:
-    with pytest.raises(DataError, match=f"dataset '{name}' is read from files; set data-dir"):
-        validate(DataSpec(dataset=name))
 
 
 @pytest.mark.parametrize(
@@ -247,10 +235,6 @@ def test_there_is_no_such_client(partition_id: int) -> None:
     assert "'digits', 4 clients, 1,437 training samples with 139 positives" in repr(data)
     with pytest.raises(DataError, match=f"client: got {partition_id}, allowed: 0 to 3"):
         data.client(partition_id)
-
-
-def test_says_what_it_holds() -> None:
-    assert "'digits', 4 clients, 1,437 training samples with 139 positives" in repr(load(DataSpec(), 4))
 
 
 # Rows held out to choose by, and sites that take no part.

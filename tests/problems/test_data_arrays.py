@@ -1,7 +1,5 @@
 """Svmlight and npz on small files written here."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Named sets that are not there, and the hub behind flwr-datasets."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -57,16 +55,6 @@ def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     data = load(DataSpec(dataset="cifar10", partition="natural"), 2)
     np.testing.assert_allclose(data.train.features, images.transpose(0, 3, 1, 2) / np.float32(255))
     np.testing.assert_array_equal(data.test.labels, np.arange(10) < 5)
-
-
-def test_the_offline_switch_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("datasets")
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    with hub._offline(True):
-        assert constants.HF_HUB_OFFLINE
-    assert not constants.HF_HUB_OFFLINE
 
 
 def test_flower_is_imported_only_where_it_is_needed() -> None:

@@ -1,7 +1,5 @@
 """Image readers on small files written here: IDX, CIFAR batches, STL-10, class folders."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle
@@ -145,19 +143,6 @@ def test_image_folders(tmp_path: Path, mode: str, channels: int, own_test: bool)
     assert (first / np.float32(255)).astype(np.float32).tobytes() in everything
     cats = load(DataSpec(dataset="image-folder", data_dir=str(tmp_path), positive_label="cat"), 2)
     assert len(cats.train.positives) == len(data.train.negatives)
-
-
-def test_named_sets_as_class_folders(tmp_path: Path) -> None:
-    for split in ("train", "test"):
-        write_folders(tmp_path / "png" / split, ["airplane", "bird", "ship", "truck"], size=32)
-    data = load(DataSpec(dataset="cifar10", data_dir=str(tmp_path)), 2)
-    assert data.input_shape == (3, 32, 32)
-    assert len(data.train.positives) == 8
-    stray = tmp_path / "stray"
-    write_folders(stray, ["a", "b"], size=28)
-    with pytest.raises(DataError, match="data set 'fashion-mnist': got no such files"):
-        load(DataSpec(dataset="fashion-mnist", data_dir=str(stray)), 2)
-    assert len(load(DataSpec(dataset="image-folder", data_dir=str(stray)), 2).train) > 0
 
 
 def test_image_folder_errors(tmp_path: Path) -> None:

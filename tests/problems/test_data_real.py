@@ -1,7 +1,5 @@
 """The real copies of Fashion-MNIST, UCI credit and w8a: the counts that their publishers give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

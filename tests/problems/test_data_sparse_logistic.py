@@ -1,7 +1,5 @@
 """Synthetic(alpha, beta) with two classes: the distribution, the streams, and what may be asked of it."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from dataclasses import replace
@@ -12,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from problems.data import DataError, DataSpec, load, validate
-from problems.data.bundled import synthetic_sparse_logistic
 from simulations.__main__ import cli
 from tests.battery.federation import Run
 
@@ -60,19 +57,6 @@ def test_more_clients_or_samples_leave_the_first_ones_as_they_are() -> None:
     np.testing.assert_array_equal(many.test.features[: len(few.test)], few.test.features)
 
 
-@pytest.mark.parametrize(("samples", "tested"), [(1, 1), (9, 1), (19, 1), (20, 2), (2000, 200)])
-def test_a_tenth_as_many_are_test_samples(samples: int, tested: int) -> None:
-    features, labels = synthetic_sparse_logistic(0, 0, 1.0, 1.0, samples)
-    assert features.shape == (samples + tested, 60)
-    assert labels.shape == (samples + tested,)
-
-
-def test_the_seed_decides_and_nothing_else_does() -> None:
-    first = load(SMALL, 4).train.features
-    np.testing.assert_array_equal(load(replace(SMALL, partition="natural"), 4).train.features, first)
-    assert not np.array_equal(load(replace(SMALL, seed=5), 4).train.features, first)
-
-
 def test_a_client_may_hold_one_class_but_not_all_together() -> None:
     data = load(DataSpec(NAME, synthetic_samples=50), 5)
     held = [len(data.client(client).positives) for client in range(5)]
@@ -96,9 +80,6 @@ def test_the_test_samples_need_both_classes_too() -> None:
     ("options", "message"),
     [
         ({"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural', since"),
-        ({"imbalance": 0.1}, "imbalance: got 0.1, allowed: 0.0, since"),
-        ({"label_noise": 0.1}, "label-noise: got 0.1, allowed: 0.0, since"),
-        ({"client_shift": 0.01}, "client-shift: got 0.01, allowed: 0.0, since"),
         (
             {"positive_label": "1"},
             "positive-label: got '1', allowed: '', since dataset 'synthetic-sparse-logistic' comes",

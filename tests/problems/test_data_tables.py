@@ -1,7 +1,5 @@
 """Csv and parquet on small tables written here."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -76,19 +74,6 @@ def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -
     path = write_table(frame().assign(**change), tmp_path / "t.csv")
     with pytest.raises(DataError, match=message):
         load(DataSpec(dataset="csv", data_dir=path), 2)
-
-
-def test_table_columns_without_an_encoding(tmp_path: Path) -> None:
-    many = frame(600).assign(name=[f"person {number}" for number in range(600)])
-    with pytest.raises(DataError, match="column 'name': got text with 480 different values"):
-        load(DataSpec(dataset="csv", data_dir=write_table(many, tmp_path / "many.csv")), 2)
-    dated = frame().assign(day=pd.Timestamp("2020-01-01"))
-    with pytest.raises(DataError, match="column 'day': got type datetime64"):
-        load(DataSpec(dataset="parquet", data_dir=write_table(dated, tmp_path / "dated.parquet")), 2)
-    with pytest.raises(
-        DataError, match="no column 'target', allowed: one of age, job, constant, label; set label-column"
-    ):
-        load(DataSpec(dataset="csv", data_dir=write_table(frame(), tmp_path / "t.csv"), label_column="target"), 2)
 
 
 def test_labels_compare_as_text(tmp_path: Path) -> None:

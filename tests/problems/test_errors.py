@@ -1,7 +1,5 @@
 """What an error of bad input is: four fields, and a text of one line that all of them make."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from pathlib import Path
@@ -14,7 +12,7 @@ from problems.data import DataError
 from problems.errors import NOTHING, InputError
 from problems.minimax import ProblemError
 from problems.models import ModelError
-from strategies.roster import SetupError, StrategyError
+from strategies.roster import SetupError
 
 FIELDS = ("key", "got", "allowed", "hint")
 
@@ -33,31 +31,6 @@ def test_the_text_is_made_of_the_fields() -> None:
         "data-dir: got nothing, allowed: a folder"
     )
     assert str(DataError(Path("a.csv"), got="no row", allowed="one", hint="bring some")).startswith("a.csv: got no row")
-
-
-@pytest.mark.parametrize(
-    ("kind", "base"),
-    [
-        (ConfigError, ValueError),
-        (DataError, ValueError),
-        (ModelError, ValueError),
-        (ProblemError, ValueError),
-        (SetupError, StrategyError),
-        (SetupError, RuntimeError),
-        (WrongError, Exception),
-    ],
-)
-def test_callers_catch_them_as_what_they_are(kind: type[InputError], base: type[Exception]) -> None:
-    error = kind("key", got=1, allowed=2, hint="set it to 2")
-    assert isinstance(error, base)
-    assert not (base is RuntimeError and isinstance(error, ValueError))
-
-
-def test_no_part_may_be_left_out() -> None:
-    for missing in FIELDS[1:]:
-        given = {name: "text" for name in FIELDS[1:] if name != missing}
-        with pytest.raises(TypeError, match=missing):
-            InputError("key", **given)  # type: ignore[arg-type]
 
 
 def test_it_is_one_line_whatever_it_got() -> None:

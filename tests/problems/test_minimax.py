@@ -1,7 +1,5 @@
 """Minimax problems: gradients four times over, AUC's saddle, what the server measures, and the synthetic data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,14 @@ from problems.minimax import (
     AUCOracle,
     FunctionOracle,
     MinimaxProblem,
-    Oracle,
-    ProblemError,
     SyntheticPL,
     SyntheticPLOracle,
     build_problem,
 )
 from problems.minimax.auc import best_saddle, saddle_value
-from problems.minimax.oracle import direction
 from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork, network_names
+from problems.models.saddle import SaddleNetwork
 from problems.randomness import stream
-from tests.algorithms.minimax_problems import LeastSquares, Robust
 from tests.battery.federation import save_npz
 from tests.reference import minimax
 from tests.reference.minimax import Array
@@ -101,15 +95,6 @@ def test_gradients_of_many_batches_are_those_one_by_one() -> None:
     np.testing.assert_allclose(torch.cat(together, dim=1), expected, **EXACT)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
-def test_phi_in_chunks_is_phi(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, reference = make_pl()
-    monkeypatch.setattr("problems.minimax.synthetic._CHUNK", chunk)
-    x = np.random.default_rng(4).normal(size=4)
-    np.testing.assert_allclose(problem.grad_phi(torch.from_numpy(x)), reference.grad_phi(x), **EXACT)
-    np.testing.assert_allclose(problem.maximiser(torch.from_numpy(x)), reference.maximiser(x), **EXACT)
-
-
 # Problems of the user's own.
 
 
@@ -133,58 +118,6 @@ def test_a_problem_needs_no_more_than_a_value() -> None:
     assert oracle.problem.maximiser(torch.zeros(4)) is None
 
 
-def test_a_problem_starts_where_it_says() -> None:
-    problem = Robust(*user_data())
-    for dtype in (torch.float32, torch.float64):
-        oracle = FunctionOracle(problem, dtype=dtype, device=CPU)
-        assert oracle.parameters.dtype == dtype
-        expected = [0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.1, 0.0]
-        np.testing.assert_allclose(oracle.parameters, expected, rtol=1e-6, atol=1e-7)
-
-
-def test_an_oracle_copies_what_it_takes_and_gives() -> None:
-    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
-    given = np.arange(4.0)
-    oracle.load([given])
-    taken = oracle.arrays()[0]
-    oracle.parameters.add_(1)
-    np.testing.assert_array_equal(given, np.arange(4.0))
-    np.testing.assert_array_equal(taken, np.arange(4.0))
-    np.testing.assert_array_equal(oracle.arrays()[0], np.arange(4.0) + 1)
-
-
-@pytest.mark.parametrize("arrays", [[np.zeros(5)], [np.zeros((4, 1))], [np.zeros(4), np.zeros(4)], []])
-def test_a_point_of_another_shape_is_refused(arrays: list[Array]) -> None:
-    oracle = FunctionOracle(LeastSquares(*user_data()), dtype=torch.float64, device=CPU)
-    with pytest.raises(ValueError, match=r"expected one array of shape \(4,\), got \["):
-        oracle.load(arrays)
-
-
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        ("MisshapenGradients", r"MisshapenGradients.gradients: got shapes \(3,\) and \(0,\), allowed: \(4,\) in x and"),
-        ("ListedGradients", r"ListedGradients.gradients: got list, allowed: a pair of tensors \(x, y\)"),
-        ("VectorValue", r"VectorValue.value: got shape \(9,\), allowed: a scalar tensor"),
-        ("PlainValue", r"PlainValue.value: got float, allowed: a scalar tensor"),
-    ],
-)
-def test_a_gradient_or_value_that_cannot_be_is_named(broken: str, reason: str) -> None:
-    oracle = FunctionOracle(build_problem(USER + broken, *user_data()), dtype=torch.float64, device=CPU)
-    with pytest.raises(ProblemError, match=reason):
-        oracle.gradient(None)
-    with pytest.raises(ProblemError, match=reason):
-        list(oracle.gradients_at(oracle.parameters, [np.array([0, 1])]))
-    if "Value" in broken:
-        with pytest.raises(ProblemError, match=reason):
-            oracle.value()
-
-
-def test_a_direction_descends_in_x_and_ascends_in_y() -> None:
-    for oracle in oracles(make_pl()[0]).values():
-        np.testing.assert_array_equal(direction(oracle, 0.5, 0.25), [-0.5] * 4 + [0.25] * 4)
-
-
 # AUC.
 
 SAMPLES = 23
@@ -205,7 +138,7 @@ def make_auc(network: nn.Module, sigmoid: bool = False) -> AUCOracle:
     torch.manual_seed(3)
     model = FlatModel(SaddleNetwork(network), dtype=torch.float64)
     oracle = AUCOracle(model, *auc_data(), sigmoid=sigmoid)
-    oracle.inform(np.array([70, 30]))
+    oracle.inform(PRIOR)
     oracle.parameters.normal_()
     return oracle
 
@@ -242,16 +175,6 @@ def test_auc_s_gradient_and_value_are_the_reference_s(sigmoid: bool, rows: Array
     assert oracle.primal_dim == reference.primal_dim
 
 
-@pytest.mark.parametrize("sigmoid", [False, True])
-@pytest.mark.parametrize("chunk", [1, 5, SAMPLES - 1])
-def test_the_gradient_in_chunks_is_the_gradient(chunk: int, sigmoid: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    oracle = make_auc(tanh_network(), sigmoid)
-    whole = oracle.gradient(None).clone()
-    monkeypatch.setattr("problems.minimax.auc._CHUNK", chunk)
-    np.testing.assert_allclose(oracle.gradient(None), whole, **EXACT)
-    np.testing.assert_allclose(oracle.gradient_at(oracle.parameters.clone(), None), whole, **EXACT)
-
-
 @each_rows
 def test_another_point_leaves_no_trace(rows: Array | None) -> None:
     rows = np.array([2, 6]) if rows is not None and len(rows) == 1 else rows  # batch norm needs two
@@ -282,16 +205,6 @@ def test_an_oracle_says_what_its_network_does(network: str, buffers: bool, stoch
     assert (oracle.has_buffers, oracle.stochastic) == (buffers, stochastic)
 
 
-@pytest.mark.parametrize("sigmoid", [False, True])
-def test_the_class_sums_and_counts(sigmoid: bool) -> None:
-    oracle = make_auc(tanh_network(), sigmoid)
-    logits = oracle.model.predict(oracle.features).numpy()
-    scores, positive = 1 / (1 + np.exp(-logits)) if sigmoid else logits, auc_data()[1].numpy() == 1
-    sums, counts = oracle.class_sums()
-    np.testing.assert_allclose(sums, [scores[~positive].sum(), scores[positive].sum()], **EXACT)
-    np.testing.assert_array_equal(counts, [15, 8])
-
-
 def test_the_best_saddle_is_one() -> None:
     rng = np.random.default_rng(9)
     scores, labels = torch.from_numpy(rng.normal(size=30)), torch.from_numpy((np.arange(30) < 11) * 1.0)
@@ -300,18 +213,6 @@ def test_the_best_saddle_is_one() -> None:
     point = best.clone().requires_grad_()
     (slope,) = torch.autograd.grad(saddle_value(scores, labels, point, 11 / 30), point)
     np.testing.assert_allclose(slope, 0, atol=1e-14)
-
-
-def test_the_scalars_come_last_and_keep_their_names() -> None:
-    model = FlatModel(SaddleNetwork(build_model("linear", (3,), 0)), dtype=torch.float64)
-    named = network_names(model.named([np.arange(7.0)]))
-    assert {name: value.ravel().tolist() for name, value in named.items()} == {
-        "output.weight": [0.0, 1.0, 2.0],
-        "output.bias": [3.0],
-        "saddle.a": [4.0],
-        "saddle.b": [5.0],
-        "saddle.dual": [6.0],
-    }
 
 
 # What the server measures.
@@ -370,23 +271,6 @@ def test_metrics_that_are_not_finite_end_the_run() -> None:
     evaluator = make_evaluator(config, load(config.data, 1))
     with pytest.raises(ValueError, match="the metrics are not finite .*: the run has diverged; lower the step sizes"):
         evaluator([np.full(200, 1e200)])
-
-
-@pytest.mark.parametrize(
-    ("keys", "kind"),
-    [
-        ({"dataset": "synthetic-pl"}, SyntheticPLOracle),
-        ({"loss": USER + "LeastSquares"}, FunctionOracle),
-        ({"model": "linear"}, AUCOracle),
-    ],
-)
-def test_a_site_s_oracle_is_the_loss_s(keys: dict[str, str], kind: type[Oracle]) -> None:
-    config = run_config(**keys)
-    site = resources.site(config, 3, 1)
-    oracle = resources.trained(config, site)
-    assert type(oracle) is kind
-    assert oracle.num_samples == len(site)
-    assert oracle.parameters.dtype == torch.float64
 
 
 # The synthetic data.

@@ -1,9 +1,5 @@
 """The minimum of f + g against closed forms, Newton's method and scikit-learn."""
 
-from __future__ import annotations
-
-import itertools
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -92,25 +88,6 @@ def test_logistic_regression_to_the_last_digits(given: bool, convexity: float) -
     assert 50 < found.iterations < 400
 
 
-def test_tolerance_0_stops_at_rounding() -> None:
-    features, labels = samples()
-    expected = newton(features, labels, 0.01)
-    found = minimise(logistic(features, labels, 0.01), NoPenalty(), torch.zeros_like(expected), tolerance=0)
-    assert found.converged
-    assert found.iterations < 1000
-    assert float((found.point - expected).norm()) <= 3e-14 * float(expected.norm())
-
-
-def test_in_float32() -> None:
-    features, labels = samples()
-    expected = newton(features, labels, 0.1)
-    smooth = logistic(features.float(), labels.float(), 0.1)
-    found = minimise(smooth, NoPenalty(), torch.zeros(60), convexity=0.1)
-    assert found.point.dtype is torch.float32
-    assert found.converged
-    assert float((found.point - expected).norm()) <= 2e-6 * float(expected.norm())
-
-
 DIM = 12
 ALL: dict[str, Penalty] = {
     "none": NoPenalty(),
@@ -149,67 +126,6 @@ def test_every_penalty_is_solved(name: str, seed: int, given: bool) -> None:
         assert better >= 0.99 * eigenvalues[0] / 2 * float((other - found.point).norm()) ** 2
 
 
-# The method.
-
-
-def ill_conditioned() -> tuple[Smooth, Tensor]:
-    """1/2 sum_i h_i (x_i - 1)^2 with h from 1e-4 to 1, and the start 0."""
-    h = torch.logspace(-4, 0, 50, dtype=torch.float64)
-    return lambda x: (float(h @ (x - 1) ** 2) / 2, h * (x - 1)), torch.zeros(50, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("convexity", [0.0, 1e-4])
-def test_restarts_or_a_known_convexity_make_it_linear(convexity: float) -> None:
-    smooth, start = ill_conditioned()
-    found = minimise(smooth, NoPenalty(), start, lipschitz=1.0, convexity=convexity)
-    assert found.converged
-    # sqrt(1e4) log(1e14) = 3224 with the best momentum, 1e4 log(1e14) without any
-    assert found.iterations < 4500
-    np.testing.assert_allclose(found.point, 1.0, rtol=0, atol=1e-11 if convexity else 1e-9)
-
-
-def test_backtracking_finds_a_step_where_the_curvature_grows() -> None:
-    """f = sum_i sqrt(1e-4 + x_i^2) is nearly linear at the start, and 1e6 times as curved at its minimum 0."""
-
-    def smooth(x: Tensor) -> tuple[float, Tensor]:
-        root = torch.sqrt(1e-4 + x**2)
-        return float(root.sum()), x / root
-
-    found = minimise(smooth, NoPenalty(), torch.tensor([3.0, -2.0, 1.0], dtype=torch.float64))
-    assert found.converged
-    np.testing.assert_allclose(found.point, 0.0, rtol=0, atol=1e-14)
-
-
-def test_the_point_is_what_a_proximal_map_returned() -> None:
-    smooth, start = ill_conditioned()
-    found = minimise(smooth, Simplex(2), start, lipschitz=1.0, max_iterations=1)
-    assert torch.equal(found.point, Simplex(2).prox(start - smooth(start)[1], 1.0))
-
-
-def test_it_says_that_it_did_not_converge() -> None:
-    smooth, start = ill_conditioned()
-    found = minimise(smooth, NoPenalty(), start, lipschitz=1.0, max_iterations=100)
-    assert not found.converged
-    assert found.iterations == 100
-    fixed_point = float(smooth(found.point)[1].norm()) / max(1.0, float(found.point.norm()))
-    assert fixed_point <= found.residual * 1.1
-    assert found.residual > 1e-6
-
-
-@each_way
-def test_an_inexact_gradient_ends_it_unconverged(given: bool) -> None:
-    """Noise of 1e-10 in the gradient is a floor far above rounding; taken for curvature it would shrink the step."""
-    calls = itertools.count()
-
-    def smooth(x: Tensor) -> tuple[float, Tensor]:
-        return float(x @ x) / 2, x - 1 + 1e-10 * torch.sin(torch.arange(5.0, dtype=x.dtype) + next(calls))
-
-    found = minimise(smooth, NoPenalty(), torch.zeros(5, dtype=torch.float64), lipschitz=1.0 if given else None)
-    assert not found.converged
-    assert found.iterations < 5000
-    np.testing.assert_allclose(found.point, 1.0, rtol=0, atol=1e-9)
-
-
 # The Lipschitz constant.
 
 
@@ -223,39 +139,3 @@ def test_smoothness_is_the_largest_eigenvalue(shape: tuple[int, int], weighted: 
         smoothness(torch.from_numpy(features), torch.from_numpy(weights) if weighted else None) for _ in range(2)
     )
     assert found == again == pytest.approx(float(np.linalg.eigvalsh(matrix)[-1]), rel=1e-6)
-
-
-def test_smoothness_without_a_gap_or_a_matrix() -> None:
-    assert smoothness(torch.eye(6)) == pytest.approx(1.0, rel=1e-6)
-    close = torch.diag(torch.linspace(0.99, 1.0, 30, dtype=torch.float64).sqrt())
-    # 0.871 log(30) / 999 = 0.003
-    assert 0.997 < smoothness(close) <= 1.0 + 1e-12
-    assert smoothness(torch.zeros(3, 2)) == 0
-
-
-# What is refused.
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lipschitz": 0.0}, "lipschitz must be > 0 and finite, or None, got 0.0"),
-        ({"convexity": -1.0}, "convexity must be >= 0 and finite, got -1.0"),
-        ({"tolerance": -1e-9}, "tolerance must be >= 0, got -1e-09"),
-        ({"tolerance": math.nan}, "tolerance .* got nan"),
-        ({"max_iterations": 0}, "max_iterations must be > 0, got 0"),
-        ({"lipschitz": 0.1}, r"gradient is not finite at iteration \d+: diverged"),
-    ],
-)
-def test_bad_arguments(options: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        minimise(lambda x: (float(x @ x) / 2, x), NoPenalty(), torch.ones(2), **options)  # type: ignore[arg-type]
-
-
-def test_bad_features() -> None:
-    with pytest.raises(ValueError, match=r"features must be \(n, d\), got \(3,\)"):
-        smoothness(torch.ones(3))
-    with pytest.raises(ValueError, match=r"weights must be \(3,\) and >= 0, got \(2,\)"):
-        smoothness(torch.ones(3, 2), torch.ones(2))
-    with pytest.raises(ValueError, match="or a negative one"):
-        smoothness(torch.ones(2, 2), torch.tensor([1.0, -1.0]))

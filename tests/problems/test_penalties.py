@@ -1,7 +1,5 @@
 """Penalties: proximal maps against their definition, distances against proximal maps with a vanishing step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -130,37 +128,6 @@ def test_prox_returns_a_new_tensor(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(x, before)
 
 
-def test_worked_examples() -> None:
-    x = [3.0, -4.0, 0.5, 0.0]
-    length = math.sqrt(25.25)
-    cases: list[tuple[Penalty, list[float], list[float]]] = [
-        (L1(2), x, [2, -3, 0, 0]),  # |x_i| less 0.5 * 2
-        (SquaredL2(2), x, [1.5, -2, 0.25, 0]),  # x / (1 + 0.5 * 2)
-        (ElasticNet(4, 0.5), x, [1, -1.5, 0, 0]),  # (|x_i| less 0.5 * 4 * 0.5) / (1 + 0.5 * 4 * 0.5)
-        (GroupLasso(math.sqrt(2), [1, 1, 2, 2]), x, [2.4, -3.2, 0, 0]),  # 1 - 0.5 sqrt(2) sqrt(2) / 5; 0.5 < 1
-        (NuclearNorm(2, (2, 2)), [0, 3, -0.5, 0], [0, 2, 0, 0]),  # singular values 3 and 0.5, less 0.5 * 2
-        (Box(-1, 0.25), x, [0.25, -1, 0.25, 0]),
-        (L2Ball(1), x, [3 / length, -4 / length, 0.5 / length, 0]),
-        (Simplex(1), x, [1, 0, 0, 0]),
-        (Simplex(4), x, [3 + 1 / 6, 0, 0.5 + 1 / 6, 1 / 6]),  # less (3 + 0.5 + 0 - 4) / 3
-        (NonNegative(), x, [3, 0, 0.5, 0]),
-    ]
-    for penalty, at, expected in cases:
-        found = penalty.prox(torch.tensor(at, dtype=torch.float64), 0.5)
-        np.testing.assert_allclose(found, expected, rtol=1e-15, atol=1e-15, err_msg=str(penalty))
-
-
-def test_the_simplex_far_away() -> None:
-    x = torch.tensor([16000001.0, 16000000.0, 16000000.0])  # next to each other in float32
-    torch.testing.assert_close(Simplex(2).prox(x, 1.0), torch.tensor([4.0, 1.0, 1.0]) / 3)
-
-
-@pytest.mark.parametrize("name", ["none", "l1", "l2", "elastic-net", *SETS])
-def test_prox_waits_for_no_device(name: str) -> None:
-    """A tensor of no data refuses every read of its values (`segment_reduce` takes none)."""
-    assert PENALTIES_BY_NAME[name].prox(torch.empty(DIM, device="meta"), 0.5).shape == (DIM,)
-
-
 @each_penalty
 def test_nan_stays_nan(name: str) -> None:
     x = vector(3)
@@ -210,16 +177,6 @@ def test_projections_are_idempotent_and_inside_with_their_mean(
     torch.testing.assert_close(penalty.prox(u, 0.3), u, rtol=4 * eps, atol=4 * eps)
 
 
-@each_dtype
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_projections_of_long_vectors_are_inside(dtype: torch.dtype, scale: float) -> None:
-    x = vector(8, scale, dtype, dim=200_000)
-    for penalty in (Simplex(1.0), L2Ball(0.1), Box(0.3, 0.7)):
-        u = penalty.prox(x, 1.0)
-        assert penalty.value(u) == 0
-        torch.testing.assert_close(penalty.prox(u, 1.0), u, rtol=1e-5, atol=1e-9)
-
-
 # The distance.
 
 
@@ -234,26 +191,6 @@ def test_distance_is_the_limit_of_the_gradient_mapping(name: str, seed: int, kin
     mapping = [float((x - penalty.prox(x - s * slope, s)).norm()) / s for s in (1.0, 1e-2, 1e-6)]
     assert mapping[0] <= mapping[1] + 1e-9 <= mapping[2] + 2e-9 <= expected + 3e-9
     assert mapping[2] == pytest.approx(expected, rel=1e-4, abs=1e-8)
-
-
-def test_distances_by_hand() -> None:
-    x, slope = torch.tensor([2.0, 0.0, -1.0]), torch.tensor([1.0, -3.0, 1.0])
-    cases: list[tuple[Penalty, float]] = [
-        (L1(2), math.hypot(3, 1, 1)),  # 1 + 2, 3 - 2, 1 - 2
-        (ElasticNet(2, 0.5), math.hypot(4, 2, 1)),  # 1 + 1 + 2, 3 - 1, 1 - 1 - 1
-        (GroupLasso(1, [0, 0, 1]), math.hypot(1 + math.sqrt(2), 3, 0)),  # 1 + sqrt(2) 2 / 2, -3, 1 - 1
-        (Box(-1, 2), math.hypot(1, 3)),  # the upper bound holds -1 not, the lower bound holds 1
-        (L2Ball(3), math.sqrt(11)),
-        (L2Ball(math.sqrt(5)), math.sqrt(11)),  # -slope @ x = -1: it points inwards
-        (OnParameters(3, [(slice(1, 2), L1(2))]), math.hypot(1, 1, 1)),  # 1, 3 - 2, 1
-    ]
-    for penalty, expected in cases:
-        assert penalty.distance(x, slope) == pytest.approx(expected, rel=1e-6), penalty
-    assert L2Ball(math.sqrt(5)).distance(x, -x) == pytest.approx(0, abs=1e-6)
-    # (3, 0): mu = -1 leaves 0 and (3 + 1)_+, mu = 1 leaves -2 and 2
-    assert Simplex(3).distance(torch.tensor([3.0, 0.0]), torch.tensor([1.0, -3.0])) == pytest.approx(math.hypot(2, 2))
-    # -slope = (3, -1): the entry at 0 is pushed down
-    assert Simplex(3).distance(torch.tensor([3.0, 0.0]), torch.tensor([-3.0, 1.0])) == 0
 
 
 @each_set
@@ -364,33 +301,17 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
     ("make", "message"),
     [
         (lambda: L1(-1), "weight must be >= 0 and finite, got -1"),
-        (lambda: SquaredL2(math.nan), "weight .* got nan"),
-        (lambda: ElasticNet(-0.1, 0.5), "weight .* got -0.1"),
         (lambda: ElasticNet(1, 1.1), r"ratio must be in \[0, 1\], got 1.1"),
-        (lambda: GroupLasso(math.inf, [0]), "weight .* got inf"),
-        (lambda: GroupLasso(1, []), "groups must be"),
         (lambda: GroupLasso(1, [0.5, 1]), "groups must be .* got torch.float32"),  # type: ignore[list-item]
         (lambda: GroupLasso(1, [0, 1]).value(torch.zeros(3)), r"2 coordinates, got x of shape \(3,\)"),
-        (lambda: NuclearNorm(-1, (2, 2)), "weight .* got -1"),
-        (lambda: NuclearNorm(1, (4,)), r"shape must have two axes .* got \(4,\)"),
-        (lambda: NuclearNorm(1, (0, 4)), r"shape .* got \(0, 4\)"),
         (lambda: NuclearNorm(1, (2, 2)).prox(torch.zeros(5), 1.0), r"4 entries, got x of \(5,\)"),
         (lambda: Box(1, 0), r"lower must be <= upper, got \[1, 0\], an empty set"),
-        (lambda: Box(math.inf, math.inf), "an empty set"),
-        (lambda: Box(math.nan, 1), r"numbers, got \[nan, 1\]"),
         (lambda: Box(-math.inf, math.inf), "must be finite"),
         (lambda: L2Ball(-1), "radius must be >= 0 .* got -1"),
         (lambda: Simplex(0), "total must be > 0 and finite, got 0"),
         (lambda: L1(1).prox(torch.zeros(2), -0.1), "step must be >= 0 and finite, got -0.1"),
-        (lambda: NoPenalty().prox(torch.zeros(2), math.nan), "step .* got nan"),
         (lambda: OnParameters(4, [(slice(0, 5), L1(1))]), r"got slice\(0, 5, None\)"),
-        (lambda: OnParameters(4, [(slice(-1, 4), L1(1))]), r"got slice\(-1, 4, None\)"),
-        (lambda: OnParameters(4, [(slice(2, 2), L1(1))]), "not empty"),
-        (lambda: OnParameters(4, [(slice(0, 4, 2), L1(1))]), "step 1"),
         (lambda: OnParameters(4, [(torch.tensor([1, 4]), L1(1))]), r"coordinates 1 to 4, allowed are those in \[0, 4"),
-        (lambda: OnParameters(4, [(torch.tensor([-1]), L1(1))]), "coordinates -1 to -1"),
-        (lambda: OnParameters(4, [(torch.tensor([0.0]), L1(1))]), "got torch.float32"),
-        (lambda: OnParameters(4, [(torch.tensor([2, 2]), L1(1))]), "coordinate 2 once more in part 0"),
         (lambda: OnParameters(4, [(slice(0, 2), L1(1)), (torch.tensor([1]), L1(1))]), "coordinate 1 .* in part 1"),
         (lambda: OnParameters(4, []).value(torch.zeros(3)), r"shape \(4,\), got \(3,\)"),
         (lambda: make_penalty("l0", LAYOUT), "penalty 'l0': allowed are none, l1,"),

@@ -1,7 +1,5 @@
 """Data sets with their columns spread over parties: the rows of `problems.data.load`, nothing lost, sparse kept so."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 
@@ -121,16 +119,6 @@ def test_svmlight_with_a_test_file_keeps_its_split(tmp_path: Path) -> None:
     assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([1.0, -1.0, 1.0], [-1.0, 1.0])
 
 
-def test_pixels_become_fractions(tmp_path: Path) -> None:
-    pixels = np.arange(40 * 4, dtype=np.uint8).reshape(40, 2, 2)
-    np.savez(tmp_path / "rows.npz", X=pixels, y=np.arange(40) % 2)
-    data = load_vertical(DataSpec(dataset="npz", data_dir=str(tmp_path)), 4)
-    assert isinstance(data.train_features, np.ndarray)
-    assert data.train_features.shape == (32, 4)
-    got = np.sort(np.concatenate([data.train_features, data.test_features]).ravel())
-    np.testing.assert_array_equal(got, np.arange(160) / 255.0)
-
-
 def test_a_regression_keeps_its_numbers(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
@@ -171,14 +159,11 @@ def test_w8a() -> None:
         ({}, {"partition": "even"}, "column partition: got 'even', allowed: random, consecutive"),
         ({"dataset": "brest"}, {}, "dataset: got 'brest'"),
         ({"dataset": "synthetic-pl"}, {}, "'synthetic-pl', which is drawn client by client"),
-        ({"dataset": "synthetic-sparse-logistic"}, {}, "is drawn client by client"),
         ({"partition": "dirichlet"}, {}, "partition: got 'dirichlet', allowed: 'iid', since parties share all rows"),
-        ({"client_shift": 0.1}, {}, "client-shift: got 0.1, allowed: 0.0, since parties share all rows"),
         ({"label_noise": 0.1}, {"regression": True}, "label-noise: got 0.1, allowed: 0.0, since labels are numbers"),
         ({"positive_label": "benign"}, {"regression": True}, "positive-label: got .*, allowed: '', since labels"),
         ({}, {"regression": True}, "labels of a regression: got benign, malignant, allowed: numbers"),
         ({"positive_label": "benign, malignant"}, {}, "labels: got 0 negative, allowed: one for the training"),
-        ({"positive_label": "cured"}, {}, "positive-label: got 'cured', which does not occur"),
         ({"dataset": "w8a", "data_dir": "."}, {}, "data set 'w8a': got no"),
         ({"dataset": "csv"}, {}, "set data-dir to the file or its folder"),
     ],
@@ -190,13 +175,6 @@ def test_what_cannot_be_loaded_is_said(
     arguments: dict[str, object] = {"parties": 3, **changes}
     with pytest.raises(DataError, match=message):
         load_vertical(DataSpec(**{"dataset": "breast-cancer", **spec}), **arguments)
-
-
-def test_no_such_party() -> None:
-    data = load_vertical(DataSpec(dataset="breast-cancer"), 3)
-    for party in (-1, 3):
-        with pytest.raises(DataError, match=f"party: got {party}, allowed: 0 to 2"):
-            data.party(party)
 
 
 def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
@@ -216,12 +194,3 @@ def test_features_that_are_not_finite_are_located(tmp_path: Path) -> None:
     (tmp_path / "rows.svm").write_text("1 one:2\n")
     with pytest.raises(DataError, match="cannot be read as svmlight"):
         load_vertical(DataSpec(dataset="svmlight", data_dir=str(tmp_path)), 1)
-
-
-def test_a_test_file_with_one_class(tmp_path: Path) -> None:
-    (tmp_path / "train.svm").write_text("1 1:1\n-1 2:1\n")
-    (tmp_path / "test.svm").write_text("1 2:5\n1 1:1\n")
-    spec = DataSpec(dataset="svmlight", data_dir=str(tmp_path))
-    assert load_vertical(spec, 1, regression=True).test_labels.tolist() == [1.0, 1.0]
-    with pytest.raises(DataError, match="the test set: got one class only: 2 positives and 0 negatives"):
-        load_vertical(spec, 1)

@@ -1,7 +1,5 @@
 """The loops of sparse blocks: updates put off, numba and NumPy alike, compiled before they are needed."""
 
-from __future__ import annotations
-
 import importlib.util
 import itertools
 
@@ -11,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from problems import extras
-from problems.vertical import ALGORITHMS, Schedule, kernels, make_block, make_objective
-from problems.vertical.kernels import Lazy, NumpyKernels, load_kernels
+from problems.vertical import ALGORITHMS, make_block, make_objective
+from problems.vertical.kernels import Lazy, load_kernels
 from problems.vertical.sparse_blocks import SparseBlock
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
@@ -66,49 +63,6 @@ def test_numpy_and_numba_agree_on_many_columns() -> None:
         np.testing.assert_allclose(blocks[0].weights, blocks[1].weights, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("index_type", [np.int32, np.int64])
-def test_no_update_waits_for_the_compiler(algorithm: str, index_type: type) -> None:
-    """Read-only rows of a schedule, slopes out of a message's bytes, whole weights: all meet code that is there."""
-    compiled = pytest.importorskip("problems.vertical.compiled")
-    x = sparse.csr_array(np.eye(4))
-    x.indices, x.indptr = x.indices.astype(index_type), x.indptr.astype(index_type)
-    make_block(x, algorithm, make_objective("ridge", 1.0), 1.0, kernels="numba")
-    functions = [compiled._partials, compiled._apply, compiled._settle]
-    before = [len(function.signatures) for function in functions]
-    block = make_block(x, algorithm, make_objective("ridge", 1), 1, kernels="numba")
-    rows = Schedule(4, 1, 2, 0).batches(0, 0)[0]
-    if algorithm != "sgd":
-        block.remember(np.frombuffer(np.ones(4).tobytes()))
-    for chosen in (rows, np.arange(4)[::2], np.array([1, 2], dtype=np.int32)):
-        block.partials(chosen)
-        block.apply(chosen, np.frombuffer(np.ones(2).tobytes()))
-        block.apply(chosen, np.ones(4)[::2])
-        block.penalty()
-    assert [len(function.signatures) for function in functions] == before
-
-
-def test_a_block_is_compiled_as_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    called = set()
-
-    class Watched(NumpyKernels):
-        def __getattribute__(self, name: str) -> object:
-            called.add(name)
-            return super().__getattribute__(name)
-
-    monkeypatch.setattr("problems.vertical.sparse_blocks.load_kernels", lambda name: Watched())
-    make_block(sparse.csr_array(np.eye(2)), "sgd", make_objective("logistic"), 0.1)
-    assert called >= {"partials", "apply", "settle"}
-
-
-def test_numpy_and_numba_draw_the_same_lines() -> None:
-    compiled = pytest.importorskip("problems.vertical.compiled")
-    for name in ("MAX_RATE", "MAX_REACH", "PIECE", "WORTH", "MAX_SLOPE"):
-        assert getattr(compiled, name) == getattr(kernels, name)
-    slopes = np.linspace(0, 2, 20_001) / (1 + np.linspace(0, 2, 20_001) ** 2) ** 2
-    assert slopes.max() <= kernels.MAX_SLOPE < slopes.max() + 1e-4
-
-
 def test_an_update_touches_only_the_columns_of_its_rows() -> None:
     """The cost of an update is its rows' entries: nothing of size d is written but by settling."""
     x = sparse.csr_array(([1.0, 2.0], [3, 5], [0, 2, 2]), shape=(2, 1000))
@@ -120,13 +74,3 @@ def test_an_update_touches_only_the_columns_of_its_rows() -> None:
         block.apply(np.array([0]), np.array([2.0]))
         assert np.flatnonzero(block._w != 1.0).tolist() == [3, 5]
         assert (block.weights != 1.0).all()
-
-
-def test_without_numba_auto_is_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
-    x = sparse.csr_array(np.ones((2, 2)))
-    block = make_block(x, "sgd", make_objective("logistic"), 0.1)
-    assert isinstance(block, SparseBlock)
-    assert isinstance(block._kernels, NumpyKernels)
-    with pytest.raises(ImportError, match="kernels 'numba' need the package numba: install it, or choose 'numpy'"):
-        make_block(x, "sgd", make_objective("logistic"), 0.1, kernels="numba")

@@ -4,8 +4,8 @@ Source: "Composite Federated Learning with Heterogeneous Data": problem (1), Alg
 FedMid and FedDA (Federated Mirror Descent and Federated Dual Averaging of Yuan, Zaheer, Reddi, ICML 2021), Fast-FedDA
 (Bao, Crawshaw, Luo, Liu, ICML 2022). The data: Synthetic(alpha, beta) of Li et al. (MLSys 2020), made binary.
 
-min_x f(x) + g(x), f = the plain mean over the clients of f_i, g convex, known by its prox: a `prox(x, step)` returns
-P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
+min_x f(x) + g(x), f = the mean over the clients of f_i, weighted by `Smooth.shares`, g convex, known by its prox: a
+`prox(x, step)` returns P_{step g}(x) = argmin_u step g(u) + ||x - u||^2 / 2 for x (d,).
 
     symbol in the paper                        name here
     n, m, d; theta_1, theta_2                  `num_clients`, samples a client, `dim`; weight of `l1`, `ridge`
@@ -20,7 +20,8 @@ may change from round to round.
 
 Nothing is random in the algorithms: the caller supplies rows(client, t), the samples of the batch of that client at
 local step t of the round, None for all of them; t counts from 0 in every round. `synthetic` takes its generator.
-Averages over clients are plain. No argument is changed in place.
+Averages over clients are weighted as f: plain in the paper, by the numbers of samples here unless all clients hold as
+many. No argument is changed in place.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ class Smooth:
         self.labels = [np.asarray(b, dtype=np.float64) for b in labels]
         self.ridge, self.loss = ridge, loss
         self.num_clients, self.dim = len(self.features), self.features[0].shape[1]
+        self.shares = np.array([len(b) for b in self.labels]) / sum(len(b) for b in self.labels)  # (N,)
 
     def samples(self, i: int, rows: Index | None = None) -> tuple[Array, Array]:
         """The chosen samples: features (rows, d), labels (rows,)."""
@@ -69,40 +71,17 @@ class Smooth:
         slopes = -b * (1.0 - np.tanh(b * s / 2.0)) / 2.0 if self.loss == "logistic" else s - b
         return slopes @ A / len(b) + self.ridge * x
 
-    def mean_value(self, x: Array) -> float:
-        """f(x)."""
-        return float(np.mean([self.value(i, x) for i in range(self.num_clients)]))
-
     def mean_gradient(self, x: Array) -> Array:
         """grad f(x), (d,)."""
-        return np.mean([self.gradient(i, x) for i in range(self.num_clients)], axis=0)
+        return self.shares @ np.array([self.gradient(i, x) for i in range(self.num_clients)])
 
     def smoothness(self, clients: Sequence[int] | None = None) -> float:
-        """L of the mean of f_i over `clients` (None: all): largest eigenvalue of the mean of a a^T, / 4 if logistic."""
-        chosen = range(self.num_clients) if clients is None else clients
-        second = np.mean([self.features[i].T @ self.features[i] / len(self.features[i]) for i in chosen], axis=0)
+        """L of the mean of f_i over `clients` (None: all): largest eigenvalue of their mean a a^T, / 4 if logistic."""
+        chosen = list(range(self.num_clients) if clients is None else clients)
+        moments = [self.features[i].T @ self.features[i] / len(self.features[i]) for i in chosen]
+        second = np.average(moments, axis=0, weights=self.shares[chosen])
         curvature = 0.25 if self.loss == "logistic" else 1.0
         return float(curvature * np.linalg.eigvalsh(second)[-1] + self.ridge)
-
-
-def synthetic(
-    rng: np.random.Generator, clients: int, samples: int, alpha: float, beta: float, dim: int = 60
-) -> tuple[list[Array], list[Array]]:
-    """Synthetic(alpha, beta) with labels in {-1, +1}: features[i] (samples, dim) of unit norm, labels[i] (samples,).
-
-    Client i draws, in this order: u ~ N(0, alpha) and B ~ N(0, beta), alpha and beta variances; the label vector
-    w ~ N(u, 1) (dim,), the intercept c ~ N(u, 1), the centre v ~ N(B, 1) (dim,); a ~ N(v, diag(j^-1.2)). The label is
-    the sign of w.a + c before a is scaled to norm 1.
-    """
-    spread = np.arange(1, dim + 1) ** -0.6
-    features, labels = [], []
-    for _ in range(clients):
-        u, B = rng.normal(0.0, np.sqrt(alpha)), rng.normal(0.0, np.sqrt(beta))
-        w, c, v = rng.normal(u, 1.0, dim), rng.normal(u, 1.0), rng.normal(B, 1.0, dim)
-        A = v + spread * rng.normal(size=(samples, dim))
-        labels.append(np.where(A @ w + c >= 0.0, 1.0, -1.0))
-        features.append(A / np.linalg.norm(A, axis=1, keepdims=True))
-    return features, labels
 
 
 # Penalties: each returns its prox. `weight` multiplies g; of a set it is the projection, whatever the step.
@@ -252,7 +231,7 @@ def composite_round(
             z = prox(z_hat, (t + 1) * eta)
         ends.append(z_hat)
         gradients.append(np.mean(seen, axis=0))
-    x_bar = start + eta_g * (np.mean(ends, axis=0) - start)
+    x_bar = start + eta_g * (problem.shares @ np.array(ends) - start)
     return Composite(x_bar, (start - x_bar) / step - np.array(gradients), np.array(gradients), step)
 
 
@@ -280,7 +259,7 @@ def fedmid_round(
         for t in range(tau):
             z = prox(z - eta * problem.gradient(i, z, rows(i, t)), eta)
         ends.append(z)
-    mean = x + eta_g * (np.mean(ends, axis=0) - x)
+    mean = x + eta_g * (problem.shares @ np.array(ends) - x)
     return mean if server == "none" else prox(mean, eta_g * eta * tau)
 
 
@@ -313,7 +292,7 @@ def fedda_round(
         for t in range(tau):
             z = z - eta * problem.gradient(i, prox(z, state.step + eta * t), rows(i, t))
         ends.append(z)
-    return FedDA(state.z + eta_g * (np.mean(ends, axis=0) - state.z), state.step + eta_g * eta * tau)
+    return FedDA(state.z + eta_g * (problem.shares @ np.array(ends) - state.z), state.step + eta_g * eta * tau)
 
 
 # Fast-FedDA.
@@ -335,20 +314,22 @@ def fast_fedda_start(x: Array) -> FastFedDA:
 
 def fast_fedda_point(state: FastFedDA, prox: Prox, gamma: float, mu: float) -> Array:
     """w_t = argmin_w <G, w> + t g(w) - mu/2 <X, w> + (mu t/2 + gamma)/2 ||w||^2 - gamma <x_0, w>, (d,)."""
+    return prox(fast_fedda_dual(state, gamma, mu), state.count / (mu * state.count / 2.0 + gamma))
+
+
+def fast_fedda_dual(state: FastFedDA, gamma: float, mu: float) -> Array:
+    """D/s, (d,), of which w_t is the prox P_{t/s g}: D = gamma x_0 + mu/2 X - G, s = mu t/2 + gamma; 1/s falls.
+
+    It stands for both sums, so that one vector each way is enough.
+    """
     dual = gamma * state.first + mu / 2.0 * state.points - state.gradients
-    return fast_fedda_prox(dual, state.count, prox, gamma, mu)
-
-
-def fast_fedda_prox(dual: Array, count: int, prox: Prox, gamma: float, mu: float) -> Array:
-    """w_t from D = gamma x_0 + mu/2 X - G: P_{t/s g}(D/s) with s = mu t/2 + gamma; 1/s is the falling step size."""
-    s = mu * count / 2.0 + gamma
-    return prox(dual / s, count / s)
+    return dual / (mu * state.count / 2.0 + gamma)
 
 
 def fast_fedda_round(
     problem: Smooth, state: FastFedDA, prox: Prox, rows: Rows, tau: int, gamma: float, mu: float
 ) -> FastFedDA:
-    """One round of Fast-FedDA with all weights 1, for mu-strongly convex f: two vectors each way.
+    """One round of Fast-FedDA with all weights 1, for mu-strongly convex f.
 
     Local step: the gradient is taken at w_t; both are added to the client's sums, which begin at the server's. The
     server averages the sums. The usual gamma is 1/eta, the usual mu is the ridge.
@@ -363,21 +344,7 @@ def fast_fedda_round(
         ends.append(own)
     return FastFedDA(
         state.first,
-        np.mean([end.gradients for end in ends], axis=0),
-        np.mean([end.points for end in ends], axis=0),
+        problem.shares @ np.array([end.gradients for end in ends]),
+        problem.shares @ np.array([end.points for end in ends]),
         state.count + tau,
     )
-
-
-def fast_fedda_dual_round(
-    problem: Smooth, dual: Array, count: int, prox: Prox, rows: Rows, tau: int, gamma: float, mu: float
-) -> tuple[Array, int]:
-    """The same with one vector each way: D (d,) and t -> both after the round. D starts at gamma x_0, t at 0."""
-    ends = []
-    for i in range(problem.num_clients):
-        own = dual
-        for t in range(tau):
-            w = fast_fedda_prox(own, count + t, prox, gamma, mu)
-            own = own + mu / 2.0 * w - problem.gradient(i, w, rows(i, t))
-        ends.append(own)
-    return np.mean(ends, axis=0), count + tau

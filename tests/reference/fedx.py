@@ -402,7 +402,10 @@ def local_pair(
     gamma: float = 1.0,
     beta: float = 1.0,
 ) -> Iterator[Round]:
-    """The same loss on the pairs inside a client's batch, both sides active; no momentum if f is linear."""
+    """The same loss on the pairs inside a client's batch, both sides active; no momentum if f is linear.
+
+    Of one client that holds the union it is SOX, or for a linear f mini-batch SGD on pairs.
+    """
     u = [np.full((len(X1), objective.m), np.nan) for X1, _, _ in clients]
     momentum = None
     for r in range(1, rounds + 1):
@@ -427,42 +430,6 @@ def local_pair(
         if not objective.linear:
             momentum = np.mean([steps[i][-1].momentum for i in chosen], axis=0)
         yield Round(r, chosen, w, momentum, steps)
-
-
-def sox(
-    objective: Objective,
-    score: Score,
-    jacobian: Jacobian,
-    clients: Sequence[Client],
-    w: Array,
-    rounds: int,
-    local_steps: int,
-    learning_rate: Callable[[int], float],
-    batches: Indices,
-    gamma: float = 1.0,
-    beta: float = 1.0,
-) -> Iterator[Round]:
-    """SOX, centralised and f non-linear: `local_pair` of one client, number 0, that holds the union."""
-    data = [union(clients)]
-    return local_pair(
-        objective, score, jacobian, data, w, rounds, local_steps, learning_rate, batches, None, gamma, beta
-    )
-
-
-def pairwise_sgd(
-    objective: Objective,
-    score: Score,
-    jacobian: Jacobian,
-    clients: Sequence[Client],
-    w: Array,
-    rounds: int,
-    local_steps: int,
-    learning_rate: Callable[[int], float],
-    batches: Indices,
-) -> Iterator[Round]:
-    """Mini-batch SGD on pairs, centralised, f linear: `local_pair` of one client, number 0, the union."""
-    data = [union(clients)]
-    return local_pair(objective, score, jacobian, data, w, rounds, local_steps, learning_rate, batches)
 
 
 def local_sgd(

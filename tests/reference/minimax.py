@@ -16,6 +16,12 @@ of both blocks that of f; `direction` then descends in x and ascends in y.
     S_t, B_{t,i}^(k)                           `clients`, `rows(i, k)`
     eta_t, gamma_t                             `step_primal`, `step_dual`
 
+On sites of unequal sizes the plain mean of plain means over sites is not the AUC objective of the union, and with the
+union's tau no saddle function at all: adding c to all scores, a and b changes it by 2 (1 + lam) c (tau - mean of the
+sites' shares), so that its only saddle has lam = -1, where nothing separates the classes. `SaddleAUC` weighs what it
+sums over the samples of site i by N n_i / n (N sites, n_i of the n samples), and not the term in lam alone: then the
+plain mean over the sites is (63) over all samples, one-class sites included.
+
 Where this is not the text of the paper: v_t uses the clients S'_t of u_t (the formulas name S_t), and so does
 every other estimator, in both of its halves; all averages over clients are plain.
 
@@ -123,14 +129,24 @@ class SaddleAUC:
     """(63) with a linear score: features[i] (n_i, D), labels[i] (n_i,) in {0, 1}, z = (w (D), bias, a, b, lam).
 
     tau = `prior`, the share of positives among all samples of all clients, in every batch of every client. The
-    primal block is all but lam. The score is w.x + bias, its sigmoid where `sigmoid`.
+    primal block is all but lam. The score is w.x + bias, its sigmoid where `sigmoid`. `equal`: the sites' `weights`
+    are 1, and `prior` is to be the mean of their shares of positives.
     """
 
-    def __init__(self, features: Sequence[Array], labels: Sequence[Array], prior: float, sigmoid: bool = False) -> None:
+    def __init__(
+        self,
+        features: Sequence[Array],
+        labels: Sequence[Array],
+        prior: float,
+        sigmoid: bool = False,
+        equal: bool = False,
+    ) -> None:
         self.features = [np.asarray(X, dtype=np.float64) for X in features]
         self.labels = [np.asarray(y) for y in labels]
         self.prior, self.sigmoid = prior, sigmoid
         self.num_clients = len(self.features)
+        held = [1] * self.num_clients if equal else [len(y) for y in self.labels]
+        self.weights = [self.num_clients * n_i / sum(held) for n_i in held]
         self.primal_dim, self.dual_dim = self.features[0].shape[1] + 3, 1
 
     def scores(self, z: Array, X: Array) -> Array:
@@ -151,7 +167,7 @@ class SaddleAUC:
                 total += (1.0 - tau) * (s - a) ** 2 - 2.0 * (1.0 + lam) * (1.0 - tau) * s
             else:
                 total += tau * (s - b) ** 2 + 2.0 * (1.0 + lam) * tau * s
-        return float(total / len(labels) - tau * (1.0 - tau) * lam**2)
+        return float(self.weights[i] * total / len(labels) - tau * (1.0 - tau) * lam**2)
 
     def gradient(self, i: int, z: Array, rows: Index | None = None) -> Array:
         X, labels = self.samples(i, rows)
@@ -165,7 +181,7 @@ class SaddleAUC:
                 d_a, d_b, d_lam = 0.0, -2.0 * tau * (s - b), 2.0 * tau * s
             slope = s * (1.0 - s) if self.sigmoid else 1.0
             total += np.concatenate([d_s * slope * x, [d_s * slope, d_a, d_b, d_lam]])
-        mean = total / len(labels)
+        mean = self.weights[i] * total / len(labels)
         mean[-1] -= 2.0 * tau * (1.0 - tau) * lam
         return mean
 

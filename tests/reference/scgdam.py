@@ -19,8 +19,10 @@ The cross-entropy is always that of the raw output of the network; `sigmoid` is 
 
 Nothing is random here: the caller supplies the clients of every round and rows(client, j), the samples of a batch of
 that client, None for all of them. LocalSCGDAM and momentum SGD count j over the whole run; SCAFFOLD and FedProx
-count it from 0 in every round, as `minimax.coda_round` does. Averages over clients are plain, in FedProx weighted by
-the numbers of samples. A learning rate `lr` is one number or one a local step, (K,). No argument is changed in place.
+count it from 0 in every round, as `minimax.coda_round` does. LocalSCGDAM's averages over clients are plain, and what a
+client sums over samples in g weighs N n_i / n as in f (see `minimax`), so that the mean of the g_i is g of the union;
+those of the methods on the cross-entropy are weighted by the numbers of samples, unless all are to count alike
+(`num_samples` of ones). A learning rate `lr` is one number or one a local step, (K,). No argument is changed in place.
 """
 
 from collections.abc import Sequence
@@ -57,8 +59,9 @@ class CompositionalAUC(SaddleAUC):
         hessian: str = "exact",
         net: str = "linear",
         hidden: int = 3,
+        equal: bool = False,
     ) -> None:
-        super().__init__(features, labels, prior, sigmoid)
+        super().__init__(features, labels, prior, sigmoid, equal)
         if net not in ("linear", "tanh") or hessian not in ("exact", "identity"):
             raise ValueError(f"unknown net {net!r} or hessian {hessian!r}")
         self.rho, self.hessian, self.net, self.hidden = rho, hessian, net, hidden
@@ -146,9 +149,9 @@ class CompositionalAUC(SaddleAUC):
         return np.mean(first + second, axis=0)
 
     def inner(self, i: int, x: Array, rows: Index | None = None) -> Array:
-        """g(x; rows) = (w - rho grad CE(w; rows), w1, w2), (P + 2,)."""
+        """g(x; rows) = (w - rho weight_i grad CE(w; rows), w1, w2), (P + 2,)."""
         w, rest = x[: self.num_weights], x[self.num_weights :]
-        return np.concatenate([w - self.rho * self.ce_gradient(i, w, rows), rest])
+        return np.concatenate([w - self.rho * self.weights[i] * self.ce_gradient(i, w, rows), rest])
 
     # The outer function.
 
@@ -162,8 +165,10 @@ class CompositionalAUC(SaddleAUC):
         d_w = np.mean((d_s * slope)[:, None] * self.logit_gradients(z, X), axis=0)
         d_w1 = np.mean(-2.0 * (1.0 - p) * (s - w1) * positive)
         d_w2 = np.mean(-2.0 * p * (s - w2) * negative)
-        d_lam = np.mean(2.0 * (p * s * negative - (1.0 - p) * s * positive)) - 2.0 * p * (1.0 - p) * lam
-        return np.concatenate([d_w, [d_w1, d_w2, d_lam]])
+        d_lam = np.mean(2.0 * (p * s * negative - (1.0 - p) * s * positive))
+        of_samples = self.weights[i] * np.concatenate([d_w, [d_w1, d_w2, d_lam]])
+        of_samples[-1] -= 2.0 * p * (1.0 - p) * lam
+        return of_samples
 
     def outer(self, i: int, h: Array, y: Array, rows: Index | None = None) -> float:
         """f(h, y; rows), h (P + 2,), y (1,)."""
@@ -177,12 +182,13 @@ class CompositionalAUC(SaddleAUC):
     def compositional_gradient(
         self, i: int, x: Array, h: Array, y: Array, rows_g: Index | None = None, rows_f: Index | None = None
     ) -> Array:
-        """grad g(x; rows_g)^T q, (P + 2,), with q = grad_h f(h, y; rows_f): on w it is q - rho H_CE(w; rows_g) q."""
+        """grad g(x; rows_g)^T q, (P + 2,), q = grad_h f(h, y; rows_f): on w, q - rho weight_i H_CE(w; rows_g) q."""
         q, _ = self.outer_gradient(i, h, y, rows_f)
         if self.hessian == "identity":
             return q
         n = self.num_weights
-        return np.concatenate([q[:n] - self.rho * self.ce_hessian_vector(i, x[:n], q[:n], rows_g), q[n:]])
+        curved = self.weights[i] * self.ce_hessian_vector(i, x[:n], q[:n], rows_g)
+        return np.concatenate([q[:n] - self.rho * curved, q[n:]])
 
 
 def logistic(s: Array) -> Array:
@@ -282,8 +288,11 @@ def localsgdm_round(
     lr: Rates,
     beta: float,
     weights: Array | None = None,
+    num_samples: Sequence[int] | None = None,
 ) -> tuple[Array, Array]:
     """One round of local SGD with momentum: w (P,), momentum m (P,) -> both averaged over the clients.
+
+    The means are weighted as those of `fedprox_round`.
 
     Step t = start + k: the gradient of batch t at w_t enters m <- (1 - beta) m + beta g, then w <- w - lr m.
     `momentum` None is the very first round: m = g in its first step. `weights` (2,) is the ratio loss, None the
@@ -302,7 +311,14 @@ def localsgdm_round(
             w_k = w_k - rate * m
         ends.append(w_k)
         momenta.append(m)
-    return np.mean(ends, axis=0), np.mean(momenta, axis=0)
+    held = samples_held(problem, num_samples)[list(clients)]
+    return np.average(ends, axis=0, weights=held), np.average(momenta, axis=0, weights=held)
+
+
+def samples_held(problem: CompositionalAUC, num_samples: Sequence[int] | None) -> Array:
+    """(N,) what each client counts in a weighted mean: `num_samples`, or the samples it holds."""
+    held = [len(labels) for labels in problem.labels] if num_samples is None else num_samples
+    return np.array(held, dtype=np.float64)
 
 
 def step_rates(lr: Rates, K: int) -> list[float]:
@@ -334,11 +350,13 @@ def scaffold_round(
     K: int,
     lr: Rates,
     server_lr: float = 1.0,
+    num_samples: Sequence[int] | None = None,
 ) -> Scaffold:
-    """One round of SCAFFOLD, Option II, on the cross-entropy.
+    """One round of SCAFFOLD, Option II, on the cross-entropy; the mean of the w_K weighted as in `fedprox_round`.
 
     Local step: w_{k+1} = w_k - lr_k (g_k - c_i + c). Then c_i <- c_i - c + (w_0 - w_K) / (sum of the lr_k). The
-    server: w + server_lr (mean w_K - w), and c + |S|/N mean of the changes of c_i, which keeps c the mean of all c_i.
+    server: w + server_lr (mean w_K - w), and c + sum over S of n_i/n times the change of c_i, which keeps c the
+    weighted mean of all c_i.
     """
     w, control, controls = state
     rates, after = step_rates(lr, K), controls.copy()
@@ -350,8 +368,10 @@ def scaffold_round(
         after[i] = controls[i] - control + (w - w_k) / sum(rates)
         changes.append(after[i] - controls[i])
         ends.append(w_k)
-    share = len(clients) / problem.num_clients
-    return Scaffold(w + server_lr * (np.mean(ends, axis=0) - w), control + share * np.mean(changes, axis=0), after)
+    held = samples_held(problem, num_samples)
+    shares = (held / held.sum())[list(clients)]
+    moved = np.average(ends, axis=0, weights=shares) - w
+    return Scaffold(w + server_lr * moved, control + shares @ np.array(changes), after)
 
 
 # FedProx.
@@ -372,7 +392,7 @@ def fedprox_round(
     Local step: w_{k+1} = w_k - lr_k (g_k + mu (w_k - w)), w the server's. The server: the mean of the w_K weighted by
     `num_samples` (N,), one number for every client of the problem; None: the samples it holds.
     """
-    held = [len(labels) for labels in problem.labels] if num_samples is None else num_samples
+    held = samples_held(problem, num_samples)
     total, weight = np.zeros_like(w), 0.0
     for i in clients:
         w_k = w

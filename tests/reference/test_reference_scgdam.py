@@ -110,67 +110,7 @@ def test_without_an_inner_step_and_without_memory_of_h_it_is_localsgdam(net: str
         assert_states(state, (z[:-1], z[-1:], z[:-1], momentum[:-1], momentum[-1:]))
 
 
-def test_two_steps_of_one_device_by_hand() -> None:
-    problem, xi, zeta = make(), random_rows(3), random_rows(3, seed=12)
-    x, y, *_ = start_of(problem)
-    state = scgdam.localscgdam_round(problem, (x, y, None, None, None), [1], xi, 2, 0, *OPTIONS, zeta)
-
-    def gradients(x: Array, h: Array, y: Array, j: int) -> tuple[Array, Array]:
-        grad_x = problem.compositional_gradient(1, x, h, y, xi(1, j), zeta(1, j))
-        return grad_x, problem.outer_gradient(1, h, y, zeta(1, j))[1]
-
-    h = problem.inner(1, x, xi(1, 0))
-    u, v = gradients(x, h, y, 0)
-    for j in (1, 2):
-        x, y = x - 0.075 * u, y + 0.125 * v
-        h = 0.55 * h + 0.45 * problem.inner(1, x, xi(1, j))
-        new_u, new_v = gradients(x, h, y, j)
-        u, v = 0.65 * u + 0.35 * new_u, 0.45 * v + 0.55 * new_v
-    assert_states(state, (x, y, h, u, v))
-
-
-@pytest.mark.parametrize("K", [1, 2, 6])
-def test_identical_devices_and_batches_are_one_device_for_any_period(K: int) -> None:
-    problem, twins, rows = make(), make(copies=3), random_rows(7, shared=True)
-    state: Any = start_of(problem)
-    one = scgdam.localscgdam_round(problem, state, [0], rows, 6, 0, *OPTIONS)
-    for start in range(0, 6, K):
-        state = scgdam.localscgdam_round(twins, state, [0, 1, 2], rows, K, start, *OPTIONS)
-    assert_states(state, one)
-
-
 # The baselines.
-
-
-def descend(problem: Any, i: int, w: Array, rows: Rows, rates: Sequence[float], first: int = 0) -> Array:
-    """SGD on the cross-entropy of one client."""
-    for k, rate in enumerate(rates):
-        w = w - rate * problem.ce_gradient(i, w, rows(i, first + k))
-    return w
-
-
-def test_local_sgdm_without_memory_is_local_sgd() -> None:
-    problem, rows = make(), random_rows(9)
-    w, m = vector(11), None
-    expected = w
-    for r in range(3):
-        w, m = scgdam.localsgdm_round(problem, w, m, [0, 2], rows, 3, 3 * r, [0.3, 0.2, 0.1], 1.0)
-        ends = [descend(problem, i, expected, rows, [0.3, 0.2, 0.1], 3 * r) for i in (0, 2)]
-        expected = np.mean(ends, axis=0)
-        np.testing.assert_allclose(w, expected, rtol=1e-12)
-
-
-@pytest.mark.parametrize("weights", [None, np.array([1.2, 1.9])])
-def test_local_sgdm_s_momentum_is_a_moving_average_of_the_gradients(weights: Array | None) -> None:
-    problem, rows, gradients = make(), random_rows(6), []
-    w, m = vector(11), None
-    scale = np.ones(2) if weights is None else weights
-    for t in range(6):
-        gradients.append(scgdam.ratio_gradient(problem, 1, w, scale, rows(1, t)))
-        w, m = scgdam.localsgdm_round(problem, w, m, [1], rows, 1, t, 0.5, 0.1, weights)
-        parts = [0.9**t * gradients[0], *(0.1 * 0.9 ** (t - s) * gradients[s] for s in range(1, t + 1))]
-        np.testing.assert_allclose(m, sum(parts), rtol=1e-11, atol=1e-14)
-    assert_states(scgdam.localsgdm_round(problem, vector(11), None, [1], rows, 6, 0, 0.5, 0.1, weights), (w, m))
 
 
 def test_scaffold_is_codasca_without_a_dual() -> None:
@@ -187,13 +127,6 @@ def test_scaffold_is_codasca_without_a_dual() -> None:
         state = scgdam.scaffold_round(problem, state, clients, rows, 3, 0.4, 0.7)
         other = minimax.codasca_round(wrapped, other, clients, rows, 3, 0.4, 0.0, 0.0, other.z, 0.7)
         assert_states(state, other)
-
-
-def test_fedprox_without_a_pull_is_local_sgd_weighted_by_samples() -> None:
-    problem, rows, w = make(), random_rows(3), vector(11)
-    ends = [descend(problem, i, w, rows, [0.3, 0.2, 0.1]) for i in (0, 2)]
-    found = scgdam.fedprox_round(problem, w, [0, 2], rows, 3, [0.3, 0.2, 0.1], 0.0, [5, 1, 2])
-    np.testing.assert_allclose(found, (5 * ends[0] + 2 * ends[1]) / 7, rtol=1e-12)
 
 
 def test_fedprox_of_one_client_rests_where_the_pull_balances_the_gradient() -> None:

@@ -77,25 +77,6 @@ def test_two_steps_of_every_algorithm_by_hand() -> None:
         assert np.concatenate(seen) == pytest.approx(points, abs=1e-15)
 
 
-@each_problem
-@each_algorithm
-def test_one_full_batch_is_gradient_descent(name: str, algorithm: str) -> None:
-    (X, y), problem, seen, point = data(name), Problem(name, 0.2), list[Array](), vector(2)
-    vfb2.centralised(problem, X, y, algorithm, STEP, plan(1, 0, 3), point, hook=seen.append)
-    for got in seen:
-        point = point - STEP * problem.gradient(X, y, point)
-        assert far(got, point) < 1e-14
-
-
-@pytest.mark.parametrize("name", ["logistic", "ridge"])
-def test_reduced_variance_reaches_the_optimum_and_sgd_stalls(name: str) -> None:
-    (X, y), problem = data(name), Problem(name, WEIGHTS[name])
-    ends = {a: vfb2.centralised(problem, X, y, a, 0.5, plan(1, 2, 150)) for a in ("sgd", "svrg", "saga")}
-    norms = {a: np.linalg.norm(problem.gradient(X, y, w)) for a, w in ends.items()}
-    assert max(norms["svrg"], norms["saga"]) < 1e-7
-    assert norms["sgd"] > 1e-3
-
-
 # The model split into blocks, replayed from logs.
 
 
@@ -159,19 +140,3 @@ def test_the_check_of_logs_sees_every_offence() -> None:
         check([log[:-1] for log in logs])
     with pytest.raises(ValueError, match="after the last"):
         check([[*log, log[-1]] for log in logs])
-
-
-# Label privacy.
-
-
-@pytest.mark.parametrize("name", ["logistic", "nonconvex-logistic"])
-@pytest.mark.parametrize("epsilon", [0.5, 3.0])
-def test_the_corrected_problem_is_the_mean_over_the_flips(name: str, epsilon: float) -> None:
-    (X, y), rate, w = data(name), vfb2.flip_rate(epsilon), vector(3)
-    assert (1 - rate) / rate == pytest.approx(np.exp(epsilon), rel=1e-14)
-    noisy = vfb2.Corrected(name, 0.2, rate)
-    for attribute in ("value", "gradient"):
-        kept, flipped = (getattr(noisy, attribute)(X, labels, w) for labels in (y, -y))
-        expected = getattr(Problem(name, 0.2), attribute)(X, y, w)
-        assert np.max(np.abs((1 - rate) * kept + rate * flipped - expected)) < 1e-14
-        assert np.max(np.abs(kept - expected)) > 1e-2

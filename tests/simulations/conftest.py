@@ -1,7 +1,5 @@
 """Fixtures for the tests of the command line and of experiments."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.apps.test_command_line import Line

@@ -1,7 +1,5 @@
 """A small experiment's file, runs that were never made, and what stands in for the processes that make them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -100,18 +98,16 @@ def fake(
     auc: Sequence[float] = (0.5, 0.7, 0.8),
     clients: int | None = 4,
     failure: str = "",
-    headline: str = "auc",
-    others: Sequence[str] = RANKING,
 ) -> Path:
     """A run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
 
-    Without ``clients`` it has no result; with another ``headline`` and other ``others`` it has no AUC.
+    Without ``clients`` it has no result.
     """
     resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps(resolved))
     cost = {"bytes_up": 10, "bytes_down": 30, "seconds": 0.5}
-    lines = [{"round": r, **dict.fromkeys(others, value / 2), headline: value, **cost} for r, value in enumerate(auc)]
+    lines = [{"round": r, **dict.fromkeys(RANKING, value / 2), "auc": value, **cost} for r, value in enumerate(auc)]
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if clients:
         result = {"strategy": resolved["strategy"], "clients": clients, "wall_seconds": 9.0}

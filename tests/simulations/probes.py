@@ -6,8 +6,6 @@ and in a process of their own that runs Flower's simulation:
     python -m tests.simulations.probes observations.pickle
 """
 
-from __future__ import annotations
-
 import pickle
 import sys
 import time
@@ -118,14 +116,7 @@ def vandal(message: Message, context: Context) -> Message:
     del records.array_records["arrays"]["w"]
     records["new"] = ConfigRecord({"spoilt": True})
     records.pop("arrays")
-    return reply
-
-
-@client_app.train("spoil_metadata")
-def spoil_metadata(message: Message, context: Context) -> Message:
-    reply = told(message, done=True)
-    message.metadata.group_id = "spoilt"
-    message.metadata.message_type = "evaluate"
+    message.metadata.group_id, message.metadata.message_type = "spoilt", "evaluate"
     message.content = RecordDict()
     return reply
 
@@ -154,11 +145,6 @@ def configure(message: Message, context: Context) -> Message:
 @client_app.train("nothing")
 def nothing(message: Message, context: Context) -> Message:
     return None  # type: ignore[return-value]
-
-
-@client_app.train("text")
-def text(message: Message, context: Context) -> Message:
-    return "not a message"  # type: ignore[return-value]
 
 
 @client_app.train("stranger")
@@ -359,19 +345,15 @@ def run_config(grid: Grid) -> Observation:
 @probe
 def vandals(grid: Grid) -> Observation:
     records = sample_records()
-    whole = contents(records)
-    first = answers(grid, "train.vandal", records)
-    between = contents(records)
-    second = answers(grid, "train.vandal", records)
-    return {"whole": whole, "between": between, "seen": [a["before"] for a in first + second]}
-
-
-@probe
-def spoilt_metadata(grid: Grid) -> Observation:
-    records = sample_records()
-    messages = to_each(grid, "train.spoil_metadata", records, group_id="whole")
-    replies = ask(grid, messages)
+    whole, seen = contents(records), []
+    for _ in range(2):
+        messages = to_each(grid, "train.vandal", records, group_id="whole")
+        replies = ask(grid, messages)
+        seen += [facts_of(reply)["before"] for reply in replies]
     return {
+        "whole": whole,
+        "after": contents(records),
+        "seen": seen,
         "messages": [(m.metadata.group_id, m.metadata.message_type, list(m.content)) for m in messages],
         "replies": [(r.metadata.group_id, r.metadata.message_type) for r in replies],
     }
@@ -392,18 +374,6 @@ def kept_records(grid: Grid) -> Observation:
         sent["new"] = 1
         del reply.content.array_records["arrays"]["w"]
     return {"before": before, "after": [a["state"] for a in answers(grid, "train.recall")]}
-
-
-@probe
-def collected_late(grid: Grid) -> Observation:
-    """The server spoils the content it pushed between the clients' answers and its own pull."""
-    records = sample_records()
-    messages = to_each(grid, "train.remember", records)
-    ids = set(grid.push_messages(messages))
-    first = collect(grid, ids, 1)  # with one answer there, Flower has handed out all of the messages
-    del records.array_records["arrays"]["w"]
-    replies = first + collect(grid, ids - {reply.metadata.reply_to_message_id for reply in first}, NODES - len(first))
-    return {"arrays": [list(reply.content.array_records["arrays"]) for reply in replies]}
 
 
 @probe
@@ -430,11 +400,6 @@ def no_answer(grid: Grid) -> Observation:
         asked = [message.metadata.message_id for message in messages]
         seen[kind] = [(reply.metadata.reply_to_message_id in asked, failure(reply)) for reply in replies]
     return seen
-
-
-def text_answer(grid: Grid) -> Observation:
-    """A ClientApp that returns no message. Not among the probes: in Flower's simulation it ends a worker's thread."""
-    return {"failures": [failure(reply) for reply in ask(grid, to_each(grid, "train.text"), SILENCE)]}
 
 
 def observe(grid: Grid) -> dict[str, Observation]:

@@ -3,13 +3,8 @@
 And the hand-written loops do train: each ends at the AUC of the federation that it is timed against.
 """
 
-from __future__ import annotations
-
 import importlib
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,8 +15,8 @@ from apps.registry import ALGORITHMS
 from problems.data import load
 from problems.metrics import binary_metrics
 from tests.battery.federation import federate
+from tests.programs import PROJECT, ran
 
-PROJECT = Path(__file__).resolve().parent.parent.parent
 NUMBER = r"-?[\d,]+(?:\.\d+)?"
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 # that have a loop written by hand; an algorithm on its way may do without
@@ -36,25 +31,11 @@ TABLES: dict[str, tuple[list[str], int]] = {
 }
 
 
-def smoke(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(PROJECT / "benchmarks" / script), "--smoke", *arguments],
-        cwd=PROJECT,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @pytest.mark.gate
 @pytest.mark.slow
 @pytest.mark.parametrize("script", TABLES)
 def test_a_smoke_run_prints_its_table(script: str) -> None:
-    done = smoke(script, "--no-check")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = ran(PROJECT / "benchmarks" / script, "--smoke", "--no-check").splitlines()
     assert lines[0].startswith("data: synthetic")
     names, count = TABLES[script]
     for name in names:

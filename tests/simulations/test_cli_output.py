@@ -1,10 +1,7 @@
 """What the command line prints: --quiet, --json, list, and the options that the documentation names."""
 
-from __future__ import annotations
-
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,8 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations import experiment
 from simulations.__main__ import cli
-from simulations.choosing import Choosing
-from simulations.expansion import expand
-from simulations.experiment import Experiment, packaged, read_experiment
-from simulations.output import print_json, progress, shown, shown_metric, table
+from simulations.experiment import Experiment, packaged
+from simulations.output import print_json
 from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 
@@ -85,44 +80,7 @@ def test_list_as_json(command: Line) -> None:
     }
 
 
-@pytest.mark.parametrize("section", EVERYTHING)
-def test_list_one_section(command: Line, section: str) -> None:
-    lines = command("list", section)[1].splitlines()
-    assert [line.split()[0] for line in lines if line.startswith("  ")] == EVERYTHING[section]
-    _, out, _ = command("list", section, "--json")
-    assert {name: list(rows) for name, rows in json.loads(out).items()} == {section: EVERYTHING[section]}
-
-
 # The pieces.
-
-
-def test_a_table_is_aligned() -> None:
-    text = table(["run", "auc"], [["a", "0.5"], ["longer", "-"], ["b\n", "12.5"]])
-    assert text.splitlines() == ["run      auc", "a        0.5", "longer     -", "'b\\n'   12.5"]
-
-
-@pytest.mark.parametrize(
-    ("value", "decimals", "cell"),
-    [(None, 4, "-"), (0.5, 4, "0.5000"), (1.23e21, 4, "1.23e+21"), (0.1234567, None, "0.123457"), (True, None, "true")],
-)
-def test_a_cell(value: object, decimals: int | None, cell: str) -> None:
-    assert shown(value, decimals) == cell
-
-
-@pytest.mark.parametrize(
-    ("value", "like", "cell"),
-    [
-        (0.98765, None, "0.9877"),
-        (0.0, None, "0.0000"),
-        (-0.00123456, None, "-1.235e-03"),
-        (0.001, 0.99, "0.0010"),
-        (0.5, 0.001, "5.000e-01"),
-        (None, 0.001, "-"),
-        (None, None, "-"),
-    ],
-)
-def test_a_metric_s_cell(value: float | None, like: float | None, cell: str) -> None:
-    assert shown_metric(value, like) == cell
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,20 +110,6 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
         assert options_of(name) - named - {"name"} == set()
 
 
-def test_the_page_s_experiment_can_be_run_and_tuned(tmp_path: Path) -> None:
-    tune, example = [block for block in blocks(PAGE) if block.language == "toml"]
-    (tmp_path / "tuned.toml").write_text(f"{example.text}\n{tune.text}")
-    chosen = Choosing(expand(read_experiment(tmp_path / "tuned.toml"), "quick"), tmp_path / "out")
-    assert [(search.line.method, len(search.points)) for search in chosen.searches] == [
-        *[("FedX1", 3 * 2)] * 2,
-        *[("Centralized", 3)] * 2,
-    ]
-    (tmp_path / "mine.toml").write_text(example.text)
-    expansion = expand(read_experiment(tmp_path / "mine.toml"), "quick")
-    assert len(expansion.runs) == 2 * 2 * 2 * 3
-    assert len(expansion.paper) == 1
-
-
 def test_the_page_names_every_key_of_an_experiment() -> None:
     text = section(PAGE, "Choosing values") + section(PAGE, "An experiment of your own")
     keys = {key for row in rows(text) for key in codes(row[0])}
@@ -183,41 +127,9 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
     assert keys == there - set(told_elsewhere.split())
 
 
-def test_on_a_terminal_lines_stand_above_a_bar(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with progress(2, quiet=False) as say:
-        say("1/2  finished  [a]")
-        say("2/2  finished  b")
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "1/2  finished  [a]\n" in told.err
-    assert "2/2  finished  b\n" in told.err
-    uncoloured = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", told.err)
-    assert "2/2 0:00:0" in uncoloured  # the bar's own count and clock
-
-
-def test_elsewhere_lines_are_plain_and_quiet_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    for quiet in (False, True):
-        with progress(1, quiet) as say:
-            say("1/1  finished  a")
-    assert capsys.readouterr().err == "1/1  finished  a\n"
-
-
 # Node configs.
 
 OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-server-rounds=1 checkpoint-every=0'
-
-
-def test_each_site_may_have_a_node_config(command: Line, tmp_path: Path) -> None:
-    nodes = []
-    for place in range(2):
-        lines = [f"{20 + 7 * row % 50},{row % 2}" for row in range(30 + place)]
-        (tmp_path / f"{place}.csv").write_text("\n".join(["age,label", *lines]))
-        nodes += ["-n", f'data-path="{tmp_path / f"{place}.csv"}"']
-    code, out, _ = command("run", "--out", tmp_path / "run", *nodes, "-c", OWN, "--json")
-    assert (code, json.loads(out)["clients"]) == (0, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,14 @@
 """`compare`: several run directories as a table, as CSV, as JSON and as a picture."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from apps.config import ConfigError
-from simulations.compare import Comparison, draw, mean_and_spread
+from simulations.compare import Comparison, mean_and_spread
 from simulations.records import BOOKKEEPING, read_run
 from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
@@ -54,12 +50,6 @@ def test_the_table(command: Line, tmp_path: Path) -> None:
     ]
 
 
-def test_numbers_of_clients_differ_too(tmp_path: Path) -> None:
-    paths = [fake(tmp_path / "a"), fake(tmp_path / "b", clients=8), fake(tmp_path / "c", clients=None)]
-    assert Comparison.of(paths).differing == ["clients"]
-    assert Comparison.of([paths[0], paths[2]]).differing == []
-
-
 @pytest.mark.parametrize(
     ("clients", "failure", "status"),
     [
@@ -75,22 +65,6 @@ def test_a_run_without_a_result(command: Line, tmp_path: Path, clients: int | No
     assert code == 0
     assert out.splitlines()[2].split()[:7] == ["b", status, "fedx2", "digits", "0", "1", "0.6000"]
     assert (f"b {status}: {' '.join(failure.split())}" in out) == bool(failure)
-
-
-def test_a_run_that_failed_before_its_first_round(command: Line, tmp_path: Path) -> None:
-    code, out, _ = command("compare", fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None, failure="no"))
-    assert code == 0
-    assert out.splitlines()[2].split()[4:8] == ["0", "0", "-", "-"]
-    code, out, _ = command("compare", tmp_path / "b", "--out", tmp_path / "out")
-    assert (code, len(out.splitlines()[0].split())) == (0, 11)  # no metric has a column
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["compare.csv"]
-
-
-def test_a_half_written_line_is_left_out(tmp_path: Path) -> None:
-    path = fake(tmp_path / "a", clients=None)
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 3, "au')
-    assert read_run(path).facts["rounds"] == 2
 
 
 # Wrong input.
@@ -134,42 +108,6 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
     assert (code, out) == (1, "")
     assert err.startswith(f"error: {path}: got what cannot be read as a run (")
     assert len(err.splitlines()) == 1
-
-
-# Runs without an AUC.
-
-NO_AUC: dict[str, Any] = {"headline": "grad_phi_sq", "others": ["loss"]}
-
-
-def test_the_last_evaluated_round_counts(tmp_path: Path) -> None:
-    path = fake(tmp_path / "a", auc=(9.0, 0.5), **NO_AUC)
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 2, "bytes_up": 10, "bytes_down": 30, "seconds": 0.5}\n')
-    record = read_run(path)
-    assert record.metrics == {"loss": 0.25, "grad_phi_sq": 0.5}
-    assert (record.facts["rounds"], record.facts["bytes_up"]) == (2, 30)
-
-
-def test_a_table_without_an_auc(command: Line, tmp_path: Path) -> None:
-    code, out, err = command("compare", fake(tmp_path / "a", auc=(9.0, 0.0004), **NO_AUC), "--out", tmp_path / "out")
-    assert (code, err) == (0, "")
-    head, row = (line.split() for line in out.splitlines()[:2])
-    assert head[6:8] == ["loss", "grad_phi_sq"]
-    assert row[6:8] == ["2.000e-04", "4.000e-04"]
-    assert "auc" not in out
-    assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
-
-
-def test_runs_with_different_metrics(command: Line, tmp_path: Path) -> None:
-    paths = [fake(tmp_path / "a", headline="gap", others=["loss"]), fake(tmp_path / "b")]
-    code, out, _ = command("compare", *paths, "--json", "--out", tmp_path / "out")
-    assert code == 0
-    found = json.loads(out)
-    assert found["metric"] == "auc"  # of those that a run has, the first that we know
-    assert [(run["auc"], run["gap"], run["loss"]) for run in found["runs"]] == [(None, 0.8, 0.4), (0.8, None, 0.4)]
-    rows = list(csv.DictReader((tmp_path / "out" / "compare.csv").read_text().splitlines()))
-    assert [(row["auc"], row["gap"]) for row in rows] == [("", "0.8"), ("0.8", "")]
-    assert json.loads(command("compare", *paths, "--metric", "gap", "--json")[1])["metric"] == "gap"
 
 
 # Files and JSON.
@@ -228,17 +166,3 @@ def test_mean_and_standard_deviation() -> None:
     assert rounds == [0, 2]
     np.testing.assert_allclose(mean, [0.6, 0.7])
     np.testing.assert_allclose(spread, [0.02**0.5, 0.08**0.5])
-
-
-@pytest.mark.parametrize("count", [1, 25])
-def test_many_labels_are_drawn(tmp_path: Path, count: int) -> None:
-    groups = {f"data-dir=/a_$b_{number}": [{0: 0.5, 1: 0.6}, {0: 0.4, 1: 0.8}] for number in range(count)}
-    draw(groups, tmp_path / "x.png", "auc")
-    assert (tmp_path / "x.png").read_bytes().startswith(PNG)
-
-
-def test_names_are_those_of_the_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(fake(tmp_path / "here"))
-    assert [run.name for run in Comparison.of([Path()]).runs] == ["here"]
-    with pytest.raises(ConfigError, match="no-such"):
-        Comparison.of([Path("no-such")])

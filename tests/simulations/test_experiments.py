@@ -1,20 +1,14 @@
 """What an experiment's file says, and the runs that follow from it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from apps.config import ConfigError, known_keys, parse_run_config
-from apps.vertical import settings_of, vertical_data
-from problems.vertical.minimum import minimum
-from problems.vertical.objectives import make_objective
-from simulations.expansion import data_sets, expand
-from simulations.experiment import Case, Profile, Run, find_experiment, packaged, read_experiment
+from apps.config import known_keys
+from simulations.expansion import expand
+from simulations.experiment import Case, Profile, Run, find_experiment, packaged
 from simulations.report import rows
 from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import Runs, expanded, write
@@ -40,98 +34,6 @@ def test_no_field_of_a_file_is_a_run_config_key() -> None:
     assert fields & set(known_keys()) == set()
 
 
-# FedSGDA, Table 1: (S, K) -> eta and gamma of MB; c_eta, c_gamma and c_alpha of STORM
-TABLE_1 = {
-    (5, 5): (1e-3, 1e-3, 1e-2, 1e-1, 1),
-    (5, 10): (1e-4, 1e-3, 1e-3, 1e-2, 10),
-    (5, 20): (1e-4, 1e-3, 1e-3, 1e-1, 1),
-    (10, 5): (1e-3, 1e-3, 1e-2, 1e-1, 1),
-    (10, 10): (1e-4, 1e-3, 1e-3, 1e-2, 1),
-    (10, 20): (1e-4, 1e-3, 1e-3, 1e-2, 1),
-    (20, 5): (1e-3, 1e-3, 1e-2, 1e-1, 1),
-    (20, 10): (1e-3, 1e-2, 1e-3, 1e-2, 1),
-    (20, 20): (1e-4, 1e-3, 1e-3, 1e-3, 1),
-}
-# Table 3, S = 5: (figure, K) -> likewise
-TABLE_3 = {
-    ("6a", 1): (1, 1e-2),
-    ("6a", 10): (1e-1, 1e-3),
-    ("6a", 20): (1e-1, 1),
-    ("6b", 1): (1, 1e-1, 5),
-    ("6b", 10): (1e-1, 1e-2, 10),
-    ("6b", 20): (1e-1, 1e-1, 10),
-}
-STEPS = {
-    "FedSGDA-MB": ("fedsgda.primal-step", "fedsgda.dual-step"),
-    "FedSGDA-STORM": ("fedsgda.primal-step", "fedsgda.dual-step", "fedsgda.alpha-constant"),
-    "CoDA": ("learning-rate",),
-}
-
-
-def test_fedsgda_has_the_papers_settings() -> None:
-    expansion = expand(find_experiment("fedsgda-fig1"), "full")
-    found: dict[Any, tuple[Any, ...]] = defaultdict(tuple)
-    for line in (line for line in expansion.lines if line.method in STEPS):
-        assert line.clients * float(line.config["fraction-train"]) == line.at["S"]
-        assert (line.config["local-steps"], line.config["batch-size"]) == (line.at["K"], 5)
-        found[line.at["S"], line.at["K"]] += tuple(line.config[key] for key in STEPS[line.method])
-    assert found == TABLE_1
-
-
-def test_fedsgda_fig6_has_the_papers_settings() -> None:
-    found, against = {}, {}
-    for line in expand(find_experiment("fedsgda-fig6"), "full").lines:
-        assert line.config["partition"] == "sorted-90"
-        assert (line.config["local-steps"], line.config["batch-size"]) == (line.at["K"], 10)
-        steps = tuple(line.config[key] for key in STEPS[line.method])
-        if line.at["figure"] == "6c":
-            communications = line.communications * int(line.config["num-server-rounds"])
-            against[line.method] = (line.clients, communications, line.at["K"], steps)
-        else:
-            assert line.clients * float(line.config["fraction-train"]) == 5
-            found[line.at["figure"], line.at["K"]] = steps
-    assert found == TABLE_3
-    assert against == {
-        "FedSGDA-MB": (50, 800, 20, (0.1, 0.1)),
-        "FedSGDA-STORM": (50, 800, 20, (1, 1, 10)),
-        "CoDA": (50, 800, 20, (0.01,)),
-    }
-
-
-# FedX, Figure 1: left K varies, right N, the number of sites, each with a sixteenth of the data
-@pytest.mark.parametrize(("profile", "iterations"), [("quick", 1280), ("full", 20_000)])
-def test_fedx_fig1_varies_k_or_the_number_of_sites(profile: str, iterations: int) -> None:
-    expansion = expand(find_experiment("fedx-fig1"), profile)
-    assert [(line.panel, line.at["K"], line.clients) for line in expansion.lines] == [
-        *(("vary K", steps, 16) for steps in (8, 32, 128)),
-        *(("vary N", 32, sites) for sites in (1, 4, 8, 16)),
-    ]
-    for line in expansion.lines:
-        steps = int(line.config["local-steps"])
-        assert (line.config["partition-sites"], steps, line.clients) == (16, line.at["K"], line.at["N"])
-        assert abs(steps * int(line.config["num-server-rounds"]) - iterations) < steps
-
-
-# VFB2, Tables 2 and 3: q, m, the parties with labels under AFSVRG-VP, lambda is the default's 1e-4
-@pytest.mark.parametrize(("name", "parties", "active", "half"), [("vfb2-table2", 8, 3, 4), ("vfb2-table3", 12, 2, 6)])
-def test_vfb2_has_the_papers_settings(name: str, parties: int, active: int, half: int) -> None:
-    expansion = expand(find_experiment(name), "full", data_dir=Path("/data"))
-    found = {
-        (line.method, line.engine, line.clients, line.config["vfb2.active-parties"], line.config["strategy"])
-        for line in expansion.lines
-    }
-    assert found == {
-        ("NonF", "nonfederated", 1, active, "vfb2-svrg"),
-        ("AFSVRG-VP", "in-process", parties, half, "vfb2-svrg"),
-        ("VFB2-SVRG", "in-process", parties, active, "vfb2-svrg"),
-        ("VFB-SVRG", "in-process", parties, active, "vfb2-svrg"),
-    }
-    assert expansion.seeds == 10
-    assert "vfb2.weight" not in {key for line in expansion.lines for key in line.config}
-    papers = [row for row in rows(expansion, {}) if row.metric == expansion.experiment.metrics[0]]
-    assert [row.method for row in papers if row.paper is None] == ["VFB-SVRG"] * (len(papers) // 4)
-
-
 @pytest.mark.parametrize("name", ["vfb2-fig2", "vfb2-fig34"])
 @pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
 def test_vfb2_both_modes_have_one_step_and_one_slow_party(name: str, profile: str) -> None:
@@ -147,18 +49,6 @@ def test_vfb2_both_modes_have_one_step_and_one_slow_party(name: str, profile: st
     for asynchronous, synchronous in modes.values():
         different = {key for key in asynchronous | synchronous if asynchronous.get(key) != synchronous.get(key)}
         assert different == {"vfb2.synchronous"}
-
-
-@pytest.mark.parametrize("name", ["vfb2-fig2", "vfb2-fig34"])
-def test_the_minimum_a_smoke_is_measured_from_does_not_hang_on_rounding(name: str) -> None:
-    line = expand(find_experiment(name), "smoke").lines[0]
-    config = parse_run_config(line.config)
-    vfb2, data = settings_of(config), vertical_data(config, line.clients)
-    objective = make_objective(vfb2.problem, vfb2.factor)
-    noise = np.random.default_rng(0).standard_normal((8, *data.train_features.shape))
-    perturbed = [data.train_features, *data.train_features * (1.0 + 1e-12 * noise)]
-    found = [minimum(features, data.train_labels, objective)[1] for features in perturbed]
-    np.testing.assert_allclose(found, found[0], rtol=1e-9)
 
 
 # The runs that follow from a file.
@@ -228,26 +118,6 @@ def test_axes_are_combined_and_a_method_may_have_its_own(tmp_path: Path) -> None
     assert [row.dataset for row in rows(expansion, {})[::2]] == ["digits"] * 3 + ["breast-cancer"] * 3
 
 
-def test_an_experiment_s_data_sets_are_those_of_all_profiles(tmp_path: Path) -> None:
-    def found(*changes: tuple[str, str]) -> list[str]:
-        return data_sets(read_experiment(write(tmp_path, *changes)))
-
-    axis = ("[axes]", '[axes]\ndataset = ["w8a", { at = { dataset = "Cancer" }, dataset = "breast-cancer" }]')
-    assert found() == ["digits"]
-    assert found(axis, ("only = {", 'only = { dataset = ["w8a"],')) == ["w8a", "breast-cancer"]
-    assert found(("minutes = 2", 'minutes = 2\ndataset = "cifar10"')) == ["digits", "cifar10"]
-
-
-def test_panels_and_curves_are_named_by_what_a_run_has(tmp_path: Path) -> None:
-    varied = ("[axes]\n", "[axes]\nclients = [2, 4]\n"), ('curve = "{method} {K}"', 'curve = "{method} {setting}"')
-    lines = expanded(tmp_path, *varied).lines
-    assert [line.clients for line in lines[:3]] == [2, 2, 4]
-    assert lines[2].curve == "FedX clients = 4, K = 1"
-    names = 'panel = "{strategy}, $B$ = {batch-size}"\ncurve = "{local-steps}, {clients} clients"'
-    line = expanded(tmp_path, ('curve = "{method} {K}"', names)).lines[-1]
-    assert (line.panel, line.curve) == ("local-sgd, $B$ = 32", "2, 2 clients")
-
-
 def test_a_method_may_be_a_reference(tmp_path: Path) -> None:
     """That of vertical learning has no parties, whatever the other methods have."""
     cases = ("local-steps = 2 }", "local-steps = 2, clients = 5 }")
@@ -257,15 +127,6 @@ def test_a_method_may_be_a_reference(tmp_path: Path) -> None:
     ):
         lines = expanded(tmp_path, ('strategy = "local-sgd"', method), cases).lines
         assert [(line.engine, line.clients) for line in lines] == [("in-process", 2), ("in-process", 5), *expected]
-
-
-def test_data_are_in_data_dir(tmp_path: Path) -> None:
-    table = ('strategy = "local-sgd"', 'strategy = "local-sgd"\ndataset = "csv"\ndata-dir = "tables/a.csv"')
-    expansion = expanded(tmp_path, table, data=Path("/data"))
-    assert [line.config["data-dir"] for line in expansion.lines[1:3]] == ["/data", "/data/tables/a.csv"]
-    elsewhere = (table[0], table[1].replace("tables", "/elsewhere"))
-    for data in (Path("/data"), None):
-        assert expanded(tmp_path, elsewhere, data=data).lines[2].config["data-dir"] == "/elsewhere/a.csv"
 
 
 def test_the_papers_values_stand_at_their_rows(tmp_path: Path) -> None:
@@ -309,12 +170,9 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
         ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: none, since the command sets it"]),
-        ("learning-rate = 0.3", 'output-dir = "x"', ["runs[1]: output-dir: got 'x', allowed: none, since the command"]),
-        ("learning-rate = 0.3", "learning-rate = [0.3]", ["runs[1]: learning-rate: got [0.3]", "axes"]),
         ("learning-rate = 0.3", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
-        ("learning-rate = 0.3", "axes.steps = 3", ["runs[1].axes.steps: got 3", "list"]),
         ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
         (
             'name = "Local SGD"',
@@ -331,9 +189,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
             ["paper-values[0]: got method = FedX, K = 3, which no run has"],
         ),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
-        ('title = "Two', 'differs = [""]\ntitle = "Two', ["differs[0]: got ''"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
-        ('strategy = "fedx1"', 'data-dir = "tables"', ["'small' reads files of digits", "--data-dir"]),
     ],
 )
 def test_a_wrong_file_is_one_line(
@@ -368,9 +224,3 @@ def test_a_wrong_argument_is_one_line(
     code, out, err = command("reproduce", *given, "--out", tmp_path / "out")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
     assert [part for part in parts if part not in err] == []
-
-
-def test_two_papers_values_for_one_row(tmp_path: Path) -> None:
-    changes = ("std = 0.01", 'std = 0.01\n[[paper-values]]\nmethod = "FedX"\nmean = 0.5')
-    with pytest.raises(ConfigError, match=r"paper-values\[1\]: got a second value .*'FedX digits K = 2', allowed: one"):
-        expanded(tmp_path, changes)

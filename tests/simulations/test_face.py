@@ -1,7 +1,5 @@
 """`import florilegium` and the command: public names, a run, whatever folder it is in, whatever extra is missing."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -10,18 +8,15 @@ import sys
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import florilegium
-from apps import versions
 from apps.artifacts import RunDirectory
 from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
-from florilegium.command import put_last
 from problems import extras
 from problems.extras import MissingExtraError
 from simulations.compare import Comparison
@@ -70,20 +65,9 @@ def test_importing_the_face_imports_nothing_of_the_project_or_its_libraries() ->
     assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(done.stdout.split())
 
 
-def test_the_version_is_that_of_the_code_that_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_version_is_that_of_the_code_that_runs() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     assert florilegium.__version__ == project["version"]
-    other = tmp_path / "pyproject.toml"
-    other.write_text('[project]\nname = "other"\nversion = "7"\n')
-    monkeypatch.setattr(versions, "_PYPROJECT", other)
-    monkeypatch.setattr(versions, "version", lambda name: f"{name} 8")
-    assert versions.project_version() == "florilegium 8"
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr(versions, "version", missing)
-    assert versions.project_version() == "unknown"
 
 
 def test_run_gives_what_the_run_directory_holds(without: Callable[[str], None], tmp_path: Path) -> None:
@@ -108,12 +92,6 @@ def test_the_command_works_where_packages_have_its_names_and_finds_a_users_modul
     done = subprocess.run([*command, "-c", config], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["config"]["model"] == "mine:tiny"
-
-
-def test_a_folder_is_searched_last_and_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "/usr/lib", f"{tmp_path}/../{tmp_path.name}"])
-    put_last(tmp_path)
-    assert sys.path == ["/usr/lib", str(tmp_path)]
 
 
 def sweep(folder: Path) -> None:

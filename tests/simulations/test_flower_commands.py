@@ -1,7 +1,5 @@
 """What ``flwr run`` is told of a simulation's resources."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

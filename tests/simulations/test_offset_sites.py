@@ -4,8 +4,6 @@ A pair inside a site sees the feature without the offset, so local pairs learn t
 useless. The AUC is over the mixture of the sites. Three seeds draw data, initial weights and batches anew.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

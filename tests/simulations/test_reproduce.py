@@ -1,7 +1,5 @@
 """`reproduce`: what is run, what is kept, and the table that is left."""
 
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +15,7 @@ import numpy as np
 import pytest
 
 from simulations.expansion import expand
-from simulations.experiment import find_experiment, packaged, read_experiment
+from simulations.experiment import find_experiment, packaged
 from simulations.records import read_run
 from simulations.reproduce import Reproduction
 from simulations.workers import Task, _reason
@@ -66,39 +63,6 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
     assert lines[4].split(" | ")[1:4] == ["method", "setting", "metric"]
     assert lines[8].split(" | ")[1:] == ["FedX", "K = 2", "auc", SCORE, SCORE, "2", "0.7500 ± 0.0100", "Table\\|9 |"]
     assert "not of profile `quick`" in lines[-1]
-
-
-def test_columns_that_say_nothing_are_left_out(command: Line, runs: Runs, tmp_path: Path) -> None:
-    path = write(tmp_path)
-    path.write_text(path.read_text().partition("[[paper-values]]")[0])
-    command("reproduce", path, "--out", tmp_path / "out", "--seeds", 1)
-    lines = (tmp_path / "out" / "table.md").read_text().splitlines()
-    assert lines[4] == "| data set | method | setting | metric | last round | last tenth | seeds |"
-    assert "| 0.7000 | 0.7000 | 1 |" in lines[6]
-    assert lines[-1].startswith("Mean ± sample standard deviation")
-    assert {row["std"] for row in table(tmp_path / "out")} == {""}
-
-
-def test_the_copy_of_the_file_says_what_was_run_and_can_be_run(command: Line, runs: Runs, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    command("reproduce", write(tmp_path), "--out", out, "--seeds", 1, "--data-dir", tmp_path)
-    copy = tomllib.loads((out / "experiment.toml").read_text())
-    assert copy["reproduced"] == {"profile": "quick", "seeds": 1, "data-dir": str(tmp_path)}
-    before, again = (
-        expand(read_experiment(path), "quick") for path in (tmp_path / "small.toml", out / "experiment.toml")
-    )
-    assert [(run.name, run.config) for run in again.runs] == [(run.name, run.config) for run in before.runs]
-    assert again.experiment.name == "small"
-    assert list(again.paper) == list(before.paper)
-
-
-def test_json_is_the_rows_and_nothing_else(command: Line, runs: Runs, tmp_path: Path) -> None:
-    code, out, err = command("reproduce", write(tmp_path), "--out", tmp_path / "out", "--json", "--quiet")
-    assert (code, err) == (0, "")
-    found = json.loads(out)
-    assert (found["experiment"], found["profile"], found["seeds"], found["failed"]) == ("small", "quick", 2, {})
-    assert [str(row["mean"]) for row in found["rows"]] == [row["mean"] for row in table(tmp_path / "out")]
-    assert command("reproduce", write(tmp_path), "--out", tmp_path / "out", "--quiet") == (0, "", "")
 
 
 def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs, tmp_path: Path) -> None:
@@ -151,16 +115,6 @@ def test_finished_runs_are_not_run_again(command: Line, runs: Runs, tmp_path: Pa
     runs.names.clear()
     command("reproduce", path, "--out", out, "--seeds", 2)
     assert [name.endswith("seed-1") for name in runs.names] == [True] * 4
-
-
-def test_a_moved_directory_moved_data_and_pictures_are_the_same(command: Line, runs: Runs, tmp_path: Path) -> None:
-    command("reproduce", write(tmp_path), "--out", tmp_path / "a", "--seeds", 1, "--data-dir", tmp_path)
-    (tmp_path / "a").rename(tmp_path / "b")
-    (tmp_path / "data").mkdir()
-    runs.names.clear()
-    path = write(tmp_path, ("fedx.gamma = 0.5", "fedx.gamma = 0.5\npictures = false"))
-    code, *_ = command("reproduce", path, "--out", tmp_path / "b", "--seeds", 1, "--data-dir", tmp_path / "data")
-    assert (code, runs.names) == (0, [])
 
 
 RATE = "learning-rate = 0.3"
@@ -224,15 +178,6 @@ def test_ctrl_c_keeps_and_shows_what_has_finished(command: Line, runs: Runs, tmp
     assert command("reproduce", write(tmp_path), "--out", out)[0] == 0
     assert len(runs.names) == 8
     assert set(runs.names[3:]) & set(done) == set()
-
-
-def test_runs_on_the_same_data_follow_each_other(command: Line, runs: Runs, tmp_path: Path) -> None:
-    path = write(tmp_path, ("[axes]", '[axes]\ndataset = ["digits", "breast-cancer"]'))
-    command("reproduce", path, "--out", tmp_path / "out")
-    data = [(name.split("_")[1], name[-1]) for name in runs.names]
-    assert [one for one in data[::4] for _ in range(4)] == data
-    assert len({*data}) == 4
-    assert [seed for _, seed in data] == ["0"] * 8 + ["1"] * 8
 
 
 # The smallest of each experiment, without processes.

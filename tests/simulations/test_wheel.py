@@ -1,7 +1,5 @@
 """The wheel: built, installed beside the packages that are here, and run in a folder whose packages have its names."""
 
-from __future__ import annotations
-
 import json
 import os
 import site

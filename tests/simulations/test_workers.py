@@ -1,7 +1,5 @@
 """The processes that make an experiment's runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

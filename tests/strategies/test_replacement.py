@@ -1,9 +1,6 @@
 """``replace-dropped``: another client is asked in the place of each that gave no good reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +10,11 @@ from flwr.app import ConfigRecord, Error, Message
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.resources import federated_data, new_model
-from apps.server_app import RunFailedError
 from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.roster import StrategyError
-from tests.battery.federation import Exchange, Wiretap, federate, model_of
+from tests.battery.federation import Exchange, Wiretap, model_of
 
 CLIENTS, WANTED = 8, 4
 MODEL = 31 * 8  # bytes: thirty weights and a bias
@@ -181,25 +177,6 @@ def test_when_nobody_is_left_the_average_is_over_those_who_answered() -> None:
     assert whole.asked() == list(range(CLIENTS))
 
 
-def test_replacements_keep_a_round_alive() -> None:
-    first = sampled()
-    with pytest.raises(StrategyError, match="round 1: 1 good replies of 4, min-train-nodes is 3"):
-        Round(failing(set(first[1:])), min_train_nodes=3, replace_dropped=False).play()
-    one = Round(failing(set(first[1:])), min_train_nodes=3)
-    one.play()
-    assert len(one.strategy.report.answered) == WANTED
-
-
-def test_replacements_get_the_round_s_message() -> None:
-    first = sampled(strategy="fedx2")
-    one = Round(failing({first[0]}), strategy="fedx2")
-    one.play()
-    own = [e.message.content for e in one.grid.exchanges if e.server_round == 1]
-    assert len(own) == WANTED + 1
-    assert len({model_arrays(content.array_records["arrays"])[0].tobytes() for content in own}) == 1
-    assert len({str(sorted(content.config_records[PAYLOAD].items())) for content in own}) == 1
-
-
 def replacements(server_rounds: range, seed: int = 0, lost: tuple[int, ...] = (0, 1)) -> list[tuple[int, ...]]:
     """Who is asked in the place of the same lost sites, by round; site 7 was asked with them and answers."""
     one = Round(seed=seed)
@@ -221,21 +198,6 @@ def test_the_choice_is_the_seed_s_and_the_round_s() -> None:
     assert replacements(range(5, 9)) == first[4:]
     assert replacements(range(1, 9), seed=1) != first
     assert len(set(first)) > 3
-
-
-def test_the_choice_reaches_everyone() -> None:
-    assert {place for (place,) in replacements(range(1, 40), lost=(3,))} == {0, 1, 2, 4, 5, 6}
-
-
-def test_a_good_reply_after_a_bad_one_counts() -> None:
-    """Nobody is asked in its place, and it is not among the dropped."""
-    one = Round()
-    messages = list(one.strategy.configure_train(1, one.model, ConfigRecord(), one.grid))
-    replies = list(one.grid.send_and_receive(messages))
-    bad = Message(Error(2, "broke"), reply_to=messages[0])
-    assert len(one.strategy.receive(1, [bad, *replies])) == WANTED
-    assert one.strategy.report.dropped == {}
-    assert len(one.asked()) == WANTED
 
 
 # An exchange of the strategy's own.
@@ -275,35 +237,9 @@ def test_the_gradient_phase_replaces_for_itself(failures: int) -> None:
     assert report.bytes_up == sum(count_bytes(reply.content) for reply in answers)
 
 
-def test_the_two_phases_choose_for_themselves() -> None:
-    """The same lost places are replaced by others in the two exchanges, in some round."""
-    one = Round(**SGDA)
-    roster = one.strategy.join(one.grid)
-    one.strategy._grid, one.strategy._model = one.grid, model_arrays(one.model)
-    one.grid.tamper = failing({0, 1})
-    down = FedSGDADown(class_counts=roster.class_counts.sum(axis=0), estimate=np.zeros(34))
-    chosen: dict[str, list[list[int]]] = {"": [], GRADIENTS: []}
-    for server_round in range(1, 7):
-        for phase, found in chosen.items():
-            one.grid.exchanges.clear()
-            messages = one.strategy.messages(server_round, [0, 1], one.model, down, phase=phase)
-            one.strategy.receive(server_round, one.grid.send_and_receive(messages))
-            found.append(one.asked(phase)[2:])
-    assert sum(left != right for left, right in zip(*chosen.values(), strict=True)) > 2
-
-
 def test_a_site_that_fails_in_both_phases_has_both_reasons() -> None:
     both = sorted(set(gradient_clients()) & set(sampled(**SGDA)))
     assert both
     one = Round(failing(set(both)), **SGDA)
     one.play()
     assert {i: one.strategy.report.dropped[i] for i in both} == dict.fromkeys(both, "gradients phase: broke; broke")
-
-
-# Whole runs.
-
-
-def test_a_run_with_nobody_left_fails_by_name(tmp_path: Path) -> None:
-    keys = {**KEYS, "strategy": "fedsgda-mb"}
-    with pytest.raises(RunFailedError, match="round 1: 0 good replies of 8, .* partition 0: gradients phase: broke"):
-        federate(tmp_path / "run", keys, CLIENTS, failing(set(range(CLIENTS)), GRADIENTS))

@@ -1,8 +1,6 @@
 """``max-retries``: a strategy that needs every client asks one without a good reply again; a lost round leaves no
 trace, and a client that stays away ends the run by name with its last good round saved."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The handshake: node ids mean nothing, partition ids everything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
-from payloads.wire import content, count_bytes
+from payloads.wire import content
 from simulations.engine import InProcessGrid
 from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
 
@@ -80,12 +78,6 @@ def test_late_nodes_are_waited_for_and_asked_once() -> None:
     assert sorted(nodes.asked) == [10, 20, 30]
 
 
-def test_the_handshake_is_counted() -> None:
-    roster = call_the_roll(Nodes([1, 2, 3]), timeout=5)
-    assert roster.bytes_up == 3 * count_bytes(content(payload=report(0, 3).to_record()))
-    assert roster.bytes_down == 3 * count_bytes(content(config=ConfigRecord({"server-round": 0})))
-
-
 def test_missing_partitions_are_named() -> None:
     app = answering(lambda partition, _: report([0, 3][partition], 5))
     with pytest.raises(
@@ -117,6 +109,9 @@ def test_a_site_that_fails_ends_the_handshake_with_its_reason() -> None:
     refuses(answering(broken), r"handshake: a site failed: .*its data is gone")
     refuses(answering(lambda p, n: None), "without a report; is its ClientApp ours")
     refuses(answering(lambda p, n: ConfigRecord()), r"malformed: SiteReport\.identity: missing")
+    uncounted = answering(lambda p, n: SiteReport(identity=np.array([p, n])))
+    refuses(uncounted, r"malformed: SiteReport\.class_counts: missing")
+    assert call_the_roll(Nodes([5, 6], uncounted), timeout=5, counted=False).class_counts.tolist() == [[0, 0]] * 2
     refuses(answering(report, lambda p: {REFUSAL: "no data here"} if p == 1 else {}), "^no data here$")
 
 

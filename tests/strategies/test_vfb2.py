@@ -19,6 +19,7 @@ from payloads.vfb2 import (
     COUNTERS,
     PAGE,
     Credentials,
+    DataSummary,
     Report,
     VFB2Progress,
     VFB2Settings,
@@ -28,13 +29,21 @@ from payloads.vfb2 import (
     joined,
     text,
 )
-from strategies.meeting import addresses_of, check_capacity, check_rows, check_simulation, check_step, meet_on
+from strategies.meeting import (
+    addresses_of,
+    check_capacity,
+    check_rows,
+    check_simulation,
+    check_step,
+    meet_on,
+    warn_of_looks,
+)
 from strategies.roster import Roster, StrategyError
 from strategies.vfb2 import VFB2SGD, culprits, step_of
 
 
 def credentials(host: int = 0, **changes: Any) -> Credentials:
-    """Those of a party on some host, with labels and 4 columns of 10 rows."""
+    """Those of a party on some host."""
     certificate, length = joined([b"certificate"], PAGE)
     fields: dict[str, Any] = {
         "certificate": certificate,
@@ -43,14 +52,16 @@ def credentials(host: int = 0, **changes: Any) -> Credentials:
         "advertised": text(""),
         "port": np.array([0]),
         "host": text(bytes([host]) * 32),
-        "rows": np.array([8, 2]),
-        "columns": np.array([4]),
-        "digest": text(b"d" * 32),
-        "labels": np.array([True]),
         "share": np.array([True]),
         "serial": np.array([0]),
     }
     return Credentials(**(fields | changes))
+
+
+def summary(**changes: Any) -> DataSummary:
+    """That of a party with labels and 4 columns of 10 rows."""
+    fields: dict[str, Any] = {"rows": np.array([8, 2]), "columns": np.array([4]), "digest": text(b"d" * 32)}
+    return DataSummary(**({**fields, "labels": np.array([True])} | changes))
 
 
 def roster_of(parties: int) -> Roster:
@@ -337,6 +348,7 @@ def strategy_with(*parties: Credentials, **settings: Any) -> VFB2SGD:
     training = TrainingSettings(num_server_rounds=4, checkpoint_every=2)
     strategy = VFB2SGD(training, VFB2Settings(**settings))
     strategy.credentials, strategy.active, strategy.salt = list(parties), (0,), "00" * 16
+    strategy.summaries = [summary() for _ in parties]
     return strategy
 
 
@@ -378,3 +390,12 @@ def test_an_impossible_report_is_refused(place: int, phase: str, changes: dict[s
     report = Report(**({"serial": np.array([5]), "counters": np.zeros(len(COUNTERS))} | changes))
     with pytest.raises(PayloadError, match=told):
         strategy.check_report(place, report, phase)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "said"), [(8, ""), (9, r"9 epochs show party 2 .* as the others have columns \(9\)")]
+)
+def test_as_many_looks_as_columns_are_said(epochs: int, said: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        warn_of_looks(epochs, [4, 5, 6])
+    assert re.search(said, caplog.text) if said else not caplog.text

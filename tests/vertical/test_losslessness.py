@@ -58,7 +58,7 @@ def federated(
             np.ascontiguousarray(data.train_features[:, own]),
             np.ascontiguousarray(data.test_features[:, own]),
             data.train_labels if party < ACTIVE else None,
-            data.test_labels if party == 0 else None,
+            data.test_labels if party < ACTIVE else None,
         )
         for party, own in enumerate(columns)
     ]

@@ -46,7 +46,7 @@ class Table:
                 canonical(sparse.csr_array(self.train[:, start:stop])),
                 canonical(sparse.csr_array(self.test[:, start:stop])),
                 self.labels if party in plan.active else None,
-                self.test_labels if party == plan.reporter else None,
+                self.test_labels if party in plan.active else None,
             )
             for party, (start, stop) in enumerate(pairwise(ends))
         ]

@@ -1,7 +1,5 @@
 """Command lines that end in an error, in this process."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """Models of a user's own that cannot be used."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

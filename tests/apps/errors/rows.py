@@ -1,7 +1,5 @@
 """The most frequent mistakes of a user, a command line each."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -72,9 +70,9 @@ def sites(*configs: str, paths: tuple[str, ...] = ("{tmp}/a.csv", "{tmp}/b.csv")
     return run(f'{TINY} dataset="csv" partition="own"', *configs, nodes=nodes)
 
 
-def parties(*configs: str) -> tuple[str, ...]:
-    nodes = tuple(f'data-path="{{tmp}}/{name}.csv"' for name in "abc")
-    return run('strategy="vfb2-sgd" dataset="csv" num-server-rounds=1 batch-size=4', *configs, nodes=nodes)
+def parties(*configs: str, nodes: tuple[str, str, str] = ("", "", "")) -> tuple[str, ...]:
+    whole = tuple(f'data-path="{{tmp}}/{name}.csv" {node}' for name, node in zip("abc", nodes, strict=True))
+    return run('strategy="vfb2-sgd" dataset="csv" num-server-rounds=1 batch-size=4', *configs, nodes=whole)
 
 
 def ids(count: int = 12, labels: bool = True) -> str:
@@ -234,6 +232,38 @@ ROWS = [
         "certificate without a key",
         run(VERTICAL, nodes=('peer-cert="a.pem"', "a=1", "a=1")),
         ("node config", "peer-cert without peer-key", "both or neither", "give peer-key too"),
+    ),
+    Row(
+        "run below a party's policy",
+        parties("vfb2.active-parties=1 vfb2.label-epsilon=4.0", nodes=("", "largest-label-epsilon=1", "")),
+        (
+            "party 1: largest-label-epsilon",
+            "a run with vfb2.label-epsilon=4",
+            "above 0 and at most 1",
+            "set vfb2.label",
+        ),
+    ),
+    Row(
+        "peer under no pin",
+        parties(nodes=("", "", f'pinned-peers="bank={64 * "0"}"')),
+        (
+            "party 2: pinned-peers",
+            "party 0 under no pin",
+            "a certificate of that SHA-256",
+            "pin it, or leave the party",
+        ),
+        {"a.csv": ids(), "b.csv": ids()},
+    ),
+    Row(
+        "policy that cannot be read",
+        parties(nodes=('pinned-peers="bank"', "", "")),
+        ("party 0: pinned-peers", "'bank'", "name=SHA-256 in hexadecimal", "docs/vertical.md"),
+    ),
+    Row(
+        "label flips that were cut",
+        parties("vfb2.active-parties=1 vfb2.label-epsilon=1.0", nodes=('state-dir="{tmp}"', "", "")),
+        ("state-dir", "unusable label flips: {tmp}/label-flips.key with 3 bytes", "whole ones", "bring back a copy"),
+        {"a.csv": ids(), "b.csv": ids(), "c.csv": ids(), "label-flips.key": "cut"},
     ),
     Row("two parties", run(VERTICAL), ("number of parties", "2", "3 or more, since", "vfb2.allow-two-parties=true")),
     # models, and what a strategy finds once it knows its clients

@@ -5,8 +5,6 @@ The variable ROGUE holds JSON, round -> what the site's ClientApp does in that r
 answers so many seconds later.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

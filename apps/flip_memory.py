@@ -1,0 +1,153 @@
+"""A party's label flips on its own disk, so that all runs flip the same labels.
+
+Randomised response protects a label by its epsilon once: who sees it flipped anew in 25 runs takes the majority.
+Beside a random key lies one sealed file an epsilon, with a keyed digest of each row's id and label (HMAC-SHA256, cut
+to 16 bytes) and whether that label is flipped; there are no ids in it. Flips for several epsilons are drawn so that
+together they spend the largest of them. Parties may share the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from apps.config import ConfigError
+from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
+from apps.state_store import STATE_DIR
+from clients.vertical.dominator import Flips
+from payloads.record import PayloadError
+
+FORMAT, VERSION = "florilegium-label-flips", "1"
+KEY_BYTES, DIGEST_BYTES = 32, 16
+_KEY, _FILE = "label-flips.key", "label-flips-{}.safetensors"
+
+
+class FlipMemory:
+    """The flips of a party's labels, by epsilon.
+
+    Args:
+        folder: where they are; it is made where there is none.
+
+    Raises (each method):
+        ConfigError: the key or a file of flips is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
+        """(n,) flips of the labels with these marks; those that are not known are drawn, and kept.
+
+        Returns:
+            The flips, how many are new, and the largest epsilon with which one of these labels has been flipped.
+        """
+        with self._locked() as key:
+            digests, kept = _digests(key, marks), self._all()
+            known = kept.setdefault(epsilon, {})
+            new = [digest for digest in dict.fromkeys(digests) if digest not in known]
+            chances = [_chance(digest, epsilon, kept) for digest in new]
+            known |= dict(zip(new, _draw(np.array(chances)), strict=True))
+            if new:
+                self._write(epsilon, known)
+            spent = max(used for used, flips in kept.items() if not flips.keys().isdisjoint(digests))
+            return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
+
+    def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
+        """Keep (n,) flips of labels that have none yet."""
+        with self._locked() as key:
+            known = self._all().get(epsilon, {})
+            told = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
+            if told.keys() - known.keys():
+                self._write(epsilon, told | known)
+
+    def _all(self) -> dict[float, dict[bytes, bool]]:
+        """epsilon -> digest -> whether that label is flipped."""
+        paths = self.folder.glob(_FILE.format("*"))
+        return {float(path.stem.removeprefix("label-flips-")): self._read(path) for path in paths}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[bytes]:
+        """The key, drawn where there is none, while nobody else reads or writes here."""
+        make_folder(self.folder, private=True)
+        with os.fdopen(os.open(self.folder / _KEY, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            key = file.read()
+            if not key:
+                key = os.urandom(KEY_BYTES)
+                file.write(key)
+                file.flush()
+                os.fsync(file.fileno())
+            if len(key) != KEY_BYTES:
+                raise _damaged(f"{self.folder / _KEY} with {len(key)} bytes")
+            yield key
+
+    def _read(self, path: Path) -> dict[bytes, bool]:
+        try:
+            arrays, _ = read_sealed(path, FORMAT, VERSION)
+        except PayloadError as error:
+            raise _damaged(str(error)) from None
+        whole, flips = arrays["digests"].tobytes(), arrays["flips"].tolist()
+        return {whole[DIGEST_BYTES * n : DIGEST_BYTES * (n + 1)]: flip for n, flip in enumerate(flips)}
+
+    def _write(self, epsilon: float, known: dict[bytes, bool]) -> None:
+        digests = np.frombuffer(b"".join(known), dtype=np.uint8).reshape(-1, DIGEST_BYTES)
+        arrays = {"digests": digests, "flips": np.array(list(known.values()), dtype=np.bool_)}
+        path = self.folder / _FILE.format(repr(float(epsilon)))
+        write_sealed(path, FORMAT, VERSION, arrays, {}, private=True)
+
+
+def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:
+    return [hmac.digest(key, mark.encode(), "sha256")[:DIGEST_BYTES] for mark in marks]
+
+
+def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, bool]]) -> float:
+    """The chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
+
+    A label flipped for one epsilon is that of the next larger one, flipped once more with the chance that makes up the
+    difference. So all flips of a label together tell what those for the largest epsilon tell alone.
+    """
+    rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
+    larger = min((used for used in rates if used > epsilon), default=None)
+    smaller = max((used for used in rates if used < epsilon), default=None)
+    own = _rate(epsilon)
+    flipped = own if larger is None else _followed(rates[larger], True, _rate(larger), own)
+    if smaller is None:
+        return flipped
+    after, rate = rates[smaller], _rate(smaller)
+    weight, other = flipped * _followed(True, after, own, rate), (1 - flipped) * _followed(False, after, own, rate)
+    # both are 0 only where flips that another party drew leave no third value possible
+    return weight / (weight + other) if weight + other else own
+
+
+def _followed(before: bool, after: bool, rate: float, wider: float) -> float:
+    """The chance that flips of a rate, flipped on to a wider rate, go from ``before`` to ``after``."""
+    again = (wider - rate) / max(1 - 2 * rate, 1e-300)
+    return again if before != after else 1 - again
+
+
+def _rate(epsilon: float) -> float:
+    return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
+
+
+def _draw(chances: NDArray[np.float64]) -> list[bool]:
+    """Whether each of (n,) chances comes true, by the system's generator."""
+    uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
+    drawn: list[bool] = (uniform < chances * 2.0**53).tolist()
+    return drawn
+
+
+def _damaged(what: str) -> ConfigError:
+    return ConfigError(
+        STATE_DIR,
+        got=f"unusable label flips: {what}",
+        allowed="whole ones",
+        hint="bring back a copy: without them the next run draws others, which spends its epsilon once more",
+    )

@@ -1,0 +1,113 @@
+"""What a party was asked for and what left it, a JSON line an event, in a file that its owner alone reads.
+
+The lines have no value, label or id of a row: counts, digests as they were sent, names and certificates of peers, and
+bytes. docs/vertical.md says what they mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+
+from apps.config import ConfigError
+from apps.files import OWNER_ONLY, make_folder
+from apps.own_data import DATA_PATH
+from apps.state_store import RUN_TOKEN, STATE_DIR
+from clients.vertical.policy import PolicyError
+from payloads.wire import CONFIG, find
+from problems.errors import InputError
+
+AUDIT_LOG = "audit-log"
+_NAME = "audit.jsonl"
+
+
+def log_path(node: Mapping[str, Any]) -> Path | None:
+    """Where a node's log is: at `audit-log`, else in its `state-dir`, else nowhere.
+
+    Raises:
+        ConfigError: `audit-log` is no text, or empty.
+    """
+    named, folder = node.get(AUDIT_LOG), str(node.get(STATE_DIR, ""))
+    if named is not None:
+        if not isinstance(named, str) or not named:
+            raise ConfigError(
+                f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
+            )
+        return Path(named).expanduser()
+    return Path(folder).expanduser() / _NAME if folder else None
+
+
+@contextlib.contextmanager
+def audited(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
+    """Append a line of what happens inside to the node's log, where it keeps one.
+
+    A refusal by the policy is told with its key, what was got and what is allowed; of another failure only its kind, as
+    an error's words may name a row.
+
+    Args:
+        event: what the party was asked for.
+
+    Yields:
+        The facts of the line, to be filled.
+    """
+    path, facts = log_path(context.node_config), dict[str, Any]()
+    try:
+        yield facts
+    except PolicyError as error:
+        _append(path, "refused", context, message, {"asked": event, **_parts(error), **facts})
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        told = {"key": cause.key} if isinstance(cause, InputError) else {}
+        _append(path, "failed", context, message, {"asked": event, "error": type(cause).__name__, **told, **facts})
+        raise
+    _append(path, event, context, message, facts)
+
+
+def _parts(error: PolicyError) -> dict[str, str]:
+    return {"key": error.key, "got": error.got, "allowed": error.allowed}
+
+
+def _append(path: Path | None, event: str, context: Context, message: Message, facts: dict[str, Any]) -> None:
+    if path is None:
+        return
+    config, node = find(message.content, CONFIG, ConfigRecord), context.node_config
+    flips = facts.get("flips")
+    if flips and flips["drawn"] and "epsilon-spent" not in flips:
+        flips["data"] = str(node.get(DATA_PATH, ""))
+        flips["epsilon-spent"] = _spent(path, flips["data"]) + facts["label-epsilon"]
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "event": event,
+        "party": node.get("partition-id"),
+        "run": context.run_id,
+        "token": "" if config is None else config.get(RUN_TOKEN, ""),
+        "server": message.metadata.src_node_id,
+        **facts,
+    }
+    make_folder(path.parent, private=True)
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY)
+    try:
+        os.write(opened, (json.dumps(line) + "\n").encode())
+    finally:
+        os.close(opened)
+
+
+def _spent(path: Path, data: str) -> float:
+    """The sum of the epsilons of all runs that flipped the labels of a file anew, by the log's lines."""
+    if not path.exists():
+        return 0.0
+    total = 0.0
+    for text in path.read_text("utf-8").splitlines():
+        with contextlib.suppress(ValueError):  # a line that was cut when a disk was full
+            line = json.loads(text)
+            flips = line.get("flips", {})
+            total += line["label-epsilon"] if flips.get("drawn") and flips.get("data") == data else 0.0
+    return total

@@ -1,0 +1,209 @@
+"""What a data owner asks of the vertical runs that its party takes part in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from clients.vertical.identity import fingerprint
+from clients.vertical.plan import PAIRWISE, TWO_TREES
+from problems.errors import NOTHING, InputError
+
+FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
+LARGEST_EPSILON, ALLOW_INTERSECTION, ALLOWED_MASKINGS = (
+    "largest-label-epsilon",
+    "allow-intersection",
+    "allowed-maskings",
+)
+_PAGE = "see docs/vertical.md"
+
+
+class RefusalError(ValueError):
+    """What a party says no with. The run ends with these words: the party is not asked again."""
+
+
+class PolicyError(InputError, RefusalError):
+    """A run that the data owner does not take part in, or a policy that cannot be read. Its words tell no data."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The least that a run must offer; by default nothing is asked.
+
+    Attributes:
+        fewest_parties: that must take part, with a certificate each.
+        pins: name of each peer by the SHA-256 (hexadecimal) of its certificate, or of an authority that has issued it;
+            empty: any peer will do. Each is good for one party.
+        authorities: (DER) certificates of the authorities that may be pinned.
+        largest_label_epsilon: of ``vfb2.label-epsilon``, which must then be above 0; None: any, and none.
+        allow_intersection: whether parties may look for the ids that all hold.
+        allowed_maskings: of ``vfb2.masking``; empty: any.
+    """
+
+    fewest_parties: int = 0
+    pins: Mapping[str, str] = field(default_factory=dict)
+    authorities: Sequence[bytes] = ()
+    largest_label_epsilon: float | None = None
+    allow_intersection: bool = True
+    allowed_maskings: Sequence[str] = ()
+
+    def check_run(self, parties: int, *, label_epsilon: float, masking: str, intersection: bool) -> None:
+        """Hold a run's settings against the policy.
+
+        Args:
+            parties: how many there are.
+            label_epsilon: of the labels' differential privacy; 0 is none.
+            masking: "pairwise" or "two-trees".
+            intersection: whether parties look for the ids that all hold.
+
+        Raises:
+            PolicyError: names the first key of the policy that the run is below.
+        """
+        self._check_count(parties)
+        most = self.largest_label_epsilon
+        if most is not None and not 0 < label_epsilon <= most:
+            raise PolicyError(
+                LARGEST_EPSILON,
+                got=f"a run with vfb2.label-epsilon={label_epsilon:g}",
+                allowed=f"above 0 and at most {most:g}",
+                hint="set vfb2.label-epsilon to that",
+            )
+        if self.allowed_maskings and masking not in self.allowed_maskings:
+            raise PolicyError(
+                ALLOWED_MASKINGS,
+                got=f"a run with vfb2.masking={masking!r}",
+                allowed=" or ".join(self.allowed_maskings),
+                hint="set vfb2.masking to one",
+            )
+        if intersection:
+            self.check_intersection()
+
+    def check_intersection(self) -> None:
+        """Hold an intersection of ids against the policy.
+
+        Raises:
+            PolicyError: there shall be none.
+        """
+        if not self.allow_intersection:
+            raise PolicyError(
+                ALLOW_INTERSECTION,
+                got="a run that looks for the ids that all parties hold",
+                allowed="vfb2.alignment='digest', since it is false",
+                hint="bring the same ids everywhere and set vfb2.alignment",
+            )
+
+    def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
+        """Hold the parties' certificates (DER) against the policy.
+
+        Args:
+            certificates: one a party, in their order.
+            me: this party's place, which is its own whatever stands there.
+            own: this party's certificate; where a pin covers it, that pin is used up.
+
+        Returns:
+            The name of each party's pin; "" where there is none.
+
+        Raises:
+            PolicyError: too few parties, one under no pin, or two under the same.
+        """
+        self._check_count(len({*certificates[:me], own, *certificates[me + 1 :]}))
+        if not self.pins:
+            return [""] * len(certificates)
+        names = [self._pin(own if party == me else shown) for party, shown in enumerate(certificates)]
+        for party, name in enumerate(names):
+            if party == me:
+                continue
+            if not name:
+                raise PolicyError(
+                    PINNED_PEERS,
+                    got=f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}",
+                    allowed="a certificate of that SHA-256, or one issued by an authority in peer-ca that has it",
+                    hint="pin it, or leave the party out",
+                )
+            if names.count(name) > 1:
+                (other,) = [place for place, found in enumerate(names) if found == name and place != party][:1]
+                raise PolicyError(
+                    PINNED_PEERS,
+                    got=f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}",
+                    allowed="one party a pin",
+                    hint="leave one of them out",
+                )
+        return names
+
+    def _check_count(self, parties: int) -> None:
+        if parties < self.fewest_parties:
+            raise PolicyError(
+                FEWEST_PARTIES,
+                got=f"a run of {parties} parties",
+                allowed=f"{self.fewest_parties} or more",
+                hint="take more parties",
+            )
+
+    def _pin(self, certificate: bytes) -> str:
+        """The name of the pin that a certificate is under, or ""."""
+        direct = self.pins.get(fingerprint(certificate))
+        if direct is not None:
+            return direct
+        for authority in self.authorities:
+            name = self.pins.get(fingerprint(authority))
+            if name is not None and _issued(certificate, authority):
+                return name
+        return ""
+
+
+def _issued(certificate: bytes, authority: bytes) -> bool:
+    """Whether an authority has signed a certificate itself; both in DER."""
+    try:
+        x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def parse_pins(text: str) -> dict[str, str]:
+    """The names of pinned peers by SHA-256, from "name=SHA-256 name=SHA-256 ..."; capitals and colons may be there.
+
+    Raises:
+        PolicyError: a part is no pin, or a name or a SHA-256 stands there twice.
+    """
+    pairs = []
+    for part in text.split():
+        name, equals, digits = part.partition("=")
+        digest = digits.replace(":", "").lower()
+        if not name or not equals or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise PolicyError(
+                PINNED_PEERS,
+                got=repr(part),
+                allowed="name=SHA-256 in hexadecimal, pins with spaces between",
+                hint=_PAGE,
+            )
+        pairs.append((name, digest))
+    if not pairs:
+        raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="one pin at least", hint="give one, or leave the key out")
+    for place, what in enumerate(("name", "SHA-256")):
+        twice = [value for value, count in Counter(pair[place] for pair in pairs).items() if count > 1]
+        if twice:
+            raise PolicyError(PINNED_PEERS, got=f"the {what} {twice[0]!r} twice", allowed="once", hint="leave one out")
+    return {digest: name for name, digest in pairs}
+
+
+def parse_maskings(text: str) -> tuple[str, ...]:
+    """The maskings in a text with commas.
+
+    Raises:
+        PolicyError: one is not known, or there is none.
+    """
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
+    if unknown or not names:
+        raise PolicyError(
+            ALLOWED_MASKINGS,
+            got=", ".join(unknown) or NOTHING,
+            allowed=f"{PAIRWISE}, {TWO_TREES}, or both with a comma",
+            hint=_PAGE,
+        )
+    return names

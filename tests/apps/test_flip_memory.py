@@ -1,0 +1,144 @@
+"""Label flips that are kept: many runs tell no more of a label than one."""
+
+import logging
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apps.config import ConfigError, Scalar
+from apps.flip_memory import FlipMemory
+from apps.party_table import PartyTable
+from clients.vertical.dominator import draw_flips
+from payloads.vfb2 import VFB2State
+from problems.data import DataSpec
+from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
+
+ROWS, RUNS = 4000, 25
+MARKS = [f"row {number}" for number in range(ROWS)]
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's generator, the same in every run of a test that counts."""
+    monkeypatch.setattr("os.urandom", np.random.default_rng(0).bytes)
+
+
+def right(epsilon: float) -> float:
+    """How often a label is told rightly."""
+    return 1 / (1 + float(np.exp(-epsilon)))
+
+
+def near(rate: float, expected: float, rows: int = ROWS) -> bool:
+    return abs(rate - expected) < 3 * np.sqrt(expected * (1 - expected) / rows)
+
+
+def majority(flips: list[Any]) -> float:
+    """How often the majority of some runs is right."""
+    return float((np.mean(flips, axis=0) < 0.5).mean())
+
+
+def test_the_majority_of_25_runs_knows_what_one_run_tells(tmp_path: Path, seeded: None) -> None:
+    """Each in another process and with the rows in another order; drawn anew each time they give nearly all away."""
+    found = []
+    for run in range(RUNS):
+        order = np.random.default_rng(run).permutation(ROWS)
+        flips, new, spent = FlipMemory(tmp_path).recall([MARKS[row] for row in order], 1.0)
+        assert (new, spent) == (0 if run else ROWS, 1.0)
+        found.append(flips[np.argsort(order)])
+    assert near(majority(found), right(1.0))
+    assert majority([draw_flips(ROWS, 1.0) for _ in range(RUNS)]) > 0.95
+
+
+def test_other_epsilons_add_nothing_to_the_largest(tmp_path: Path, seeded: None) -> None:
+    """A run config that moves epsilon a little from run to run averages nothing out."""
+    epsilons = np.linspace(0.76, 1.0, RUNS)
+    found = [FlipMemory(tmp_path).recall(MARKS, epsilon)[0] for epsilon in epsilons]
+    assert majority(found) < right(1.0) + 3 * np.sqrt(0.2 / ROWS)
+    assert majority([draw_flips(ROWS, epsilon) for epsilon in epsilons]) > 0.93
+    assert FlipMemory(tmp_path).recall(MARKS[:1], 0.76)[2] == 1.0
+
+
+@pytest.mark.parametrize("order", list(permutations((0.5, 1.0, 2.0))))
+def test_in_whatever_order_each_epsilon_has_its_rate(order: tuple[float, ...], tmp_path: Path, seeded: None) -> None:
+    """And given the flips of a larger epsilon those of a smaller one say nothing more."""
+    flips = {epsilon: FlipMemory(tmp_path).recall(MARKS, epsilon)[0] for epsilon in order}
+    for epsilon, kept in flips.items():
+        assert near(1 - kept.mean(), right(epsilon))
+    for smaller, larger in ((0.5, 1.0), (1.0, 2.0), (0.5, 2.0)):
+        changed = (right(larger) - right(smaller)) / (2 * right(larger) - 1)
+        for value in (False, True):
+            rows = flips[larger] == value
+            assert near(np.mean(flips[smaller][rows] != value), changed, int(rows.sum()))
+
+
+def test_flips_of_another_reporter_are_kept_beside_ones_own(tmp_path: Path) -> None:
+    memory = FlipMemory(tmp_path)
+    own, _, _ = memory.recall(MARKS[:10], 1.0)
+    told = np.concatenate([~own, np.tile([True, False], 5)])
+    memory.keep(MARKS[:20], 1.0, told)
+    kept, new, _ = memory.recall(MARKS[:20], 1.0)
+    assert (kept.tolist(), new) == ([*own.tolist(), *told[10:].tolist()], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("label-flips.key", "with 3 bytes"), ("label-flips-1.0.safetensors", "1.0")]
+)
+def test_what_is_damaged_is_not_drawn_again(name: str, told: str, tmp_path: Path) -> None:
+    FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
+    (tmp_path / name).write_bytes(b"cut")
+    with pytest.raises(ConfigError, match=f"state-dir: got unusable label flips: .*{told}.*; bring back a copy"):
+        FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
+
+
+def test_nothing_kept_names_a_row(tmp_path: Path) -> None:
+    FlipMemory(tmp_path).recall(["Mustermann"], 1.0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["label-flips-1.0.safetensors", "label-flips.key"]
+    assert not any(b"Mustermann" in path.read_bytes() for path in tmp_path.iterdir())
+
+
+def test_a_mark_is_of_a_row_and_what_its_label_says(tmp_path: Path) -> None:
+    """Whichever of two classes is the positive one; not of another label, nor of another question to three classes."""
+
+    def marks(labels: str, positive: str) -> dict[str, str]:
+        frame = pd.DataFrame({"id": list("abcdefgh"), "x": range(8), "label": list(labels)})
+        frame.to_csv(tmp_path / "party.csv", index=False)
+        spec = DataSpec("csv", positive_label=positive, test_fraction=0.25)
+        told = PartyTable(tmp_path / "party.csv", spec, "id", classification=True).training_marks(None)
+        assert told is not None
+        return {mark[-1]: mark for mark in told}
+
+    two = marks("nynynyny", "y")
+    assert marks("nynynyny", "n") == two
+    assert len(set(two.values())) == 6
+    assert not marks("ynynynyn", "y").items() & two.items()
+    assert not marks("nynynynz", "y").items() & marks("nynynynz", "n").items()
+
+
+def held_flips(grid: Any) -> list[np.ndarray | None]:
+    states = [context.state.config_records["client-state"] for context in grid._contexts.values()]
+    return [VFB2State.from_record(state).flips for state in states]
+
+
+def test_a_party_flips_the_same_labels_in_every_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where another party reports; without a folder for its state it says what another run costs."""
+    nodes, _ = own_files(tmp_path, [EVERYBODY] * 3)
+    config: dict[str, Scalar] = {**CSV, "vfb2.active-parties": 2, "vfb2.label-epsilon": 1.0, "num-server-rounds": 1}
+    kept = [{**node, "state-dir": str(tmp_path / f"state-{party}")} for party, node in enumerate(nodes)]
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        first, second, third = held_flips(play(tmp_path / "one", config, kept)[1])
+        assert first is not None
+        np.testing.assert_array_equal(first, second)
+        assert third is None
+        turned = [kept[1], kept[0], kept[2]]
+        for number, parties in enumerate((kept, turned)):
+            again = held_flips(play(tmp_path / f"again-{number}", config, parties)[1])
+            np.testing.assert_array_equal(again[0], first)
+    assert "drawn anew" not in caplog.text
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        other = held_flips(play(tmp_path / "bare", config, nodes)[1])[0]
+    assert caplog.text.count("party 0: the flips of its labels are drawn anew, since its node config has no state") == 1
+    assert not np.array_equal(other, first)

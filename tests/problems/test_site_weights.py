@@ -1,0 +1,157 @@
+"""The plain mean of the sites' f_i is the AUC objective of all their samples: reference and product, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from problems.minimax import CompositionalOracle, FunctionOracle, Oracle
+from problems.models import FlatModel
+from problems.models.saddle import SaddleNetwork
+from tests.algorithms.minimax_problems import Robust
+from tests.reference.minimax import Array, SaddleAUC
+from tests.reference.scgdam import CompositionalAUC
+
+EXACT: dict[str, float] = {"rtol": 1e-12, "atol": 1e-12}
+RHO, DIM = 0.3, 3
+# rows and positives: two sites have one class
+SIZES = [(40, 2), (3, 3), (7, 0), (5, 3)]
+N, TOTAL = len(SIZES), sum(rows for rows, _ in SIZES)
+LABELS = [np.arange(rows) < positives for rows, positives in SIZES]
+FEATURES = [np.random.default_rng(rows).normal(0.1 * rows, 1.0, (rows, DIM)) + y[:, None] for (rows, _), y in
+            zip(SIZES, LABELS, strict=True)]  # fmt: skip
+PRIOR, SHARE = sum(p for _, p in SIZES) / TOTAL, float(np.mean([p / rows for rows, p in SIZES]))
+each_net = pytest.mark.parametrize("net", ["linear", "tanh"])
+each_score = pytest.mark.parametrize("sigmoid", [False, True], ids=["logit", "sigmoid"])
+
+
+def references(net: str, sigmoid: bool, prior: float = PRIOR, equal: bool = False) -> tuple[CompositionalAUC, ...]:
+    """Of the sites, and of their union as one."""
+    union = [np.concatenate(FEATURES)], [np.concatenate(LABELS).astype(int)]
+    sites = FEATURES, [y.astype(int) for y in LABELS]
+    return tuple(
+        CompositionalAUC(*rows, prior, RHO, sigmoid, net=net, hidden=2, equal=equal) for rows in (sites, union)
+    )
+
+
+def network(net: str) -> nn.Module:
+    layers = [nn.Linear(DIM, 1)] if net == "linear" else [nn.Linear(DIM, 2), nn.Tanh(), nn.Linear(2, 1)]
+    return nn.Sequential(*layers, nn.Flatten(0))
+
+
+def oracles(net: str, sigmoid: bool, z: Array) -> list[CompositionalOracle]:
+    """Of the sites at z, told what the server would tell them."""
+    found = []
+    for X, y in zip(FEATURES, LABELS, strict=True):
+        first, second = (FlatModel(SaddleNetwork(network(net)), dtype=torch.float64) for _ in range(2))
+        oracle = CompositionalOracle(first, second, torch.tensor(X), torch.tensor(y).double(), sigmoid=sigmoid)
+        oracle.inform(PRIOR, N * len(y) / TOTAL)
+        oracle.load([z])
+        found.append(oracle)
+    return found
+
+
+def mean_of(values: Callable[[int], object]) -> Array:
+    return np.mean([np.asarray(values(i)) for i in range(N)], axis=0)
+
+
+def point(problem: SaddleAUC, seed: int) -> Array:
+    return np.random.default_rng(seed).normal(0.0, 0.8, problem.primal_dim + 1)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@each_score
+@each_net
+def test_the_mean_over_sites_is_the_union_s(net: str, sigmoid: bool, seed: int) -> None:
+    sites, union = references(net, sigmoid)
+    z = point(sites, seed)
+    product = oracles(net, sigmoid, z)
+    np.testing.assert_allclose(mean_of(lambda i: sites.value(i, z)), union.value(0, z), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: sites.gradient(i, z)), union.gradient(0, z), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: sites.inner(i, z[:-1])), union.inner(0, z[:-1]), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: product[i].value()), union.value(0, z), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: product[i].gradient(None)), union.gradient(0, z), **EXACT)
+    # h <- g(x), all of it
+    for i, oracle in enumerate(product):
+        oracle.load_inner(None, None)
+        oracle.compose(np.arange(len(LABELS[i])), 1.0, RHO)
+    np.testing.assert_allclose(mean_of(lambda i: product[i].inner_arrays()[0]), union.inner(0, z[:-1]), **EXACT)
+
+
+@each_score
+@each_net
+def test_a_site_s_compositional_step_is_the_reference_s(net: str, sigmoid: bool) -> None:
+    sites, _ = references(net, sigmoid)
+    z = point(sites, 2)
+    h = point(sites, 3)[:-1]
+    for i, oracle in enumerate(oracles(net, sigmoid, z)):
+        oracle.load_inner(h, None)
+        gradient, rows = oracle.compose(np.arange(len(LABELS[i])), 0.4, RHO), None
+        moved = 0.6 * h + 0.4 * sites.inner(i, z[:-1])
+        expected = sites.compositional_gradient(i, z[:-1], moved, z[-1:], rows)
+        np.testing.assert_allclose(gradient[:-1], expected, **EXACT)
+        np.testing.assert_allclose(gradient[-1:], sites.outer_gradient(i, moved, z[-1:])[1], **EXACT)
+
+
+@each_net
+def test_a_constant_on_all_scores_moves_nothing(net: str) -> None:
+    """Along a constant added to the scores, a and b no f_i but their mean is flat, at any lambda."""
+    sites, _ = references(net, False)
+    z = point(sites, 4)
+    for dual in (-3.0, -1.0, 0.2, 5.0):
+        z[-1] = dual
+        product = oracles(net, False, z)
+
+        def slope(gradient: Array) -> float:
+            return float(gradient[-4:-1].sum())  # the output's bias, a and b
+
+        assert abs(slope(mean_of(lambda i: sites.gradient(i, z)))) < 1e-12
+        assert abs(slope(mean_of(lambda i, at=product: at[i].gradient(None)))) < 1e-12
+        counted_alike, _ = references(net, False, SHARE, equal=True)
+        assert abs(slope(mean_of(lambda i, at=counted_alike: at.gradient(i, z)))) < 1e-12
+        # what unweighted sites with the union's p are: flat at lambda = -1 alone
+        unweighted, _ = references(net, False, PRIOR, equal=True)
+        drift = slope(mean_of(lambda i, at=unweighted: at.gradient(i, z)))
+        assert drift == pytest.approx(2 * (1 + dual) * (PRIOR - SHARE), abs=1e-12)
+
+
+def test_a_weight_of_one_is_none_to_the_bit() -> None:
+    z = point(references("tanh", True)[0], 5)
+    weighed, plain = (oracles("tanh", True, z)[0] for _ in range(2))
+    weighed.inform(PRIOR, 1.0)
+    plain.inform(PRIOR)
+    found = [(one.value(), one.gradient(None).numpy().tobytes()) for one in (weighed, plain)]
+    assert found[0] == found[1]
+
+
+def test_a_problem_of_one_s_own_is_weighed_whole() -> None:
+    """Its value, its gradients, and those at a point for many batches."""
+
+    def oracle(X: Array, y: Array) -> FunctionOracle:
+        problem = Robust(torch.tensor(X), torch.tensor(y).double())
+        return FunctionOracle(problem, dtype=torch.float64, device=torch.device("cpu"))
+
+    union, sites = oracle(np.concatenate(FEATURES), np.concatenate(LABELS)), []
+    for X, y in zip(FEATURES, LABELS, strict=True):
+        sites.append(oracle(X, y))
+        sites[-1].inform(PRIOR, N * len(y) / TOTAL)
+    everyone: list[Oracle] = [*sites, union]
+    z = np.random.default_rng(6).normal(size=2 * DIM)
+    for one in everyone:
+        one.load([z])
+    np.testing.assert_allclose(mean_of(lambda i: sites[i].value()), union.value(), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: sites[i].gradient(None)), union.gradient(None), **EXACT)
+
+
+def test_weights_are_n_times_the_shares_of_samples() -> None:
+    """FedX's omega on the mean over the positives of a site comes to the same factor on its mean over all samples."""
+    sites, _ = references("linear", False)
+    positives = sum(p for _, p in SIZES)
+    for weight, (rows, of_them) in zip(sites.weights, SIZES, strict=True):
+        omega = N * of_them / positives
+        if of_them:
+            assert PRIOR * omega / of_them == pytest.approx(weight / rows, rel=1e-14)
