@@ -81,6 +81,22 @@ def centres(edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
+def expanded(
+    edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """(n,) labels, 0 and 1, and (n,) scores of the rows that bins count, each score moved to its bin's `centres`.
+
+    Args:
+        edges: (b - 1,) codes.
+        negatives: (b,) counts.
+        positives: (b,) counts.
+    """
+    scores = centres(edges)
+    counts = [np.asarray(counts, np.int64) for counts in (negatives, positives)]
+    labels = np.repeat(np.array([0, 1], dtype=np.int8), [int(each.sum()) for each in counts])
+    return labels, np.concatenate([np.repeat(scores, each) for each in counts])
+
+
 def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
     """How far AUC and average precision of binned scores can be from those of the scores.
 

@@ -12,10 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 PARTIAL_FPR = (0.3, 0.5)
-# bins of `score_bins`: 16 to a factor of 2, from 2^-24 to 2^8 on either side of 0
-_PER_OCTAVE, _LOWEST, _HIGHEST = 16, -24, 8
-_SIDE = _PER_OCTAVE * (_HIGHEST - _LOWEST)
-SCORE_BINS = 2 * _SIDE + 1
 
 
 def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
@@ -65,27 +61,6 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     if len(score) == 0:
         raise ValueError("accuracy needs at least one sample")
     return float(np.mean((score >= threshold) == positive))
-
-
-def score_bins(scores: ArrayLike) -> NDArray[np.int64]:
-    """(n,) bins, 0 to `SCORE_BINS` - 1, of (n,) scores: larger scores have no lower bins, whatever the others are.
-
-    A bin is 4.4 % of its scores wide. Below 2^-24 a score counts as 0, above 2^8 as that.
-    """
-    score = np.asarray(scores, dtype=np.float64)
-    size = np.clip(np.abs(score), 2.0**_LOWEST, 2.0**_HIGHEST)
-    steps = np.ceil(_PER_OCTAVE * (np.log2(size) - _LOWEST)).astype(np.int64)
-    bins: NDArray[np.int64] = np.where(score < 0, -steps, steps) + _SIDE
-    return bins
-
-
-def auc_of_counts(negatives: ArrayLike, positives: ArrayLike) -> float:
-    """AUC of (b,) counts of each class in bins from the lowest scores on; two scores of one bin count as tied.
-
-    Each class must be there.
-    """
-    below = np.cumsum(negatives) - np.asarray(negatives) / 2
-    return float(np.dot(positives, below) / (np.sum(positives) * np.sum(negatives)))
 
 
 def _area_up_to(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray
 from payloads.wire import model_record
-from problems.binned_scores import TOLERANCES, bounds, centres, first_edges, refined
+from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
 from strategies.base import PayloadStrategy
 from strategies.roster import SetupError
 
@@ -54,6 +54,4 @@ def held_out_scores(
             allowed="both classes, since metrics need both",
             hint="set positive-label, or bring more rows",
         )
-    labels = np.repeat(np.array([0, 1], dtype=np.int8), [negatives.sum(), positives.sum()])
-    scores = centres(edges)
-    return labels, np.concatenate([np.repeat(scores, negatives), np.repeat(scores, positives)])
+    return expanded(edges, negatives, positives)

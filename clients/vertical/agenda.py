@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from clients.vertical.frames import Kind
 from clients.vertical.plan import Plan
-from problems.metrics import SCORE_BINS
 from problems.vertical.blocks import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
@@ -23,6 +22,10 @@ PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS = map(
     int, (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
 )
 SUMS = (PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS)
+# of the totals of an evaluation, those that are no counts of scores
+MARKS = 5
+# of scores, each with its counts of either class
+BINS = 2048
 
 
 class Agenda:
@@ -34,7 +37,7 @@ class Agenda:
         self.chunks = self.schedule.chunks()
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
-        self.totals = 5 + 2 * SCORE_BINS * binned
+        self.totals = MARKS + 2 * BINS * binned
         """Numbers that every party adds to the evaluation's totals."""
         places = range(len(plan.active))
         self.counts = [self.schedule.count(place) for place in places]

@@ -3,20 +3,21 @@
 It takes two masked sums. To each dominator goes the sum of the predictions of its share of the training and test rows,
 so that nobody gets a prediction of a row that is another dominator's. To the reporter goes the sum of what came of
 them: losses, hits and, where there are several dominators, how many rows of each class have scores in which of
-`SCORE_BINS` narrow ranges; and every party's penalty and largest second moment.
+`BINS` narrow ranges (`problems.binned_scores`); and every party's penalty and largest second moment.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.agenda import EVALUATION, TOTALS
+from clients.vertical.agenda import BINS, EVALUATION, MARKS, TOTALS
 from clients.vertical.station import Done, Station
-from problems.metrics import SCORE_BINS, auc_of_counts, binary_metrics, score_bins
+from problems.binned_scores import codes, expanded, first_edges, places
+from problems.metrics import binary_metrics
 from problems.vertical.analysis import second_moment
 from problems.vertical.objectives import Array
 
-PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(5)
+PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 
 
 class Evaluation:
@@ -96,8 +97,9 @@ class Evaluation:
         positive = labels > 0
         totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
         if len(plan.active) > 1:
-            for part, chosen in zip(np.split(totals[TEST_MARK + 1 :], 2), (~positive, positive), strict=True):
-                part[:] = np.bincount(score_bins(z[chosen]), minlength=SCORE_BINS) / plan.test_rows
+            bins = places(codes(z), first_edges(BINS))
+            for part, chosen in zip(np.split(totals[MARKS:], 2), (~positive, positive), strict=True):
+                part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
         elif 0 < positive.sum() < len(positive):
             station.metrics["auc"] = binary_metrics(positive, z)["auc"]
 
@@ -115,6 +117,6 @@ class Evaluation:
             return
         metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
         if len(plan.active) > 1:
-            negatives, positives = np.split(np.rint(totals[TEST_MARK + 1 :] * plan.test_rows), 2)
+            negatives, positives = np.split(np.rint(totals[MARKS:] * plan.test_rows), 2)
             if negatives.any() and positives.any():
-                metrics["auc"] = auc_of_counts(negatives, positives)
+                metrics["auc"] = binary_metrics(*expanded(first_edges(BINS), negatives, positives))["auc"]

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clients.vertical.agenda import BINS
 from clients.vertical.plan import Holding, PartyState
-from problems.metrics import SCORE_BINS, auc_of_counts, score_bins
+from problems.binned_scores import centres, codes, first_edges, places
+from problems.metrics import binary_metrics
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from simulations.parties import PartiesError, run_parties
@@ -169,8 +171,8 @@ def test_metrics_are_those_of_the_assembled_model(problem: str) -> None:
     }
     if "logistic" in problem:
         expected["accuracy"] = float(np.mean(np.sign(z) == case.test_labels))
-        binned = [score_bins(z[case.test_labels == sign]) for sign in (-1, 1)]
-        expected["auc"] = auc_of_counts(*(np.bincount(bins, minlength=SCORE_BINS) for bins in binned))
+        moved = centres(first_edges(BINS))[places(codes(z), first_edges(BINS))]
+        expected["auc"] = binary_metrics(case.test_labels > 0, moved)["auc"]
     else:
         expected["rmse"] = float(np.sqrt(np.mean((z - case.test_labels) ** 2)))
     assert outcomes[5].metrics == pytest.approx(expected, rel=0, abs=1e-10)

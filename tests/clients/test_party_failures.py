@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
+from clients.vertical.agenda import BINS, EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
 from clients.vertical.collaborator import THETA
 from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.failures import PartyError
@@ -25,7 +25,6 @@ from clients.vertical.party import run_segment
 from clients.vertical.passes import SNAPSHOT_THETA
 from clients.vertical.plan import Holding, Injection, PartyState, Plan
 from clients.vertical.sums import DirectSums, Gathering
-from problems.metrics import SCORE_BINS
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
@@ -440,7 +439,7 @@ def test_the_agenda_lists_every_sum_once(algorithm: str, start: bool, epochs: in
         epoch = [4, 4, 4, rows - 12]
         passes = {"sgd": epoch * epochs, "svrg": [rows, *epoch] * epochs, "saga": [rows] * start + epoch * epochs}
         # the evaluation: training and test rows of this place; at the reporter five numbers and the bins of two classes
-        totals = [] if place else [5 + 2 * SCORE_BINS]
+        totals = [] if place else [5 + 2 * BINS]
         expected = [*passes[algorithm], rows + (5 if place else 6), *totals]
         assert [agenda.length_at(place, position) for position in range(len(expected))] == expected
         with pytest.raises(IndexError):

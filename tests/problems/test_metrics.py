@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from problems.metrics import SCORE_BINS, accuracy, auc_of_counts, binary_metrics, score_bins
+from problems.metrics import accuracy, binary_metrics
 
 KEYS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
 
@@ -85,26 +84,3 @@ def test_accuracy_counts_the_threshold_as_positive() -> None:
         accuracy([0], [np.nan], 0.5)
     with pytest.raises(ValueError, match="at least one sample"):
         accuracy([], [], 0.5)
-
-
-@given(scores=hnp.arrays(np.float64, st.integers(1, 60), elements=st.floats(-5e6, 5e6)))
-def test_binned_scores_keep_their_order(scores: np.ndarray) -> None:
-    bins = score_bins(scores)
-    assert 0 <= bins.min() <= bins.max() < SCORE_BINS
-    order = np.argsort(scores)
-    assert (np.diff(bins[order]) >= 0).all()
-    # a score whose bin is another's is at most 2^(1/16) of it, where neither end of the range is meant
-    same = (bins[:, None] == bins) & (np.abs(scores) > 2.0**-23)[:, None] & (np.abs(scores) < 2.0**8)[:, None]
-    ratios = np.divide(scores[:, None], scores, out=np.ones(same.shape), where=same)
-    assert (ratios <= 2 ** (1 / 16) + 1e-9).all()
-
-
-@pytest.mark.parametrize("shift", [0.0, -3.0, 1e-3])
-@pytest.mark.parametrize("scale", [1e-4, 1.0, 20.0])
-def test_auc_of_binned_scores(shift: float, scale: float) -> None:
-    rng = np.random.default_rng(0)
-    labels = rng.random(4000) < 0.1
-    scores = scale * (rng.standard_normal(4000) + labels + shift)
-    scores[:3] = -1e9, 1e9, 1e9  # what spoils bins of equal width
-    counts = [np.bincount(score_bins(scores[labels == label]), minlength=SCORE_BINS) for label in (False, True)]
-    assert auc_of_counts(*counts) == pytest.approx(binary_metrics(labels, scores)["auc"], abs=1e-3)
