@@ -11,18 +11,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hmac
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from apps.config import ConfigError
 from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
 from apps.state_store import STATE_DIR
-from clients.vertical.dominator import Flips
+from clients.vertical.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
 
 FORMAT, VERSION = "florilegium-label-flips", "1"
@@ -54,7 +52,7 @@ class FlipMemory:
             known = kept.setdefault(epsilon, {})
             new = [digest for digest in dict.fromkeys(digests) if digest not in known]
             chances = [_chance(digest, epsilon, kept) for digest in new]
-            known |= dict(zip(new, _draw(np.array(chances)), strict=True))
+            known |= dict(zip(new, come_true(np.array(chances)).tolist(), strict=True))
             if new:
                 self._write(epsilon, known)
             spent = max(used for used, flips in kept.items() if not flips.keys().isdisjoint(digests))
@@ -117,11 +115,11 @@ def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, b
     rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
     larger = min((used for used in rates if used > epsilon), default=None)
     smaller = max((used for used in rates if used < epsilon), default=None)
-    own = _rate(epsilon)
-    flipped = own if larger is None else _followed(rates[larger], True, _rate(larger), own)
+    own = flip_rate(epsilon)
+    flipped = own if larger is None else _followed(rates[larger], True, flip_rate(larger), own)
     if smaller is None:
         return flipped
-    after, rate = rates[smaller], _rate(smaller)
+    after, rate = rates[smaller], flip_rate(smaller)
     weight, other = flipped * _followed(True, after, own, rate), (1 - flipped) * _followed(False, after, own, rate)
     # both are 0 only where flips that another party drew leave no third value possible
     return weight / (weight + other) if weight + other else own
@@ -131,17 +129,6 @@ def _followed(before: bool, after: bool, rate: float, wider: float) -> float:
     """The chance that flips of a rate, flipped on to a wider rate, go from ``before`` to ``after``."""
     again = (wider - rate) / max(1 - 2 * rate, 1e-300)
     return again if before != after else 1 - again
-
-
-def _rate(epsilon: float) -> float:
-    return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
-
-
-def _draw(chances: NDArray[np.float64]) -> list[bool]:
-    """Whether each of (n,) chances comes true, by the system's generator."""
-    uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
-    drawn: list[bool] = (uniform < chances * 2.0**53).tolist()
-    return drawn
 
 
 def _damaged(what: str) -> ConfigError:

@@ -213,7 +213,8 @@ class VFB2Client(PayloadClient[NoModel]):
             PartyError: it failed; names the party to blame.
         """
         number = int(segment.segment[0])
-        self.facts |= facts_of(segment, self.vfb2, self.counts().tolist(), self.digest(segment.salt.tobytes()))
+        held, digest = self.counts(), self.digest(segment.salt.tobytes())
+        self.facts |= facts_of(segment, self.vfb2, held.tolist(), digest)
         start = self.start(segment)
         outcome = self.run(segment, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
@@ -234,8 +235,8 @@ class VFB2Client(PayloadClient[NoModel]):
         return Report(
             serial=segment.serial,
             counters=np.array([float(outcome.counters.get(name, 0.0)) for name in COUNTERS]),
-            rows=None if number else self.counts(),
-            digest=None if number else self.digest(segment.salt.tobytes()),
+            rows=None if number else held,
+            digest=None if number else digest,
             weights=outcome.weights if share else None,
             **Report.of_metrics(outcome.metrics),  # type: ignore[arg-type]
         )

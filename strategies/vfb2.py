@@ -155,15 +155,15 @@ class VFB2(PayloadStrategy):
         check_rows([told(reply.payload) for reply in replies])
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
+        columns = [int(shown.columns[0]) for shown in self.summaries]
         log(
             INFO,
             "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s",
             len(replies),
             *self.rows,
-            " + ".join(str(int(summary.columns[0])) for summary in self.summaries),
+            " + ".join(map(str, columns)),
             ", ".join(map(str, self.active)),
         )
-        columns = [int(shown.columns[0]) for shown in self.summaries]
         warn_of_looks(self.training.num_server_rounds * self.vfb2.epochs, columns)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, self.vfb2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 
@@ -75,10 +76,19 @@ def label_digest(labels: Array) -> bytes:
 
 
 def draw_flips(rows: int, epsilon: float) -> Flips:
-    """(rows,) flips of randomised response, each with the chance 1 / (1 + e^epsilon), by the system's randomness."""
-    chance = 1.0 / (1.0 + np.exp(epsilon))
-    uniform = np.frombuffer(os.urandom(8 * rows), dtype=np.uint64) >> np.uint64(11)  # 53 bits
-    flips: Flips = uniform < chance * 2.0**53
+    """(rows,) flips of randomised response, each with the chance of `flip_rate`."""
+    return come_true(np.full(rows, flip_rate(epsilon)))
+
+
+def flip_rate(epsilon: float) -> float:
+    """1 / (1 + e^epsilon), the chance that randomised response flips a label."""
+    return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
+
+
+def come_true(chances: Array) -> Flips:
+    """Whether each of (n,) chances comes true, by the system's randomness."""
+    uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
+    flips: Flips = uniform < chances * 2.0**53
     return flips
 
 

@@ -95,13 +95,7 @@ def _iid(labels: NDArray[np.int8], num_clients: int, rng: np.random.Generator) -
 
 
 def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
-    if num_clients != len(sizes):
-        raise DataError(
-            "number of clients",
-            got=num_clients,
-            allowed=f"{len(sizes)}, since the data set comes in {len(sizes)} sites",
-            hint=f"take {len(sizes)} clients",
-        )
+    _check_number(num_clients, len(sizes), "the data set comes in {} sites", "")
     if sum(sizes) != count:
         raise DataError(
             "imbalance",
@@ -110,6 +104,16 @@ def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
             hint="leave it out",
         )
     return np.split(np.arange(count), np.cumsum(sizes)[:-1])
+
+
+def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
+    if got != given:
+        raise DataError(
+            "number of clients",
+            got=got,
+            allowed=f"{given}, since {why.format(given)}",
+            hint=f"take {given} clients{otherwise}",
+        )
 
 
 def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> list[Rows]:
@@ -167,13 +171,7 @@ def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.ra
 def _given(
     labels: NDArray[np.int8], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
 ) -> list[Rows]:
-    if num_clients != len(wanted):
-        raise DataError(
-            "number of clients",
-            got=num_clients,
-            allowed=f"{len(wanted)}, since partition-rows says what {len(wanted)} clients hold",
-            hint=f"take {len(wanted)} clients, or change partition-rows",
-        )
+    _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):
         sizes = [counts[label] for counts in wanted]
