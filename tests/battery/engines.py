@@ -3,7 +3,10 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +18,7 @@ from simulations.flower import run_with_flower
 from tests.battery.federation import Run, federate, flat_config
 from tests.battery.ports import free_ports
 
-SECONDS_TO_END = 15.0
+SECONDS_TO_START, SECONDS_TO_END = 180.0, 15.0
 
 
 class Engine(Protocol):
@@ -49,7 +52,10 @@ class Flower:
 
 @contextlib.contextmanager
 def flower_home(folder: Path) -> Iterator[None]:
-    """An own FLWR_HOME and own ports, so that the first run starts a SuperLink of its own; ends it afterwards."""
+    """An own FLWR_HOME and own ports with a local SuperLink, which is ended afterwards.
+
+    Flower's own start of it gives up after 15 seconds, which a busy machine needs for the imports.
+    """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("FLWR_HOME", str(folder))
         environment.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
@@ -58,10 +64,34 @@ def flower_home(folder: Path) -> Iterator[None]:
         first, second = free_ports(2)
         environment.setenv("FLWR_LOCAL_SUPERLINK_HTTP_API_PORT", str(first))
         environment.setenv("FLWR_LOCAL_CONTROL_API_PORT", str(second))
+        superlink = start_superlink(folder, first, second)
         try:
+            wait_for(superlink, first, folder)
             yield
         finally:
             end_processes(folder)
+            superlink.wait()
+
+
+def start_superlink(folder: Path, port: int, control_port: int) -> subprocess.Popen[bytes]:
+    """What ``flwr run`` would start."""
+    home = folder / "local-superlink"
+    home.mkdir(parents=True)
+    options = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", str(port)]
+    options += ["--control-api-address", f"127.0.0.1:{control_port}", "--database", str(home / "state.db")]
+    with (home / "superlink.log").open("wb") as log:
+        command = [Path(sys.executable).with_name("flower-superlink"), *options]
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def wait_for(superlink: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+    """Wait until it answers."""
+    deadline = time.monotonic() + SECONDS_TO_START
+    while superlink.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1.0):
+            return
+        time.sleep(0.2)
+    pytest.fail(f"no SuperLink: {(folder / 'local-superlink' / 'superlink.log').read_text('utf-8')}")
 
 
 def processes_of(folder: Path) -> list[int]:
