@@ -114,7 +114,7 @@ class Evaluator(ABC):
 class ScoreEvaluator(Evaluator):
     """Metrics of a network from its scores of some labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's own objective on these rows: the pairwise risk F over all their pairs, cross-entropy, for
+    ``loss`` is the run's own objective on these rows: `PairwiseObjective.risk` over their pairs, cross-entropy, for
     `RATIO_LOSS` the same weighted by the ratios of these rows' own classes, or for `SADDLES` what the saddle
     function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
     a pairwise loss does not calibrate: it moves when all scores shift.

@@ -1,0 +1,81 @@
+"""What an evaluation costs with many test rows: seconds and memory, and how far the risk is off.
+
+A linear model's every metric on synthetic rows, one in ten of them positive, for each pairwise loss. Limits: 3 s with
+a million rows, and 400 MB beyond them. The risk over so many pairs is that of cells of scores: on 30,000 other scores
+it may differ from the risk over all pairs by 1e-6 of that.
+
+    python benchmarks/evaluation.py [--smoke] [--no-check] [--clock wall]
+"""
+
+from __future__ import annotations
+
+import resource
+
+import numpy as np
+import torch
+from harness import CLOCKS, arguments, check, table
+
+from apps import resources
+from apps.config import parse_run_config
+from apps.evaluation import ModelEvaluator
+from problems.data import Samples
+from problems.objectives.pairwise import PAIRWISE_LOSSES, PairwiseObjective, make_objective
+
+SECONDS, MEGABYTES, ERROR = 3.0, 400.0, 1e-6
+FEATURES = 10
+
+
+def samples(rows: int) -> Samples:
+    rng = np.random.default_rng(0)
+    labels = (np.arange(rows) % 10 == 0).astype(np.int8)
+    return Samples(rng.standard_normal((rows, FEATURES), dtype=np.float32) + labels[:, None], labels)
+
+
+def error(objective: PairwiseObjective, rows: int) -> float:
+    """How far the risk of cells is off, as a share of the risk over all pairs, where classes overlap by half."""
+    positive = torch.arange(rows) % 10 == 0
+    scores = torch.from_numpy(np.random.default_rng(1).normal(size=rows)) + positive
+    partners, labels = (scores, positive.double()) if objective.partners == "all" else (scores[~positive], None)
+    exact, found = (objective.risk(scores[positive], partners, labels, direct=most) for most in (rows**2, 0))
+    return abs(found / exact - 1)
+
+
+def peak() -> int:
+    """Bytes: ru_maxrss is in KiB on Linux."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    options = arguments(__doc__ or "").parse_args()
+    torch.set_num_threads(1)
+    now, (rows, compared) = CLOCKS[options.clock], (10**5, 10**4) if options.smoke else (10**6, 30_000)
+    print(f"data: synthetic, {rows:,} test rows of {FEATURES} features")
+    test, lines, failures = samples(rows), [], []
+    configs = [
+        parse_run_config({"strategy": "local-pair", "loss": loss, "model": "linear", "device": "cpu"})
+        for loss in PAIRWISE_LOSSES
+    ]
+    seconds, held = [], 0
+    for config in configs:
+        evaluator = ModelEvaluator(config, resources.new_model(config, (FEATURES,)), test)
+        held, before = held or peak(), now()
+        evaluator(evaluator.start())
+        seconds.append(now() - before)
+    megabytes = (peak() - held) / 1e6
+    if megabytes > MEGABYTES:
+        failures.append(f"{megabytes:.0f} MB, the limit is {MEGABYTES:.0f} MB")
+    for config, took in zip(configs, seconds, strict=True):
+        loss = config.training.loss
+        off = error(make_objective(loss, **config.family.objective_options), compared)
+        lines.append([loss, f"{took:.2f}", f"{off:.1e}"])
+        if took > SECONDS:
+            failures.append(f"{loss}: {took:.2f} s, the limit is {SECONDS} s")
+        if off > ERROR:
+            failures.append(f"{loss}: off by {off:.1e}, the limit is {ERROR}")
+    print(f"{megabytes:.0f} MB beyond the rows")
+    table(["loss", "seconds", "off by"], lines)
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()
