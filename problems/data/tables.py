@@ -21,8 +21,12 @@ PARQUET_ENDINGS = (".parquet", ".pq")
 MAX_CATEGORIES = 256
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, **options: Any) -> pd.DataFrame:
     """Return the table of a csv or parquet file.
+
+    Args:
+        path: of the file, whose name says what it is.
+        options: of pandas, for a csv file that is written otherwise than usual.
 
     Raises:
         DataError: when the file cannot be read as what its name says, or has no row.
@@ -30,7 +34,7 @@ def read_table(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path)
+        frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path, **options)
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
         raise DataError(

@@ -49,7 +49,7 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
     test = pd.DataFrame({"y": ["no", "yes"], "t": ["a", "new"], "x": [5.0, 1.0]})
     train.to_csv(tmp_path / "train.csv", index=False)
     test.to_csv(tmp_path / "test.csv", index=False)
-    spec = DataSpec(dataset="csv", data_dir=str(tmp_path), label_column="y", partition="natural")
+    spec = DataSpec(dataset="csv", data_dir=str(tmp_path), label_column="y", partition="consecutive")
     data = load(spec, 1)
     np.testing.assert_array_equal(data.train.features, [[-1, 1, 0], [1, 0, 1], [-1, 1, 0], [1, 0, 1]])
     np.testing.assert_array_equal(data.test.features, [[4, 1, 0], [0, 0, 0]])
