@@ -89,7 +89,7 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "list its values in feature-columns, sex[value|value]"),
+        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode it alike"),
         ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
         (
             {"sex": ["d"] + ["f"] * 39},
