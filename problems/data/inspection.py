@@ -22,6 +22,8 @@ MOSTLY = 0.8
 FEWEST_ROWS = 20
 """From which on integers that count the rows are taken for the rows' numbers."""
 SENTINELS = (-9, -99, -999, -9999)
+MARKERS = ("?", "-", ".")
+"""Cells that stand for nothing, however many of them a column of numbers has."""
 
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?")
@@ -56,6 +58,10 @@ def check_columns(
     if found or faults:
         # Ways out that follow each other are told once.
         raise DataError.joined([*found, *sorted(faults, key=lambda fault: fault.hint)])
+    numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
+    if doubts := [told for told in map(_sentinels, numeric) if told]:
+        told = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"
+        _log.warning(told, ", ".join(doubts))
 
 
 def is_numeric(column: pd.Series[Any]) -> bool:
@@ -108,9 +114,7 @@ def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) ->
     if not column.categories:
         try:
             if is_numeric(values):
-                held = numeric_column(values)
-                _warn_of_sentinels(held, column.name)
-                if _is_id(held, column.name):
+                if _is_id(numeric_column(values), column.name):
                     yield an_id
                 return
         except DataError as error:
@@ -124,7 +128,7 @@ def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) ->
         return
     texts = values.iloc[places].astype(str).str.strip()
     different, numbers = texts.nunique(), _marks(texts)
-    if numbers.mean() >= MOSTLY:
+    if numbers.sum() >= MOSTLY * (~texts.isin(MARKERS)).sum() > 0:
         strays = places[~numbers]
         but = f" but for {len(strays):,} of {len(values):,}, the first in row {strays[0] + 1:,}" if len(strays) else ""
         yield fault(f"numbers as text{but}", "numbers alone", f"mend or drop these cells{listing}")
@@ -148,16 +152,13 @@ def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
     return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
 
 
-def _warn_of_sentinels(numbers: NDArray[np.float64], name: str) -> None:
-    sentinel = numbers.min()
-    if sentinel in SENTINELS and (numbers[numbers != sentinel] >= 0).all():
-        _log.warning(
-            "column %r: %d of %d values are %g, the others 0 or above; where that means missing, fill or drop them",
-            name,
-            int((numbers == sentinel).sum()),
-            len(numbers),
-            sentinel,
-        )
+def _sentinels(values: pd.Series[Any]) -> str:
+    """The value that may stand for missing ones, and how often it is there, or nothing."""
+    numbers = numeric_column(values)
+    least = numbers.min()
+    if least not in SENTINELS or (numbers[numbers != least] < 0).any():
+        return ""
+    return f"{str(values.name)!r} {least:g} ({int((numbers == least).sum()):,} of {len(numbers):,})"
 
 
 def _marks(texts: pd.Series[str]) -> NDArray[np.bool_]:

@@ -192,7 +192,10 @@ class DataSpec:
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     """The error with the data set it is about, and the page that tells what can be read."""
     place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
-    return DataError.of(error, place, hint=error.hint if PAGE in error.hint else f"{error.hint}; see {PAGE}")
+    errors = [DataError.of(error, place), *error.also]
+    last = errors[-1].hint
+    hint = last if PAGE in last else f"{last}; see {PAGE}"
+    return DataError.joined([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
