@@ -96,7 +96,18 @@ def data(context: Context) -> str:
         report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
     )
     told = f"{told}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
-    return f"{told}, {held_out:,} more held out" if held_out else told
+    told = f"{told}, {held_out:,} more held out" if held_out else told
+    if report.negative_labels is None:
+        return told
+    negative, positive = (", ".join(map(repr, values)) or "none" for values in report.label_values)
+    if len(report.label_values[0]) > 1 and positive == "none":
+        raise WrongError(
+            "labels",
+            got=f"{negative}, none of them in positive-label",
+            allowed=f"{config.data.positive_label or '1'!r} among them, where there is more than one",
+            hint="write them as the other sites do, or set positive-label",
+        )
+    return f"{told}; positive labels: {positive}; negative: {negative}"
 
 
 def device(context: Context) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from apps.config import ConfigError, RunConfig
 from apps.resources import device_of, dtype_of
 from clients.base import Site
-from payloads.handshake import Scaling, SiteReport, encode_names
+from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
 from problems.data.spec import PAGE
 from strategies.schema import Schema
@@ -53,13 +53,15 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
 
 def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
-    """What a site tells of its rows: numbers of rows, shape and names of features, means and variances of columns.
+    """What a site tells of its rows: numbers of rows, shape and names of features, means and variances of columns,
+    values of labels.
 
     Raises:
-        DataError: there are too few rows to tell their means; names the partition.
+        DataError: there are too few rows to tell their means, or the labels are none; names the partition.
     """
     try:
         statistics = rows.statistics()
+        _check_labels(rows)
     except DataError as error:
         raise error.at(f"partition {partition_id}") from error
     means, variances = statistics or (None, None)
@@ -69,9 +71,24 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
         held_out_counts=np.array(rows.class_counts(rows.test_rows)),
         shape=np.array(rows.shape, dtype=np.int64),
         columns=encode_names(rows.columns) if rows.columns else None,
+        negative_labels=encode_names(rows.label_values[0]),
+        positive_labels=encode_names(rows.label_values[1]),
         means=means,
         variances=variances,
     )
+
+
+def _check_labels(rows: SiteRows) -> None:
+    """Raise DataError where label values are so many or so long that they may name patients, since they are told."""
+    values = sum(rows.label_values, ())
+    most = min(MOST_LABELS, max(2, len(rows.labels) // 2))
+    if len(values) > most or max(map(len, values)) > LONGEST_LABEL:
+        raise DataError(
+            "labels",
+            got=f"{len(values)} different values, the longest of {max(map(len, values))} characters",
+            allowed=f"{most} of {LONGEST_LABEL} at most, since they leave the site",
+            hint="set label-column to the one of the label",
+        )
 
 
 def own_site(config: RunConfig, rows: SiteRows, partition_id: int, scaling: Scaling | None) -> Site:

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from clients.vertical.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
+from problems.data.inspection import check_columns, is_numeric, numeric_column
 from problems.data.source import label_classes, positive_classes
-from problems.data.tables import PARQUET_ENDINGS, is_numeric, numeric_column, one_hot, read_table
+from problems.data.spec import Column
+from problems.data.tables import PARQUET_ENDINGS, one_hot, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +76,8 @@ class PartyTable:
                 allowed="one at least",
                 hint="add columns of features",
             )
+        frame.columns = frame.columns.map(str)
+        check_columns(frame, [Column(name) for name in frame.columns], listable=False)
         self.names: list[str] = []
         blocks, scaled = [], []
         for name in frame.columns:

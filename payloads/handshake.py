@@ -12,6 +12,8 @@ from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
 # the reply's config entry of a site that cannot take part, with the reason
 REFUSAL = "refusal"
+# different values of the labels of a site, and characters of one
+MOST_LABELS, LONGEST_LABEL = 128, 64
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +34,9 @@ class SiteReport(Payload):
     shape: IntArray | None = array("k", kind="int", optional=True)
     # names of a table's c features, see `encode_names`
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
+    # values of the labels of a file of its own, those that are negative and those of positive-label, as `encode_names`
+    negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
+    positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
     # of the training rows, where a table is to be standardised: each column's mean and variance
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
@@ -44,6 +49,22 @@ class SiteReport(Payload):
             PayloadError: the bytes are not names.
         """
         return () if self.columns is None else decode_names(self.columns)
+
+    @property
+    def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Values of the labels of a file of the site's own: the negative and the positive ones.
+
+        Raises:
+            PayloadError: they are missing, no names, none, too many or too long.
+        """
+        told = (self.negative_labels, self.positive_labels)
+        negative, positive = (() if values is None else decode_names(values, "labels") for values in told)
+        both = negative + positive
+        if not 1 <= len(both) <= MOST_LABELS:
+            raise PayloadError(f"SiteReport.labels: {len(both)} values, allowed: 1 to {MOST_LABELS}")
+        if max(map(len, both)) > LONGEST_LABEL:
+            raise PayloadError(f"SiteReport.labels: a value of more than {LONGEST_LABEL} characters")
+        return negative, positive
 
     @property
     def partition_id(self) -> int:
@@ -67,8 +88,8 @@ def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)
 
 
-def decode_names(encoded: NDArray[np.uint8]) -> tuple[str, ...]:
-    """What `encode_names` was given.
+def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[str, ...]:
+    """What `encode_names` was given, in a field of the report.
 
     Raises:
         PayloadError: other bytes.
@@ -78,7 +99,7 @@ def decode_names(encoded: NDArray[np.uint8]) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise PayloadError("SiteReport.columns: not a list of names")
+        raise PayloadError(f"SiteReport.{field}: not a list of names")
     return tuple(names)
 
 

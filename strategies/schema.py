@@ -1,11 +1,14 @@
-"""What sites with files of their own must agree on before round 1: shapes, columns, and what to scale them by."""
+"""What sites with files of their own must agree on before round 1: shapes, columns, labels, what to scale by."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from logging import WARNING
 
 import numpy as np
+from flwr.common import log
 
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
@@ -34,8 +37,11 @@ class Schema:
 def agreed(reports: Sequence[SiteReport]) -> Schema | None:
     """The schema of sites that all tell the same one; None where no site reads a file of its own.
 
+    A site without a positive label, and labels that a single site calls negative, are warned about.
+
     Raises:
-        SetupError: names a site that differs from the first, and in what.
+        SetupError: names a site that differs from the first, and in what; or all whose labels are neither positive nor
+            another site's.
     """
     first = reports[0]
     if all(report.shape is None for report in reports):
@@ -44,6 +50,7 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
         difference = _difference(first, report)
         if difference:
             raise difference.at(f"handshake: partition {report.partition_id}")
+    _compare_labels(reports)
     assert first.shape is not None
     return Schema(tuple(first.shape.tolist()), first.column_names, pooled(reports))
 
@@ -61,6 +68,38 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
     constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
     mean, variance = pooled_moments(counts, means, variances)
     return Scaling(means=np.where(constant, means[0], mean), deviations=np.where(constant, 0.0, np.sqrt(variance)))
+
+
+def _compare_labels(reports: Sequence[SiteReport]) -> None:
+    """Raise SetupError where sites' labels are unlike all others', and warn of what is less certain."""
+    sites = Counter(value for report in reports for values in report.label_values for value in set(values))
+    strangers, doubts = list[SetupError](), list[str]()
+    for report in reports:
+        negative, positive = report.label_values
+        alone = [value for value in negative if sites[value] == 1]
+        if not positive and len(reports) > 1 and len(alone) == len(negative):
+            others = [value for value in sites if value not in negative]
+            strangers.append(
+                SetupError(
+                    f"handshake: partition {report.partition_id}: labels",
+                    got=f"{_named(alone)}, none of them in positive-label or at another site",
+                    allowed=f"those of the other sites: {_named(others)}",
+                    hint="write them alike at every site, or name all positive ones in positive-label",
+                )
+            )
+        elif not positive:
+            doubts.append(f"partition {report.partition_id} has no positive one, but {_named(negative)}")
+        elif alone and len(reports) > 1:
+            doubts.append(f"partition {report.partition_id} alone has {_named(alone)}")
+    if strangers:
+        raise SetupError.joined(strangers[:_SHOWN])
+    if doubts:
+        log(
+            WARNING,
+            "labels that positive-label does not name count as negative, however they are written: %s%s",
+            "; ".join(doubts[:_SHOWN]),
+            f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else "",
+        )
 
 
 def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
@@ -94,6 +133,10 @@ def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
             allowed=f"the columns of {than}",
             hint="make them alike, or set feature-columns",
         )
+    try:
+        _ = other.label_values
+    except PayloadError as error:
+        return SetupError("labels", got=f"no values: {error}", allowed="what the site holds", hint=_SAME_APP)
     if other.shape.tolist() != first.shape.tolist():
         return SetupError(
             "samples",

@@ -15,6 +15,7 @@ WHERE: dict[str, str] = {
     "cifar100": "cifar-100-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
     "stl10": "stl10_binary.tar.gz, unpacked, of cs.stanford.edu/~acoates/stl10",
     "uci-credit": "UCI_Credit_Card.csv, the Kaggle form of UCI's 'Default of Credit Card Clients'",
+    "heart-disease": "the four processed.*.data of UCI's 'Heart Disease'",
     "w8a": "the file w8a of LIBSVM's page of binary data sets",
 }
 

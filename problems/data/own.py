@@ -28,6 +28,7 @@ class SiteRows:
         features: (n, *shape).
         labels: (n,) 0 or 1.
         train_rows, test_rows: places of the rows to train with and of those held out, ascending.
+        label_values: those of the file that are negative, and those that are positive.
         columns: names of the features, empty where they have none.
         table: the features of a table that is to be standardised, else None.
     """
@@ -36,6 +37,7 @@ class SiteRows:
     labels: NDArray[np.int8]
     train_rows: Rows
     test_rows: Rows
+    label_values: tuple[tuple[str, ...], tuple[str, ...]]
     columns: tuple[str, ...] = ()
     table: Encoded | None = None
 
@@ -115,7 +117,8 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
     everything = np.arange(len(source))
-    labels = positive_classes(source.classes, spec.positive_label, site=True)[source.codes].astype(np.int8)
+    marked = positive_classes(source.classes, spec.positive_label, site=True)
+    labels = marked[source.codes].astype(np.int8)
     table = None if source.columns is None else source.columns(everything)
     features = source.encode(everything) if table is None else table.values
     if partition_id is None:
@@ -129,4 +132,6 @@ def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     if spec.validation_fraction and partition_id is not None:
         train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed, partition_id)
     columns = () if table is None else table.names
-    return SiteRows(features, labels, train_rows, test_rows, columns, table if spec.standardise else None)
+    negative, positive = (tuple(np.array(source.classes)[marked == side].tolist()) for side in (False, True))
+    scaled = table if spec.standardise else None
+    return SiteRows(features, labels, train_rows, test_rows, (negative, positive), columns, scaled)

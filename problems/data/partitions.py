@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.source import Rows
-from problems.data.spec import GIVEN, DataError, DataSpec, parse_rows
+from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.extras import require
 from problems.randomness import stream
 
@@ -35,7 +35,7 @@ def partition(
         labels: (n,) binary labels.
         classes: (n,) original classes, as integers.
         num_clients: number of clients.
-        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites.
+        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites; of "natural".
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -50,11 +50,11 @@ def partition(
             hint="take fewer clients",
         )
     rng = stream(spec.seed, f"partition {kind}")
-    if site_sizes is not None:
+    if site_sizes is not None and (kind == "natural" or spec.dataset == OFFSET_SITES):
         parts = _sites(site_sizes, count, num_clients)
     elif kind == "iid":
         parts = _iid(labels, num_clients, rng)
-    elif kind in ("natural", "consecutive"):
+    elif kind == "consecutive":
         parts = np.array_split(np.arange(count), num_clients)
     elif kind == "sorted-90":
         parts = _mostly_sorted(classes, num_clients, rng)

@@ -8,6 +8,8 @@ from problems.data import arrays, bundled, cifar, images, tables
 from problems.data.credit import FILES as CREDIT_FILES
 from problems.data.credit import credit
 from problems.data.files import find, folder, locate, not_found
+from problems.data.heart import FILES as HEART_FILES
+from problems.data.heart import heart_disease
 from problems.data.hub import HUB, fetch
 from problems.data.source import Source
 from problems.data.spec import TABLES, DataError, DataSpec
@@ -21,6 +23,7 @@ DEFAULT_POSITIVE: dict[str, str] = {
     "cifar100": "first-half",
     "stl10": "first-half",
     "uci-credit": "1",
+    "heart-disease": "1,2,3,4",
     "w8a": "1",
 }
 
@@ -31,6 +34,7 @@ _LOOKED_FOR: dict[str, tuple[str, ...]] = {
     "cifar100": ("train, test (pickled)", "train.bin, test.bin", _FOLDERS),
     "stl10": (", ".join(images.STL10_FILES), _FOLDERS),
     "uci-credit": (" or ".join(CREDIT_FILES),),
+    "heart-disease": (", ".join(HEART_FILES),),
     "w8a": (" or ".join(arrays.W8A_FILES),),
 }
 
@@ -52,6 +56,8 @@ def read(spec: DataSpec) -> Source:
         return _image_set(name, spec.data_dir)
     if name in ("uci-credit", "w8a"):
         return _named_file(name, spec.data_dir)
+    if name == "heart-disease":
+        return _hospitals(name, spec.data_dir)
     if name == "image-folder":
         return _folders(folder(spec.data_dir))
     endings = {
@@ -136,6 +142,14 @@ def _named_file(name: str, data_dir: str) -> Source:
     if path is None:
         raise not_found(name, _LOOKED_FOR[name], data_dir)
     return credit(path) if name == "uci-credit" else arrays.svmlight(path, None, arrays.W8A_FEATURES)
+
+
+def _hospitals(name: str, data_dir: str) -> Source:
+    found = [find(folder(data_dir), file) for file in HEART_FILES]
+    paths = [path for path in found if path is not None]
+    if len(paths) < len(found):
+        raise not_found(name, _LOOKED_FOR[name], data_dir)
+    return heart_disease(paths)
 
 
 def _folders(root: Path) -> Source:

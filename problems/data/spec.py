@@ -31,6 +31,7 @@ DATASETS: dict[str, str] = {
     "cifar100": "60,000 32x32 colour images, 100 fine classes; positive: the first fifty",
     "stl10": "13,000 96x96 colour images, 10 classes; positive: the first five",
     "uci-credit": "30,000 credit card clients, 90 features after one-hot encoding; positive: default",
+    "heart-disease": "740 patients of four hospitals, 13 features, with FLamby's split; positive: any disease",
     "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
     "csv": "your own table (.csv, .csv.gz) with a header line and a label column",
     "parquet": "your own table (.parquet) with a label column",
@@ -45,7 +46,7 @@ PARTITIONS: dict[str, str] = {
     "pathological": "each client holds partition-classes of the original classes",
     "shard": "sorted by original class, cut into shards, partition-classes shards a client",
     "linear": "shuffled, client i gets a share proportional to i + 1",
-    "natural": "the data set's own sites; without sites, the order of the file in even slices",
+    "natural": "the data set's own sites, of data sets that come in sites",
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
@@ -61,7 +62,10 @@ SPARSE_LOGISTIC = "synthetic-sparse-logistic"
 UNLABELLED = ("synthetic-pl",)
 # Drawn client by client, as many sites as there are clients: nothing to partition, to disturb or to relabel.
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
-NEEDS_FILES = (*GENERIC, "uci-credit", "w8a")
+OFFSET_SITES = "synthetic-offset-sites"
+# These come in sites of their own, of which "natural" makes the clients.
+SITED = (*DRAWN, OFFSET_SITES, "heart-disease")
+NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "w8a")
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,10 @@ class DataSpec:
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     """The error with the data set it is about, and the page that tells what can be read."""
     place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
-    return DataError.of(error, place, hint=error.hint if PAGE in error.hint else f"{error.hint}; see {PAGE}")
+    errors = [DataError.of(error, place), *error.also]
+    last = errors[-1].hint
+    hint = last if PAGE in last else f"{last}; see {PAGE}"
+    return DataError.joined([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -258,7 +265,14 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             allowed=f"0, since dataset {spec.dataset!r} has no test set",
             hint="leave it out",
         )
-    if spec.dataset == "synthetic-offset-sites" and spec.partition not in ("iid", "natural"):
+    if spec.partition == "natural" and spec.dataset not in SITED:
+        raise DataError(
+            "partition",
+            got=f"'natural' with dataset {spec.dataset!r}, which has no sites of its own",
+            allowed=f"with dataset {', '.join(SITED)}",
+            hint=f"take 'consecutive' for slices in the order of the file, see {PAGE}",
+        )
+    if spec.dataset == OFFSET_SITES and spec.partition not in ("iid", "natural"):
         raise DataError(
             "partition",
             got=repr(spec.partition),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.columns import Encoded
+from problems.data.inspection import check_columns, is_numeric, numeric_column
 from problems.data.source import Rows, Source, as_text, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
@@ -18,19 +20,25 @@ if TYPE_CHECKING:
 
 CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
-MAX_CATEGORIES = 256
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path, **options: Any) -> pd.DataFrame:
     """Return the table of a csv or parquet file.
 
+    Args:
+        path: of the file, whose name says what it is.
+        options: of pandas, for a csv file that is written otherwise than usual.
+
     Raises:
-        DataError: when the file cannot be read as what its name says, or has no row.
+        DataError: when the file cannot be read as what its name says, has no row, or a column's name twice.
     """
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path)
+        frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path, **options)
+        names = list(frame.columns)
+        if not path.name.endswith(PARQUET_ENDINGS) and not options:  # pandas has renamed those that occur twice
+            names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
         raise DataError(
@@ -41,6 +49,8 @@ def read_table(path: Path) -> pd.DataFrame:
         ) from error
     if frame.empty:
         raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
+    if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
+        raise DataError(path, got=f"column {', '.join(twice)} more than once", allowed="once", hint="rename the others")
     return frame
 
 
@@ -57,13 +67,12 @@ def table(
 
     Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
     column for each value among them, or for each that ``feature_columns`` lists; a value that only test rows have is
-    all zeros. Without ``feature_columns`` every column but the label's is a feature: drop numbers of rows and the like
-    before. For one site's file (``site``) the columns are then in order of their names, and text must be listed,
-    because sites that hold different values would build different columns.
+    all zeros. Without ``feature_columns`` every column but the label's is a feature. For one site's file (``site``) the
+    columns are then in order of their names, and text must be listed, because sites that hold different values would
+    build different columns.
 
     Raises:
-        DataError: names the column that is missing, empty in places, not finite, or of a kind that has no
-            encoding.
+        DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
     """
     import pandas as pd
 
@@ -85,13 +94,6 @@ def table(
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
-    if labels.isna().any():
-        raise DataError(
-            f"column {label_column!r}",
-            got=f"{int(labels.isna().sum()):,} of {len(labels):,} labels missing",
-            allowed="none",
-            hint="fill or drop them",
-        )
     if not len(frame.columns):
         raise DataError(
             train,
@@ -111,18 +113,12 @@ def table(
             allowed=_columns(frame),
             hint="set feature-columns to some of these",
         )
+    missing, found = int(labels.isna().sum()), list[DataError]()
+    if missing:
+        got = f"{missing:,} of {len(labels):,} labels missing"
+        found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
+    check_columns(frame, wanted, found, site=site)
     numeric = {column.name: not column.categories and is_numeric(frame[column.name]) for column in wanted}
-    text = [column.name for column in wanted if not column.categories and not numeric[column.name]]
-    if site and text:
-        raise DataError(
-            train,
-            got=f"text in column {', '.join(map(repr, text[:10]))}",
-            allowed="numbers, and text whose values are listed",
-            hint=(
-                f"list its values in feature-columns, {text[0]}[value|value], or encode it as numbers, the same way at "
-                "every site"
-            ),
-        )
 
     def columns(train_rows: Rows) -> Encoded:
         blocks, names, scaled = [], list[str](), list[bool]()
@@ -144,59 +140,10 @@ def table(
     )
 
 
-def is_numeric(column: pd.Series[Any]) -> bool:
-    """Tell numbers (and booleans) from text.
-
-    Raises:
-        DataError: names a column that is neither, a date for one.
-    """
-    import pandas as pd
-
-    kinds = pd.api.types
-    if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
-        return True
-    if kinds.is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype):
-        return False
-    if kinds.is_object_dtype(column.dtype):
-        return False
-    raise DataError(
-        f"column {str(column.name)!r}", got=f"type {column.dtype}", allowed="numbers and text", hint="encode it as such"
-    )
-
-
-def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return a numeric column, (n,) float64.
-
-    Raises:
-        DataError: names a column with missing or infinite values, and says how many and where the first is.
-    """
-    values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    bad = np.flatnonzero(~np.isfinite(values))
-    if len(bad):
-        raise DataError(
-            f"column {str(column.name)!r}",
-            got=f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}",
-            allowed="none",
-            hint="fill or drop them",
-        )
-    return values
-
-
 def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted.
-
-    Raises:
-        DataError: when a value is missing, or there are too many of them to be categories.
-    """
+    """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted."""
     values = _texts(column)
     categories = np.unique(values[train_rows])
-    if len(categories) > MAX_CATEGORIES:
-        raise DataError(
-            f"column {str(column.name)!r}",
-            got=f"text with {len(categories):,} different values",
-            allowed=f"at most {MAX_CATEGORIES}",
-            hint="drop it or encode it as numbers",
-        )
     return _indicators(values, categories), tuple(categories.tolist())
 
 
@@ -204,7 +151,7 @@ def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> 
     """Return one 0/1 column for each of some values, (n, values).
 
     Raises:
-        DataError: when a value is missing or, in a site's file, not among them.
+        DataError: when a value of a site's file is not among them.
     """
     values = _texts(column)
     strange = np.flatnonzero(~np.isin(values, categories))
@@ -222,14 +169,6 @@ def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> 
 
 
 def _texts(column: pd.Series[Any]) -> NDArray[np.str_]:
-    missing = int(column.isna().sum())
-    if missing:
-        raise DataError(
-            f"column {str(column.name)!r}",
-            got=f"{missing:,} of {len(column):,} values missing",
-            allowed="none",
-            hint="fill or drop it",
-        )
     values = column.to_numpy(dtype=object)
     texts: NDArray[np.str_] = (np.array([as_text(value) for value in values]) if is_numeric(column) else values).astype(
         str

@@ -224,7 +224,12 @@ def test_a_sites_own_file(tmp_path: Path) -> None:
     lines = told("site", "--node-config", node, "--run-config", run_config)
     (line,) = [line for line in lines if "data:" in line]
     assert line.startswith("ok     data: partition 0 of 3 of csv for fedx2: 40 rows with labels, ")
-    assert line.endswith("of them positive, 10 more held out")
+    assert line.endswith("of them positive, 10 more held out; positive labels: '1'; negative: '0'")
+    (tmp_path / "site.csv").write_text(ages.replace(",0", ",B").replace(",1", ",M"))
+    malignant = f'{run_config} positive-label="malignant"'
+    (line,) = [one for one in told("site", "--node-config", node, "--run-config", malignant, code=1) if "data:" in one]
+    assert line.startswith("wrong  data: labels: got 'B', 'M', none of them in positive-label, allowed: 'malignant'")
+    (tmp_path / "site.csv").write_text(ages)
     lines = told("site", "--node-config", node, "--run-config", f'{run_config} feature-columns="weight"', code=1)
     assert any("wrong  data: partition 0: " in line and "got no column 'weight'" in line for line in lines)
 

@@ -259,6 +259,18 @@ def test_held_out_rows_of_one_class_end_the_run(tmp_path: Path) -> None:
 # What is refused before round 1.
 
 
+def test_labels_written_otherwise_at_one_site(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
+    path = str(nodes[1]["data-path"])
+    table = pd.read_csv(path)
+    table.assign(ill=table["ill"].map({"yes": "Y", "no": "N"})).to_csv(path, index=False)
+    reason = refused(tmp_path / "run", nodes)
+    assert "partition 1: labels: got 'N', 'Y', none of them in positive-label or at another site" in reason
+    table.assign(ill=table["name"]).to_csv(path, index=False)
+    reason = refused(tmp_path / "again", nodes)
+    assert "partition 1: labels: got 80 different values, the longest of 12 characters, allowed: 40" in reason
+    assert "patient" not in reason
+
+
 @pytest.mark.parametrize(
     ("columns", "ill", "told"),
     [

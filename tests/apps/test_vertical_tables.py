@@ -38,6 +38,14 @@ def test_rows_are_in_the_order_of_their_ids_as_the_file_writes_them(tmp_path: Pa
     assert list(party.ids(None)) == ["007", "7", "70"]
 
 
+def test_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
+    columns = rows_of(40) | {"second_id": [f"p{n}" for n in range(40)], "gap": [None] + [1.0] * 39}
+    with pytest.raises(DataError) as caught:
+        table(tmp_path, columns)
+    assert "column 'second_id': got what looks like an id, allowed: features; drop the column; " in str(caught.value)
+    assert "column 'gap': got 1 of 40 values missing" in str(caught.value)
+
+
 def test_numbers_are_scaled_by_the_training_rows(tmp_path: Path) -> None:
     columns = rows_of(40)
     party = table(tmp_path, columns | {"constant": 5.0})

@@ -92,12 +92,17 @@ def contents(message: Message) -> Iterator[tuple[str, bytes | str | list[Any] | 
             yield f"{name}.{key}", value.data if isinstance(record, ArrayRecord) else value  # type: ignore[union-attr]
 
 
+# which values of labels a site holds is told; not which row has which
+OF_LABELS = ("payload.negative_labels", "payload.positive_labels")
+
+
 def disclosed(message: Message, hidden: set[bytes], labels: list[np.ndarray]) -> list[str]:
     """Where a message says what it must not."""
     found = []
     for place, value in contents(message):
         blob = value if isinstance(value, bytes) else str(value).encode()
-        if any(secret in blob for secret in hidden):
+        kept = hidden - {ILL.encode(), WELL.encode()} if place in OF_LABELS else hidden
+        if any(secret in blob for secret in kept):
             found.append(f"{place}: a number or a text of a row")
         if isinstance(value, int | float) and not isinstance(value, bool):
             blob = np.float64(value).tobytes()

@@ -10,7 +10,7 @@ from problems.data.disturb import drop_positives, flip_labels
 from problems.data.partitions import partition
 
 # of rows that are in one place
-POOLED = [name for name in PARTITIONS if name not in (OWN, GIVEN)]
+POOLED = [name for name in PARTITIONS if name not in (OWN, GIVEN, "natural")]
 
 
 def parts_of(data: FederatedData) -> list[Samples]:
@@ -27,7 +27,7 @@ def test_partitions_place_every_sample_once(name: str, num_clients: int) -> None
     assert len(parts) == num_clients
     assert min(map(len, parts)) >= 1
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(701))
-    if name in ("iid", "natural", "consecutive", "sorted-90"):
+    if name in ("iid", "consecutive", "sorted-90"):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
@@ -40,7 +40,7 @@ def test_equal_arguments_give_equal_bytes(name: str) -> None:
         assert left.labels.tobytes() == right.labels.tobytes()
 
 
-@pytest.mark.parametrize("name", [name for name in POOLED if name not in ("natural", "consecutive")])
+@pytest.mark.parametrize("name", [name for name in POOLED if name != "consecutive"])
 def test_the_seed_moves_a_drawn_partition(name: str) -> None:
     classes = np.repeat(np.arange(10), 50)
     drawn = [
@@ -188,6 +188,7 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     [
         ({"dataset": "digit"}, "dataset: got 'digit', allowed: .* .did you mean 'digits'"),
         ({"partition": "even"}, "partition: got 'even', allowed: iid, dirichlet"),
+        ({"partition": "natural"}, "partition: got 'natural' with dataset 'digits', which has no .*heart-disease"),
         ({"partition_alpha": float("nan")}, "partition-alpha: got nan, allowed: a number above 0"),
         ({"partition_classes": 0}, "partition-classes: got 0, allowed: 1 or more"),
         ({"imbalance": 1.0}, "imbalance: got 1.0, allowed: 0"),

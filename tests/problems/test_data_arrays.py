@@ -31,7 +31,7 @@ def test_svmlight(tmp_path: Path) -> None:
 def test_npz(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     features, labels = np.random.default_rng(0).normal(size=(40, 2, 3)), np.arange(40) % 4 // 3
-    spec = DataSpec(dataset="npz", data_dir=str(path), partition="natural")
+    spec = DataSpec(dataset="npz", data_dir=str(path), partition="consecutive")
     np.savez(path, X=features, y=labels, X_test=features[:4], y_test=labels[:4])
     data = load(spec, 2)
     np.testing.assert_array_equal(data.train.features, features.astype(np.float32))

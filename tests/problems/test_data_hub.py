@@ -52,7 +52,7 @@ def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(hub, "_reachable", lambda address: True)
     monkeypatch.setattr(hub, "_splits", lambda path: (split, split))
-    data = load(DataSpec(dataset="cifar10", partition="natural"), 2)
+    data = load(DataSpec(dataset="cifar10", partition="consecutive"), 2)
     np.testing.assert_allclose(data.train.features, images.transpose(0, 3, 1, 2) / np.float32(255))
     np.testing.assert_array_equal(data.test.labels, np.arange(10) < 5)
 

@@ -1,4 +1,4 @@
-"""The real copies of Fashion-MNIST, UCI credit and w8a: the counts that their publishers give."""
+"""The real copies of Fashion-MNIST, UCI credit, Heart Disease and w8a: the counts that their publishers give."""
 
 from pathlib import Path
 
@@ -66,3 +66,25 @@ def test_w8a_counts() -> None:
     assert data.input_shape == (300,)
     assert data.train.features.sum(dtype=np.float64) + data.test.features.sum(dtype=np.float64) == 579_586
     assert len(data.test.positives) == 296
+
+
+def test_heart_disease_is_flambys() -> None:
+    import pandas as pd
+
+    spec = DataSpec(dataset="heart-disease", data_dir=str(REAL), partition="natural")
+    data = load(spec, 4)
+    sites = [data.client(index) for index in range(4)]
+    assert [(len(site), len(site.positives)) for site in sites] == [(199, 91), (172, 65), (30, 30), (85, 66)]
+    # 740 patients are left of 920, 46, 38, 98 and 78 % of each hospital's ill
+    assert (len(data.test), len(data.train.positives) + len(data.test.positives)) == (254, 139 + 98 + 45 + 101)
+    table = pd.read_csv(REAL / "heart-disease" / "processed.cleveland.data").drop(columns=["X11", "X12", "X13", "X14"])
+    expected = pd.get_dummies(table, columns=["X3", "X7"], drop_first=True).astype(float)
+    assert data.columns is not None
+    assert len(data.columns.names) == expected.shape[1] == 13
+    where = [data.columns.names.index(name) for name in ("age", "cp=2", "restecg=2", "oldpeak")]
+    features = sites[0].features * data.columns.deviations + data.columns.means
+    rows = {tuple(row) for row in expected[["X1", "X3_2.0", "X7_2.0", "X10"]].to_numpy().round(3)}
+    assert {tuple(row) for row in features[:, where].round(3).tolist()} <= rows
+    pooled = load(DataSpec(dataset="heart-disease", data_dir=str(REAL), seed=5), 7)
+    assert (len(pooled.train), len(pooled.client(6))) == (486, 69)
+    np.testing.assert_array_equal(pooled.test.features, data.test.features)

@@ -1,5 +1,6 @@
 """Csv and parquet on small tables written here."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
     test = pd.DataFrame({"y": ["no", "yes"], "t": ["a", "new"], "x": [5.0, 1.0]})
     train.to_csv(tmp_path / "train.csv", index=False)
     test.to_csv(tmp_path / "test.csv", index=False)
-    spec = DataSpec(dataset="csv", data_dir=str(tmp_path), label_column="y", partition="natural")
+    spec = DataSpec(dataset="csv", data_dir=str(tmp_path), label_column="y", partition="consecutive")
     data = load(spec, 1)
     np.testing.assert_array_equal(data.train.features, [[-1, 1, 0], [1, 0, 1], [-1, 1, 0], [1, 0, 1]])
     np.testing.assert_array_equal(data.test.features, [[4, 1, 0], [0, 0, 0]])
@@ -74,6 +75,73 @@ def test_table_errors(tmp_path: Path, change: dict[str, object], message: str) -
     path = write_table(frame().assign(**change), tmp_path / "t.csv")
     with pytest.raises(DataError, match=message):
         load(DataSpec(dataset="csv", data_dir=path), 2)
+
+
+N = np.arange(40)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (["?" if n % 9 == 7 else str(n) for n in N], "numbers as text but for 4 of 40, the first in row 8, allowed:"),
+        (["?"] * 38 + ["1", "2.5"], "numbers as text but for 38 of 40, the first in row 1, allowed:"),
+        ([f"{n},5" for n in N], "numbers with decimal commas, allowed: decimal points"),
+        ([f"{n % 28 + 1}.{n % 12 + 1}.1970" for n in N], "dates, allowed: numbers and text"),
+        ([f"1970-01-{n % 28 + 1:02} 10:30" for n in N], "dates, allowed: numbers and text"),
+        ([f"case {n % 21}" for n in N], "what looks like an id, allowed: features; drop the column"),
+        (N + 1, "what looks like an id, allowed: features; drop the column"),
+    ],
+)
+def test_columns_that_are_no_categories(values: object, told: str, tmp_path: Path) -> None:
+    for name in ("t.csv", "t.parquet"):
+        path = write_table(frame().assign(strange=values), tmp_path / name)
+        with pytest.raises(DataError) as caught:
+            load(DataSpec(dataset=name[2:], data_dir=path), 2)
+        assert f"column 'strange': got {told}" in str(caught.value)
+        assert "case" not in str(caught.value)
+
+
+def test_all_columns_that_are_no_features_are_named_at_once(tmp_path: Path) -> None:
+    table = frame(200).assign(gap=[None, *range(199)], mrn=-np.arange(200))
+    table["PatientID"] = [f"p{n % 30}" for n in range(200)]
+    table["text gap"] = ["a", None] * 100
+    table["ward"] = [f"w{n % 33}" for n in range(200)]
+    table.loc[3, "label"] = None
+    table.to_csv(tmp_path / "t.csv")
+    spec = DataSpec(dataset="csv", data_dir=str(tmp_path / "t.csv"))
+    with pytest.raises(DataError) as caught:
+        load(spec, 2)
+    text = str(caught.value)
+    for column, got in {
+        "label": "1 of 200 labels missing",
+        "Unnamed: 0": "no name in the file",
+        "gap": "1 of 200 values missing or not finite, the first in row 1",
+        "text gap": "100 of 200 values missing",
+        "PatientID": "what looks like an id",
+        "mrn": "what looks like an id",
+        "ward": "text of 33 different values, allowed: 32 at most",
+    }.items():
+        assert f"column {column!r}: got {got}" in text
+    assert text.count("drop the column, or name others") == text.count("see docs/data.md") == 1
+    assert "'age'" not in text
+    table["label"] = frame(200)["label"]
+    table.to_csv(tmp_path / "t.csv")
+    listed = "|".join(f"w{n}" for n in range(33))
+    data = load(replace(spec, feature_columns=f"age,ward[{listed}]"), 2)
+    assert data.input_shape == (34,)
+
+
+def test_what_may_stand_for_missing_values_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = frame().assign(pulse=[-9, -9, *range(60, 98)], shift=[-9, -1, *range(38)])
+    load(DataSpec(dataset="csv", data_dir=write_table(table, tmp_path / "t.csv")), 2)
+    told = "columns hold 'pulse' -9 (2 of 40) and else nothing below 0: where that means missing, fill or drop it"
+    assert caplog.messages == [told]
+
+
+def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("age,job,age,label\n" + "1,a,2,0\n3,b,4,1\n" * 20)
+    with pytest.raises(DataError, match=r"t\.csv: got column 'age' more than once, allowed: once; rename the others"):
+        load(DataSpec(dataset="csv", data_dir=str(tmp_path)), 2)
 
 
 def test_labels_compare_as_text(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_without_names_columns_go_by_theirs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "columns", "told"),
     [
-        ({}, "", "list its values in feature-columns, sex[value|value]"),
+        ({}, "", "column 'sex': got text, allowed: numbers, and text whose values are listed; encode it alike"),
         ({}, "age,height", "got no column 'height' of feature-columns, allowed: one of weight, age, sex, one"),
         (
             {"sex": ["d"] + ["f"] * 39},
@@ -226,6 +226,8 @@ def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
         "class_counts": np.array([len(values) - 1, 1]),
         "shape": np.array([values.shape[1]]),
         "columns": encode_names(names),
+        "negative_labels": encode_names(("no",)),
+        "positive_labels": encode_names(("yes",)),
         "means": means,
         "variances": variances,
     }
@@ -289,6 +291,13 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
         ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "got 'x3' besides, allowed: the columns of partition 0"),
         ({"columns": encode_names(("x1", "x0", "x2"))}, "columns: got another order than partition 0, allowed: the"),
         ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "columns: got no names: SiteReport.columns: not a list"),
+        ({"negative_labels": None, "positive_labels": None}, "labels: got no values: SiteReport.labels: 0 values"),
+        ({"negative_labels": encode_names(("x" * 65,))}, "SiteReport.labels: a value of more than 64 characters"),
+        (
+            {"negative_labels": encode_names(tuple(map(str, range(128))))},
+            "SiteReport.labels: 129 values, allowed: 1",
+        ),
+        ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
         ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
         ({"shape": None}, "data-path: got a file of its own at partition 0, none at 1, allowed: one at every site"),
         ({"means": None, "variances": None}, "means: got them from it or from partition 0 alone, allowed: from both"),
@@ -302,6 +311,40 @@ def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> Non
         agreed([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
     assert str(caught.value).startswith("handshake: partition 1: ")
     assert told in str(caught.value)
+
+
+def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
+    """The reports of sites that hold some negative and some positive labels."""
+    told = [[encode_names(tuple(values.split())) for values in site] for site in sites]
+    return [
+        report(place, VALUES, negative_labels=negative, positive_labels=positive)
+        for place, (negative, positive) in enumerate(told)
+    ]
+
+
+def test_labels_that_no_other_site_has() -> None:
+    with pytest.raises(StrategyError) as caught:
+        agreed(told_labels(("benign", "malignant"), ("B M", ""), ("0 1", "")))
+    text = str(caught.value)
+    assert "partition 1: labels: got 'B', 'M', none of them in positive-label or at another site, allowed: " in text
+    assert "handshake: partition 2: labels: got '0', '1', none of them" in text
+    assert "partition 0" not in text
+
+
+@pytest.mark.parametrize(
+    ("sites", "told"),
+    [
+        ([("no", "yes"), ("no", "")], "partition 1 has no positive one, but 'no'"),
+        ([("B M", ""), ("no", "yes"), ("B M", "")], "partition 0 has no positive one, but 'B', 'M'; partition 1 alone"),
+        ([("no", "yes"), ("no Yes", "yes")], "partition 1 alone has 'Yes'"),
+        ([("no", "yes"), ("", "yes"), ("no", "yes ill")], ""),
+        ([("no", "yes")], ""),
+    ],
+)
+def test_labels_to_doubt(sites: list[tuple[str, str]], told: str, caplog: pytest.LogCaptureFixture) -> None:
+    agreed(told_labels(*sites))
+    assert len(caplog.records) == bool(told)
+    assert told in caplog.text
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=("Cs",)))))

@@ -12,7 +12,7 @@ OWN = "tests.apps.errors.own"
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=1 local-steps=1 batch-size=2'
 DATA = f'{TINY} dataset="breast-cancer"'
 VERTICAL = 'strategy="vfb2-sgd" dataset="breast-cancer" num-server-rounds=1'
-GOOD = "a,b,label\n" + "".join(f"{x},{x % 3},{x % 2}\n" for x in range(40))
+GOOD = "a,b,label\n" + "".join(f"{x * 7 % 40},{x % 3},{x % 2}\n" for x in range(40))
 GRID = "\n[tune]\ngrid.learning-rate = [0.1, 1.0]\n"
 EXPERIMENT = """
 title = "Two methods on digits"

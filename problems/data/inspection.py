@@ -1,0 +1,168 @@
+"""What a table's columns hold that no encoding should meet in silence: gaps, ids, dates, numbers that are text."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.spec import Column, DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_VALUES = 32
+"""Different values of a text column that is encoded without a list of them."""
+MOSTLY = 0.8
+"""Share of a text column's values from which on it is numbers, or dates, with some strays."""
+FEWEST_ROWS = 20
+"""From which on integers that count the rows are taken for the rows' numbers."""
+SENTINELS = (-9, -99, -999, -9999)
+MARKERS = ("?", "-", ".")
+"""Cells that stand for nothing, however many of them a column of numbers has."""
+
+_ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
+_DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?")
+_UNNAMED = re.compile(r"Unnamed: \d+")
+
+_log = logging.getLogger(__name__)
+
+
+def check_columns(
+    frame: pd.DataFrame,
+    columns: Sequence[Column],
+    found: Sequence[DataError] = (),
+    *,
+    site: bool = False,
+    listable: bool = True,
+) -> None:
+    """Refuse columns that cannot be features as they are, all at once, and log a warning of numbers that may stand for
+    missing ones.
+
+    Args:
+        frame: the table.
+        columns: those of its columns that are to be features. Text whose values are listed is looked at for gaps only.
+        found: what was found before, to be told with the rest.
+        site: whether it is one site's file, where text must be listed.
+        listable: whether ``feature-columns`` counts.
+
+    Raises:
+        DataError: names every such column, and says nothing of values, since the message of a site leaves it.
+    """
+    listing = ", or list its values in feature-columns, as in sex[f|m]" if listable else ""
+    faults = [fault for column in columns for fault in _faults(frame[column.name], column, site, listing)]
+    if found or faults:
+        # Ways out that follow each other are told once.
+        raise DataError.joined([*found, *sorted(faults, key=lambda fault: fault.hint)])
+    numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
+    if doubts := [told for told in map(_sentinels, numeric) if told]:
+        told = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"
+        _log.warning(told, ", ".join(doubts))
+
+
+def is_numeric(column: pd.Series[Any]) -> bool:
+    """Tell numbers (and booleans) from text.
+
+    Raises:
+        DataError: names a column that is neither, a date for one.
+    """
+    import pandas as pd
+
+    kinds = pd.api.types
+    if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
+        return True
+    if kinds.is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype):
+        return False
+    if kinds.is_object_dtype(column.dtype):
+        return False
+    raise DataError(
+        f"column {str(column.name)!r}", got=f"type {column.dtype}", allowed="numbers and text", hint="encode it as such"
+    )
+
+
+def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
+    """Return a numeric column, (n,) float64.
+
+    Raises:
+        DataError: names a column with missing or infinite values, and says how many and where the first is.
+    """
+    values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise DataError(
+            f"column {str(column.name)!r}",
+            got=f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}",
+            allowed="none",
+            hint="fill or drop them",
+        )
+    return values
+
+
+def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) -> Iterator[DataError]:
+    def fault(got: str, allowed: str, hint: str) -> DataError:
+        return DataError(f"column {column.name!r}", got=got, allowed=allowed, hint=hint)
+
+    others = ", or name others in feature-columns" if listing else ""
+    an_id = fault("what looks like an id", "features", f"drop the column{others}")
+    if _UNNAMED.fullmatch(column.name):
+        yield fault("no name in the file, as numbers of rows have", "a name", "write the table without its index")
+        return
+    if not column.categories:
+        try:
+            if is_numeric(values):
+                if _is_id(numeric_column(values), column.name):
+                    yield an_id
+                return
+        except DataError as error:
+            yield error
+            return
+    places = np.flatnonzero(values.notna())
+    if len(places) < len(values):
+        missing = f"{len(values) - len(places):,} of {len(values):,} values missing"
+        yield fault(missing, "none", "fill or drop them")
+    if column.categories or not len(places):
+        return
+    texts = values.iloc[places].astype(str).str.strip()
+    different, numbers = texts.nunique(), _marks(texts)
+    if numbers.sum() >= MOSTLY * (~texts.isin(MARKERS)).sum() > 0:
+        strays = places[~numbers]
+        but = f" but for {len(strays):,} of {len(values):,}, the first in row {strays[0] + 1:,}" if len(strays) else ""
+        yield fault(f"numbers as text{but}", "numbers alone", f"mend or drop these cells{listing}")
+    elif _marks(texts.str.replace(",", ".", regex=False)).mean() >= MOSTLY:
+        yield fault("numbers with decimal commas", "decimal points", "write them with points")
+    elif texts.str.fullmatch(_DATE).mean() >= MOSTLY:
+        yield fault("dates", "numbers and text", "encode them as numbers, days for instance, or drop the column")
+    elif _ID_NAME.fullmatch(column.name) or (different > 2 and 2 * different > len(texts)):
+        yield an_id
+    elif different > MOST_VALUES:
+        yield fault(f"text of {different:,} different values", f"{MOST_VALUES} at most", f"drop or encode it{listing}")
+    elif site:
+        yield fault("text", "numbers, and text whose values are listed", f"encode it alike at every site{listing}")
+
+
+def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
+    """Whether whole numbers count the rows, or are nearly all different under the name of an id."""
+    if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
+        return False
+    counted = numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
+    return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
+
+
+def _sentinels(values: pd.Series[Any]) -> str:
+    """The value that may stand for missing ones, and how often it is there, or nothing."""
+    numbers = numeric_column(values)
+    least = numbers.min()
+    if least not in SENTINELS or (numbers[numbers != least] < 0).any():
+        return ""
+    return f"{str(values.name)!r} {least:g} ({int((numbers == least).sum()):,} of {len(numbers):,})"
+
+
+def _marks(texts: pd.Series[str]) -> NDArray[np.bool_]:
+    """(n,) which texts are numbers."""
+    import pandas as pd
+
+    return pd.to_numeric(texts, errors="coerce").notna().to_numpy()

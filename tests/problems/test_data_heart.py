@@ -1,0 +1,50 @@
+"""Heart Disease on files written here, as its publisher writes them: no header line, ? for what is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from problems.data import DataError, DataSpec, load
+from problems.data.heart import FILES
+
+HEALTHY = "{age},1.0,4.0,120.0,200.0,0.0,2.0,150.0,0.0,-0.5,?,?,?,0"
+ILL = HEALTHY[:-1] + "{degree}"
+
+
+def write(folder: Path, counts: list[tuple[int, int]], extra: str = "") -> DataSpec:
+    for file, (healthy, ill) in zip(FILES, counts, strict=True):
+        lines = [
+            line.format(age=30 + row, degree=row % 4 + 1) for row, line in enumerate([HEALTHY] * healthy + [ILL] * ill)
+        ]
+        (folder / file).write_text("\n".join([*lines, extra]))
+    return DataSpec("heart-disease", str(folder), partition="natural")
+
+
+def test_a_hospital_is_split_within_its_classes_if_it_can_be(tmp_path: Path) -> None:
+    incomplete = HEALTHY.replace("120.0", "?").format(age=40) + "\n" + HEALTHY.replace("150.0", "-9.0").format(age=41)
+    spec = write(tmp_path, [(50, 50), (100, 20), (2, 31), (0, 12)], incomplete)
+    data = load(spec, 4)
+    counts = [(len(site.negatives), len(site.positives)) for site in map(data.client, range(4))]
+    assert counts[:2] == [(33, 33), (66, 13)]
+    assert [sum(pair) for pair in counts[2:]] == [21, 7]
+    assert len(data.train) + len(data.test) == 265  # without the incomplete rows
+    with pytest.raises(DataError, match="number of clients: got 3, allowed: 4"):
+        load(spec, 3)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (ILL.replace("4.0", "5.0"), "processed.cleveland.data, column 'cp': got unknown code 5, allowed: 1, 2, 3, 4"),
+        (ILL.replace("120.0", "high"), "got 14 columns, 13 of them of numbers, allowed: 14, all of numbers"),
+        (ILL + ",1", "got a file that cannot be read as a table"),
+    ],
+)
+def test_a_file_that_is_none_of_the_hospitals(line: str, told: str, tmp_path: Path) -> None:
+    spec = write(tmp_path, [(20, 20)] * 4, line.format(age=50, degree=1))
+    with pytest.raises(DataError) as caught:
+        load(spec, 4)
+    assert told in str(caught.value)
+    (tmp_path / FILES[3]).unlink()
+    with pytest.raises(DataError, match="got no such files in data-dir"):
+        load(spec, 4)
