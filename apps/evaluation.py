@@ -22,7 +22,7 @@ from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
-from problems.objectives.pairwise import make_objective
+from problems.objectives.pairwise import compares_sigmoids, make_objective
 
 # What the log of a round shows, in this order.
 SHOWN = (
@@ -153,7 +153,7 @@ class ScoreEvaluator(Evaluator):
             return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
         if name == RATIO_LOSS:
             return float(ratio_loss(logits.double(), positive.double(), self.ratio_weights(positive)))
-        scores = torch.sigmoid(logits) if self.config.training.score == "sigmoid" else logits
+        scores = torch.sigmoid(logits) if compares_sigmoids(self.config.training.score, name) else logits
         if name in SADDLES:
             labels, prior = positive.double(), float(positive.double().mean())
             best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)

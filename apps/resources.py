@@ -30,6 +30,7 @@ from problems.minimax import (
 )
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
+from problems.objectives.pairwise import compares_sigmoids
 
 _load_lock = threading.Lock()
 _skeletons = threading.local()
@@ -140,7 +141,8 @@ def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
     """What a client of this site moves: the model skeleton, or the oracle of its minimax problem."""
     if is_problem(config):
         return _resident_problem(config, site)
-    shape, loss, sigmoid = tuple(site.features.shape[1:]), config.training.loss, config.training.score == "sigmoid"
+    shape, loss = tuple(site.features.shape[1:]), config.training.loss
+    sigmoid = compares_sigmoids(config.training.score, loss)
     model = skeleton(config, shape)
     if loss == COMPOSITIONAL_AUC:
         inner = skeleton(config, shape, "inner")

@@ -26,7 +26,7 @@ from payloads.fedx import FedXSettings, InnerEstimates, Momentum
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
-from problems.objectives.pairwise import PairwiseObjective, make_objective
+from problems.objectives.pairwise import PairwiseObjective, compares_sigmoids, make_objective
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, Indices, on_device
 
@@ -74,6 +74,7 @@ class PairwiseClient(ScoringClient):
         super().__init__(site, model, training)
         self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
         self.objective = make_objective(self.loss, **self.settings.objective_options)
+        self.sigmoid = compares_sigmoids(self.training.score, self.loss)
         self.partners: Indices = site.everyone if self.objective.partners == "all" else site.negatives
         # u is kept by a positive's place among the positives
         self.place = np.full(len(site), -1)
@@ -90,7 +91,7 @@ class PairwiseClient(ScoringClient):
     def forward(self, positives: Indices, partners: Indices) -> tuple[Tensor, Tensor, Tensor]:
         """One pass over both batches: (n + m,) scores with their graph, and both parts detached in float64."""
         scores = self.model.scores(self.site.rows(np.concatenate([positives, partners])))
-        if self.training.score == "sigmoid":
+        if self.sigmoid:
             scores = torch.sigmoid(scores)
         fixed = scores.detach().double()
         return scores, fixed[: len(positives)], fixed[len(positives) :]

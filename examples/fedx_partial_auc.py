@@ -25,7 +25,8 @@ SHARED = {
     "evaluate-every": 30,
     "checkpoint-every": 0,
 }
-PAIRS = {"learning-rate": 0.005, "fedx.lambda": 5.0}  # raw scores are large here, which bounds the step
+# raw scores, which tell the methods apart more than their sigmoids, are large here and want a small step
+PAIRS = {"score": "logit", "learning-rate": 0.005, "fedx.lambda": 5.0}
 METHODS = {"fedx2": PAIRS, "local-pair": PAIRS, "local-sgd": {"learning-rate": 0.1}}
 
 

@@ -257,6 +257,15 @@ NON_LINEAR = {
 PAIRWISE_LOSSES = LINEAR | NON_LINEAR
 
 
+def compares_sigmoids(score: str, loss: str) -> bool:
+    """Whether the setting ``score`` (auto, logit or sigmoid) means that a loss compares sigmoids of the raw outputs.
+
+    ``auto`` does for a non-linear f: its derivative multiplies losses that grow without bound on raw outputs, and a
+    step that suits most pairs throws the model away at the first pair that is far out of order.
+    """
+    return score == "sigmoid" or (score == "auto" and loss in NON_LINEAR)
+
+
 def make_objective(
     name: str,
     *,

@@ -137,7 +137,14 @@ class Case:
 
     @property
     def common(self) -> TrainingSettings:
-        common = {"num_server_rounds": 6, "local_steps": 3, "learning_rate": 0.2, "batch_size": 7, "seed": 3}
+        common = {
+            "num_server_rounds": 6,
+            "local_steps": 3,
+            "learning_rate": 0.2,
+            "batch_size": 7,
+            "seed": 3,
+            "score": "logit",
+        }
         # the references take plain means over the clients; the weighted ones have tests of their own
         weights: dict[str, Any] = {} if self.strategy.startswith("fedx") else {"client_weights": "equal"}
         return TrainingSettings(dtype="float64", loss=self.loss, **(common | weights | dict(self.training)))

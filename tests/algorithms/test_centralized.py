@@ -32,6 +32,7 @@ def run_config(loss: str, **fedx_options: Any) -> RunConfig:
         "loss": loss,
         "dtype": "float64",
         "seed": 3,
+        "score": "logit",
         "num-server-rounds": ROUNDS,
         "local-steps": STEPS,
         "batch-size": 7,

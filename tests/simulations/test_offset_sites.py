@@ -31,7 +31,7 @@ COMMON = {
 METHODS = {
     "psm": ("fedx1", {"learning-rate": 0.2}),
     "square": ("fedx1", {"learning-rate": 0.002}),
-    "kl-opauc": ("fedx2", {"learning-rate": 0.005, "fedx.lambda": 5.0}),
+    "kl-opauc": ("fedx2", {"score": "logit", "learning-rate": 0.005, "fedx.lambda": 5.0}),
 }
 
 
