@@ -1,0 +1,175 @@
+"""Defaults that hold: every strategy whose clients hold rows, as it comes, on data sets unlike one another.
+
+    python benchmarks/defaults.py --out FOLDER [--data-dir DIR] [--only STRATEGY ...] [--steps] [--smoke]
+
+Each run has 10 rounds, all else at its default, on every data set that is bundled or in or below --data-dir and on
+an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). Healthy is a run that loses no site in
+any round and does not collapse: its last AUC is above .6, and at most .05 below its best one.
+
+Without --steps: linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds 0 and
+1, and beside the default the strategy's own steps .003 to 1; the default's mean AUC may be .02 below the best step's.
+
+FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: two data sets, linear, 3 clients and
+one seed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from harness import arguments, check, table
+
+from apps.config import Scalar
+from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
+from problems.errors import InputError
+from simulations.launch import run
+
+HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
+BUNDLED, LOG_NORMAL = ["digits", "breast-cancer"], "log-normal"
+FILES = ["uci-credit", "w8a", "heart-disease", "fashion-mnist"]
+STEPS = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
+ROUNDS, EVERY = 10, 2
+LOWEST, FALL, BEHIND = 0.6, 0.05, 0.02
+WORST = 15
+KEYS = ("dataset", "strategy", "model", "clients", "seed", "step")
+
+
+def steps_of(strategy: str, step: float) -> dict[str, Scalar]:
+    """The keys that give a strategy a step, which its default gives otherwise."""
+    if strategy.startswith("fedsgda"):
+        return {"fedsgda.primal-step": step, "fedsgda.dual-step": step}
+    for name in ("sgdam", "scgdam"):
+        if strategy == f"local-{name}":
+            scale = 0.3  # eta, of which a step is gamma times as much
+            return {f"{name}.eta": scale, f"{name}.gamma-x": step / scale, f"{name}.gamma-y": step / scale}
+    return {"learning-rate": step}
+
+
+def log_normal(path: Path) -> None:
+    """A table whose columns have units of their own and heavy tails."""
+    rng = np.random.default_rng(0)
+    logs = rng.standard_normal((3000, 20))
+    score = logs @ (rng.standard_normal(20) / 4) + 0.5 * rng.standard_normal(3000)
+    columns = np.exp(1.5 * logs) * 10.0 ** rng.integers(-3, 6, 20)
+    frame = pd.DataFrame(columns, columns=[f"x{number}" for number in range(20)])
+    frame.assign(y=np.where(score > np.quantile(score, 0.8), "ill", "well")).to_csv(path, index=False)
+
+
+def data_of(name: str, folder: Path, data_dir: str) -> dict[str, Scalar]:
+    if name == LOG_NORMAL:
+        table = folder / "log-normal.csv"
+        if not table.exists():
+            log_normal(table)
+        return {"dataset": "csv", "data-dir": str(table), "label-column": "y", "positive-label": "ill"}
+    return {"dataset": name, "data-dir": data_dir if name in FILES else ""}
+
+
+def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
+    """What to run, one dictionary a run; ``step`` is None for the default."""
+    sets = [*BUNDLED, LOG_NORMAL, *(FILES if options.data_dir else [])]
+    models, clients, seeds, steps = ["linear", "mlp"], [3, 8], [0, 1, 2], [None]
+    if options.steps:
+        clients, seeds, steps = [4], [0, 1], [None, *STEPS]
+    if options.smoke:
+        sets, models, clients, seeds = ["breast-cancer", LOG_NORMAL], ["linear"], clients[:1], [0]
+    for values in itertools.product(sets, strategies, models, clients, seeds, steps):
+        yield dict(zip(KEYS, values, strict=True))
+
+
+def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
+    """Run a cell: its AUC at the end and at best, and in how many rounds a site was missing."""
+    config: dict[str, Scalar] = {
+        **data_of(cell["dataset"], folder, data_dir),
+        "strategy": cell["strategy"],
+        "model": cell["model"],
+        "seed": cell["seed"],
+        "num-server-rounds": ROUNDS,
+        "evaluate-every": EVERY,
+        "checkpoint-every": 0,
+        "pictures": False,
+        **({} if cell["step"] is None else steps_of(cell["strategy"], cell["step"])),
+    }
+    out = folder / "run"
+    shutil.rmtree(out, ignore_errors=True)
+    try:
+        record = run(config, out, cell["clients"], quiet=True)
+    except (RunFailedError, InputError) as error:
+        return {**cell, "auc": 0.0, "best": 0.0, "missing": ROUNDS, "why": str(error).splitlines()[0][:200]}
+    aucs = list(record.curve("auc").values())[1:]
+    missing = sum(line.get("clients_answered", 0) < line.get("clients_asked", 0) for line in record.lines)
+    return {**cell, "auc": aucs[-1], "best": max(aucs), "missing": missing, "why": ""}
+
+
+def ill(found: dict[str, Any]) -> str:
+    """What is wrong with a run; empty: nothing."""
+    if found["why"]:
+        return found["why"]
+    if found["missing"]:
+        return f"sites missing in {found['missing']} of {ROUNDS} rounds"
+    fallen = found["auc"] < max(LOWEST, found["best"] - FALL)
+    return f"AUC {found['auc']:.3f}, at best {found['best']:.3f}" if fallen else ""
+
+
+def named(cell: dict[str, Any], *keys: str) -> str:
+    return " ".join(str(cell[key]) for key in keys)
+
+
+def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
+    """(difference, cell, best step) of every cell, the worst first; means over seeds, the default's and the best step's."""
+    aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for found in results:
+        aucs[named(found, "dataset", "strategy", "model")][found["step"]].append(found["auc"])
+    found = []
+    for cell, by_step in aucs.items():
+        best = max((step for step in by_step if step is not None), key=lambda step: mean(by_step[step]))
+        found.append((mean(by_step[best]) - mean(by_step[None]), cell, f"{mean(by_step[best]):.3f} at {best:g}"))
+    return sorted(found, reverse=True)
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the books; runs in it are not repeated")
+    parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="these strategies")
+    parser.add_argument("--steps", action="store_true", help="the default beside the best of the strategy's own steps")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    books = options.out / "runs.jsonl"
+    known = [json.loads(line) for line in books.read_text("utf-8").splitlines()] if books.exists() else []
+    done = {named(each, *KEYS): each for each in known}
+    results = []
+    for cell in cells(options, options.only):
+        found = done.get(named(cell, *KEYS))
+        if found is None:
+            found = play(cell, options.out, options.data_dir)
+            with books.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(found) + "\n")
+        results.append(found)
+    if options.steps:
+        worst = behind(results)
+        table(
+            ["cell", "default behind", "best step"], [[cell, f"{gap:.3f}", best] for gap, cell, best in worst[:WORST]]
+        )
+        failures = [f"{cell}: {gap:.3f} behind {best}" for gap, cell, best in worst if gap > BEHIND]
+    else:
+        rows = []
+        for strategy in options.only:
+            own = [found for found in results if found["strategy"] == strategy]
+            rows.append([strategy, str(len(own)), str(sum(bool(ill(found)) for found in own))])
+        table(["strategy", "runs", "ill"], rows)
+        failures = [f"{named(found, *KEYS[:5])}: {ill(found)}" for found in results if ill(found)]
+    print(f"{len(results)} runs")
+    check(failures, wanted=not options.no_check)
+
+
+if __name__ == "__main__":
+    main()
