@@ -134,7 +134,7 @@ class Books:
         told = f"{self.sweep.metric} {values}  {row.rounds} rounds"
         why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
         if row.missing:
-            why = f"  sites were missing in {row.missing} rounds{why}"
+            why = f"  sites were missing in {row.missing} of {row.rounds} rounds{why}"
         self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
 
     # What is left.

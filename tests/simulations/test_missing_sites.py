@@ -20,15 +20,16 @@ from apps.server_app import RunFailedError
 from payloads.settings import TrainingSettings
 from payloads.wire import ARRAYS, model_record
 from simulations.compare import Comparison
-from simulations.plan import Trial
+from simulations.plan import Sweep, Trial
 from simulations.records import read_run
 from simulations.standings import Row, standings
+from simulations.sweep import Books
+from simulations.tuned import read_tuned
 from tests.apps.test_command_line import TINY, Line
 from tests.battery.federation import Exchange, Run, federate, model_of
-from tests.simulations.fabricated import fake
+from tests.simulations.fabricated import Runs, adding, fake, write
 
 LOCAL = {"strategy": "local-sgd", "dataset": "breast-cancer"}
-BROKE = {"1": "broke"}
 
 
 def losing(*rounds: int) -> Callable[[Exchange], Message]:
@@ -222,16 +223,55 @@ def test_standings_put_missing_sites_last() -> None:
 
 
 def test_a_comparison_names_missing_sites_and_gives_no_verdict(tmp_path: Path) -> None:
-    for seed in range(5):
-        for rate in (0.1, 0.2):
-            path = tmp_path / f"{rate}-{seed}"
-            fake(path, {"learning-rate": rate, "seed": seed}, (0.5, 0.6 + rate + 0.01 * seed), clients=2)
-    paths = sorted(tmp_path.iterdir())
-    assert Comparison.of(paths).text("auc").count("above") == 1
-    lines = (paths[-1] / "metrics.jsonl").read_text().splitlines()
-    lines[-1] = json.dumps({**json.loads(lines[-1]), "dropped": BROKE})
-    (paths[-1] / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    text = Comparison.of(paths).text("auc")
-    assert "above" not in text
-    assert "no verdict: sites were missing" in text
-    assert "0.2-4 finished with sites missing: partition 1 in 1 of 1 rounds (broke)" in text
+    def text(missing: bool) -> str:
+        paths = [tmp_path / f"{missing} {rate} {seed}" for rate in (0.1, 0.2) for seed in range(5)]
+        for path in paths:
+            _, rate, seed = path.name.split()
+            config = {"learning-rate": float(rate), "seed": int(seed)}
+            fake(path, config, (0.5, 0.6 + float(rate) + 0.01 * int(seed)), missing=missing and path == paths[-1])
+        return Comparison.of(paths).text("auc")
+
+    assert text(False).count("above") == 1
+    with_missing = text(True)
+    assert "above" not in with_missing
+    assert "no verdict: sites were missing" in with_missing
+    assert "True 0.2 4 finished with sites missing: partition 1 in 1 of 1 rounds (broke)" in with_missing
+
+
+@pytest.mark.parametrize("bad", [(1.0,), (0.1, 1.0)])
+def test_a_sweep_ranks_missing_sites_last_and_says_so(bad: tuple[float, ...], tmp_path: Path) -> None:
+    said: list[str] = []
+    sweep = Sweep(2, {"num-server-rounds": 1, "model": "linear"}, {"learning-rate": [0.1, 1.0]})
+    books = Books(sweep, tmp_path / "s", sweep.trials(tmp_path / "s"), said.append)
+    books.open(resume=False)
+    for trial in books.trials:
+        rate = trial.config["learning-rate"]
+        fake(trial.path, trial.config, (0.5, 0.7 if rate == 0.1 else 0.9), clients=2, missing=rate in bad)
+        books.ended(trial, "")
+    outcome = books.close()
+    assert outcome.best is not None
+    assert outcome.best.varied == {"learning-rate": 1.0 if len(bad) == 2 else 0.1}
+    assert [line.endswith("  sites were missing in 1 of 1 rounds") for line in said] == [len(bad) == 2, True]
+    reason = (
+        "sites were missing in it: no" if len(bad) == 2 else "configurations in which sites were missing stand after"
+    )
+    assert reason in outcome.text()
+    assert f"# {reason}" in (tmp_path / "s" / "best.toml").read_text()
+    assert "sites missing" in outcome.text().splitlines()[0]
+
+
+def test_no_value_is_chosen_with_which_sites_were_missing(runs: Runs, command: Line, tmp_path: Path) -> None:
+    tune = """
+[tune]
+grid.learning-rate = [0.1, 1.0]
+"""
+    runs.aucs = lambda config: (0.5, 0.7 + 0.1 * config["learning-rate"])
+    runs.missing = lambda config: config["strategy"] == "local-sgd" or config["learning-rate"] == 1.0
+    code, *_ = command("reproduce", write(tmp_path, adding(tune)), "--tune", "--out", tmp_path / "out", "--quiet")
+    assert code == 0
+    found = read_tuned(tmp_path / "out" / "tuned.toml").chosen
+    assert {(one.at["method"], one.values["learning-rate"], one.score.missing) for one in found} == {
+        ("FedX", 0.1, None),
+        ("Local SGD", 1.0, 1),
+    }
+    assert "(sites missing in 1 of 1 seed)" in (tmp_path / "out" / "table.md").read_text()
