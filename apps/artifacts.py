@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import tomllib
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 
 from apps.config import SHOWING_KEYS, ConfigError, RunConfig, flattened
 from apps.evaluation import suffixed
-from apps.files import flush, make_folder, read_sealed, write_atomic, write_sealed, write_tensors
+from apps.files import (
+    DiskFullError,
+    flush,
+    make_folder,
+    read_sealed,
+    room_for,
+    write_atomic,
+    write_sealed,
+    write_tensors,
+)
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import MODEL_ARRAYS
 from problems.data import Columns
@@ -29,6 +39,7 @@ if TYPE_CHECKING:
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 KEPT_CHECKPOINTS = 3
+OUTCOMES = ("failure.json", "result.json")
 MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # of curves.png and of events/, in the extra "reports"
 # of every line of metrics.jsonl, what a resumed run adds up
 _COUNTED = ("bytes_up", "bytes_down")
@@ -110,7 +121,7 @@ class RunDirectory:
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
-        for outcome in ("failure.json", "result.json"):  # of the run that is resumed: not yet that of this one
+        for outcome in OUTCOMES:  # of the run that is resumed: not yet that of this one
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
 
@@ -118,7 +129,8 @@ class RunDirectory:
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
         """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with room_for(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if not event:
             return
@@ -202,8 +214,12 @@ class RunDirectory:
         }
         path = folder / f"round-{server_round:06d}.safetensors"
         write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
-        for old in sorted(folder.glob("round-*.safetensors"))[:-KEPT_CHECKPOINTS]:
+        for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
+
+    def checkpoints(self) -> list[Path]:
+        """The files of the checkpoints, oldest first."""
+        return sorted((self.path / "checkpoints").glob("round-*.safetensors"))
 
     def newest_checkpoint(self) -> Checkpoint:
         """The newest checkpoint.
@@ -211,7 +227,7 @@ class RunDirectory:
         Raises:
             ConfigError: there is none, or it is truncated, damaged, of another version or run, or no checkpoint at all.
         """
-        found = sorted((self.path / "checkpoints").glob("round-*.safetensors"))
+        found = self.checkpoints()
         if not found:
             raise ConfigError(
                 f"resume: {self.path / 'checkpoints'}",
@@ -300,6 +316,11 @@ class RunDirectory:
 
     # The end.
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run has left its result, or why it has none."""
+        return any((self.path / outcome).exists() for outcome in OUTCOMES)
+
     def save_columns(self, columns: Columns) -> None:
         """What the model's features are and were scaled by, in the order of its weights."""
         scales = zip(columns.names, columns.means.tolist(), columns.deviations.tolist(), strict=True)
@@ -320,16 +341,20 @@ class RunDirectory:
             from apps.curves import draw_curves  # matplotlib takes a second to import
 
             title = f"{result['strategy']} on {result['dataset']}"
-            draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
+            with room_for(self.path / "curves.png"):
+                draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
+        (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still come to its end
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:
-        """Say why a run ended without a result."""
-        if self._events is not None:
-            self._events.close()
-        write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
+        """Say why a run ended without a result, where there is room to say it."""
+        with contextlib.suppress(OSError):
+            if self._events is not None:
+                self._events.close()
+        with contextlib.suppress(DiskFullError):
+            write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
 def _numbered(base: Path, name: str) -> list[Path]:

@@ -6,10 +6,12 @@ everything else in it hashes to: what was cut off or changed since is noticed.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,9 +20,35 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_tensors
 
 from payloads.record import PayloadError
+from problems.errors import InputError
 
 OWNER_ONLY = 0o600
 FORMAT, VERSION, SEAL = "format", "version", "sha256"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskFullError(InputError, OSError):
+    """A file for which the disk, or its owner's share of it, has no room."""
+
+
+@contextlib.contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Write a file or into a folder.
+
+    Raises:
+        DiskFullError: there is no room for it; names the path, which the system's own error does not.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise DiskFullError(
+            path,
+            got=os.strerror(error.errno),
+            allowed="a disk with room",
+            hint="make room there; resume=true goes on from the newest checkpoint",
+        ) from None
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
@@ -30,16 +58,17 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
         private: only its owner may read it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open_new(beside, private=private) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    flush(path.parent)
+    with room_for(path):
+        try:
+            with open_new(beside, private=private) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+        flush(path.parent)
 
 
 def open_new(path: Path, *, private: bool) -> BinaryIO:

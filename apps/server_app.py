@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logging import ERROR, INFO
+from logging import ERROR, INFO, WARNING
 
 from flwr.app import Context
 from flwr.common import log
@@ -11,7 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, parse_run_config
 from apps.evaluation import shown
-from apps.training import Training
+from apps.missing import WITH_MISSING, in_words
+from apps.training import FLOWER_SIMULATION, Training
+from payloads.flower_internals import add_exit_handler
 from payloads.record import PayloadError
 from problems.data import DataError
 from problems.models import ModelError
@@ -37,20 +39,38 @@ def main(grid: Grid, context: Context) -> None:
         raise _failed(error) from None
     try:
         training = Training(config, grid, directory)
+        if training.engine == FLOWER_SIMULATION:  # `flwr stop` ends its process, and raises nothing in this thread
+            add_exit_handler(lambda: None if directory.ended else _stopped(training))
         result = training.run()
     except EXPECTED as error:
         directory.fail(str(error))
         raise _failed(error) from None
-    except BaseException as error:
+    except KeyboardInterrupt:
+        reason = f"interrupted {training.place}"
+        directory.fail(reason)
+        raise KeyboardInterrupt(reason) from None
+    except Exception as error:
         directory.fail(f"{type(error).__name__}: {error}")
         raise
+    except BaseException:  # what `flwr stop` and signals raise here
+        _stopped(training)
+        raise
+    missing = in_words(result["dropped"], result["rounds"])
     log(
-        INFO,
-        "finished: %s  in %.1f s; see %s",
+        WARNING if missing else INFO,
+        "%s: %s  in %.1f s; %ssee %s",
+        WITH_MISSING if missing else "finished",
         shown(result["metrics"], training.strategy.headline),
         result["wall_seconds"],
+        f"{missing}; " if missing else "",
         directory.path / "result.json",
     )
+
+
+def _stopped(training: Training) -> None:
+    reason = f"stopped by `flwr stop` or a signal {training.place}"
+    training.directory.fail(reason)
+    log(ERROR, "run %s", reason)
 
 
 def _failed(error: BaseException) -> RunFailedError:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord
@@ -19,6 +19,7 @@ from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import Evaluator, better, shown, suffixed
 from apps.evaluators import evaluator_for, own_evaluator
+from apps.missing import Watch, dropped_sites
 from apps.own_data import reads_own
 from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from apps.versions import NAME, project_version
@@ -28,10 +29,11 @@ from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.held_out import held_out_scores
 from strategies.replies import SiteStates
-from strategies.roster import StrategyError
+from strategies.roster import DivergedError, StrategyError
 
 DEPLOYMENT = "deployment"
-ENGINES = {SIMULATION_GRID: "flower-simulation", DEPLOYMENT_GRID: DEPLOYMENT}
+FLOWER_SIMULATION = "flower-simulation"
+ENGINES = {SIMULATION_GRID: FLOWER_SIMULATION, DEPLOYMENT_GRID: DEPLOYMENT}
 # called with each line of metrics.jsonl once it is written; what it raises ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
@@ -49,6 +51,7 @@ class Training:
         self.grid = grid
         self.directory = directory
         self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
+        self.watch = Watch(self.strategy.headline)
         self.engine = engine_of(grid)
         self.started = time.perf_counter()
         self.server_round = 0
@@ -91,6 +94,8 @@ class Training:
         for server_round in range(first_round + 1, training.num_server_rounds + 1):
             try:
                 record, arrays = self.round(server_round, record, arrays, evaluator)
+            except DivergedError:
+                raise  # the strategy's state is that of this round, and no checkpoint may hold it
             except StrategyError:
                 if server_round > first_round + 1:
                     self.checkpoint(server_round - 1, arrays)
@@ -179,6 +184,8 @@ class Training:
         self.directory.append(line, event=notable)
         if notable:
             self.tell(server_round, metrics, seconds)
+        for warning in self.watch.take(line, report.answered):
+            log(WARNING, "round %d: %s", server_round, warning)
         listener = ROUND_LISTENER.get()
         if listener is not None:
             listener(line)
@@ -186,17 +193,27 @@ class Training:
     def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
         """An evaluated round's line in the log, or that of one in which a client was dropped."""
         report, width = self.strategy.report, len(str(self.config.training.num_server_rounds))
+        missing = ", ".join(map(str, sorted(report.dropped)))
         log(
             INFO,
-            "round %*d/%d  %s  sites %d/%d  %.2f s",
+            "round %*d/%d  %s  sites %d/%d%s  %.2f s",
             width,
             server_round,
             self.config.training.num_server_rounds,
             shown(metrics, self.strategy.headline),
             len(report.answered),
             len(report.asked),
+            f", without {missing}" if missing else "",
             seconds,
         )
+
+    @property
+    def place(self) -> str:
+        """How far the run is, and from where it can go on, in words."""
+        kept = [int(path.stem.removeprefix("round-")) for path in self.directory.checkpoints()]
+        onward = f"resume=true goes on from the checkpoint of round {kept[-1]}" if kept else "there is no checkpoint"
+        where = f"in round {self.server_round} of {self.config.training.num_server_rounds}"
+        return f"{where if self.server_round else 'before round 1'}; {onward}"
 
     def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
         """Take strategy state and history from the newest checkpoint; returns its round and its model."""
@@ -259,6 +276,7 @@ class Training:
             "bytes_down": self.bytes_down,
             "wall_seconds": time.perf_counter() - self.started,
             "clients": num_clients,
+            "dropped": dropped_sites(self.directory.lines()),
             "versions": versions(),
             "config": self.config.resolved(),
         }

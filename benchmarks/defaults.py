@@ -125,7 +125,7 @@ def named(cell: dict[str, Any], *keys: str) -> str:
 
 
 def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """(difference, cell, best step) of every cell, the worst first; means over seeds, the default's and the best step's."""
+    """(difference, cell, best step) of every cell, the worst first: the best step's mean over seeds less the default's."""
     aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for found in results:
         aucs[named(found, "dataset", "strategy", "model")][found["step"]].append(found["auc"])

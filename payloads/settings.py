@@ -6,6 +6,7 @@ does not check that an override has the type of the value it replaces, so this i
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -52,8 +53,12 @@ class TrainingSettings(Settings):
         description="drop it at these fractions of the run, comma-separated numbers in (0, 1), e.g. '0.5,0.75'",
     )
     fraction_train: float = Field(1.0, gt=0, le=1, description="fraction of the clients sampled a round, in (0, 1]")
-    min_train_nodes: int = Field(
-        1, ge=1, description="fewest good replies a round needs before the run stops, an integer >= 1"
+    min_train_nodes: int | float = Field(
+        0.5,
+        description=(
+            "fewest good replies a round needs, or the run stops: an integer >= 1, or a share in (0, 1] of the clients "
+            "asked, such as 0.5"
+        ),
     )
     replace_dropped: bool = Field(
         False,
@@ -87,6 +92,25 @@ class TrainingSettings(Settings):
     checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")
     round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
     handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
+
+    @field_validator("min_train_nodes")
+    @classmethod
+    def _count_or_share(cls, value: int | float) -> int | float:
+        if not (value >= 1 if isinstance(value, int) else 0 < value <= 1):
+            raise ValueError("neither a count nor a share")
+        return value
+
+    @property
+    def fewest_asked(self) -> int:
+        """How many clients a round asks at least: as many as must answer, where that is a count."""
+        return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
+
+    def fewest_replies(self, asked: int) -> int:
+        """How many good replies of so many clients a round needs; a share is rounded up."""
+        if isinstance(self.min_train_nodes, int):
+            return self.min_train_nodes
+        # 0.1 of 30 is a bit more than 3 in floating point
+        return math.ceil(round(self.min_train_nodes * asked, 9))
 
     @field_validator("lr_decay_at")
     @classmethod

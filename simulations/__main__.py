@@ -13,6 +13,7 @@ import typer
 
 from apps.config import ConfigError, Scalar, known_keys, parse_run_config
 from apps.evaluation import better, shown
+from apps.missing import WITH_MISSING, in_words
 from apps.registry import ALGORITHMS
 from apps.server_app import EXPECTED, RunFailedError
 from problems.data import DATASETS, PARTITIONS
@@ -34,6 +35,8 @@ from simulations.reproduce import Reproduction, ReproductionInterruptedError
 from simulations.sweep import SweepInterruptedError, run_sweep
 from simulations.tuned import Tuned, find_tuned
 
+SITES_MISSING = 3  # exit code of a run that has finished without some site in some round
+
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Overrides = Annotated[
@@ -49,7 +52,9 @@ NodeConfigs = Annotated[
     list[str] | None,
     typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print nothing but errors (and what --json asks for)")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="print nothing but errors and missing sites (and what --json asks for)")
+]
 Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
 
 
@@ -116,7 +121,7 @@ def run(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run one federation and write its run directory."""
+    """Run one federation and write its run directory. Exit code 3: it has finished, but sites were missing."""
     flat = placed(overrides_of(config), out)
     parse_run_config(flat)
     clients, nodes = _sites(clients, node_config)
@@ -128,17 +133,28 @@ def run(
             hint="leave --engine out",
         )
     with log_off(quiet), stdout_to_stderr(as_json):
-        if engine is Engine.INPROCESS:
-            try:
+        try:
+            if engine is Engine.FLOWER:
+                _run_with_flower(out, clients, flat, client_gpus, quiet)
+            else:
                 run_federation(clients, flat, threads, nodes)
-            except RunFailedError:
-                if quiet:
-                    raise
-                raise SystemExit(1) from None  # the ServerApp has logged the reason
-        else:
-            _run_with_flower(out, clients, flat, client_gpus, quiet)
+        except RunFailedError:
+            if quiet or engine is Engine.FLOWER:
+                raise
+            raise SystemExit(1) from None  # the ServerApp has logged the reason
+        except KeyboardInterrupt as error:
+            print(str(error) or "interrupted", file=sys.stderr)  # Typer would end without a word
+            raise SystemExit(130) from None
+    outcome = out.expanduser() / "result.json"
+    text = outcome.read_text("utf-8")
     if as_json:
-        typer.echo((out / "result.json").read_text("utf-8"), nl=False)
+        typer.echo(text, nl=False)
+    result = json.loads(text)
+    if result["dropped"]:
+        if quiet:
+            missing = in_words(result["dropped"], result["rounds"])
+            print(f"{WITH_MISSING}: {missing}; see {outcome}", file=sys.stderr)
+        raise SystemExit(SITES_MISSING)
 
 
 def _sites(clients: int | None, node_config: list[str] | None) -> tuple[int, list[dict[str, Scalar]]]:

@@ -96,7 +96,8 @@ class Choosing(Runs):
         points = [self._point(values, runs) for values, runs in search.points]
         sign = 1 if self.mode == "min" else -1
         # a mean over fewer seeds is not compared with one over more: those that failed were the worse ones
-        best = min(points, key=lambda point: (-point.finished, sign * (point.mean or 0.0)))
+        # and so are values with which sites were missing
+        best = min(points, key=lambda one: ((one.missing or 0) - one.finished, -one.finished, sign * (one.mean or 0.0)))
         if not best.finished:
             raise RunFailedError(
                 f"--tune: no value for {search.line.title} works: {points[0].reason}; give other values"
@@ -104,8 +105,14 @@ class Choosing(Runs):
         return Choice(at=search.at, values=best.values, grid=search.grid, points=points)
 
     def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun]) -> Point:
-        curves = [self.records[run.name].curve(self.metric) for run in runs if run.name in self.records]
-        ends = [end for curve in curves for end in list(curve.values())[-1:] if math.isfinite(end)]
+        records = [self.records[run.name] for run in runs if run.name in self.records]
+        counted = [
+            (end, bool(record.dropped))
+            for record in records
+            for end in list(record.curve(self.metric).values())[-1:]
+            if math.isfinite(end)
+        ]
+        ends = [end for end, _ in counted]
         failed = [self.failed[run.name] for run in runs if run.name in self.failed]
         reason = failed[0] if failed else "" if len(ends) == len(runs) else f"{self.metric} is not finite"
         return Point(
@@ -114,6 +121,7 @@ class Choosing(Runs):
             mean=statistics.fmean(ends) if ends else None,
             std=statistics.stdev(ends) if len(ends) > 1 else None,
             reason=" ".join(reason.split()),
+            missing=sum(missing for _, missing in counted) or None,
         )
 
 

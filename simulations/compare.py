@@ -14,6 +14,7 @@ import numpy as np
 
 from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
+from apps.missing import in_words
 from problems.extras import require
 from simulations.output import shown, shown_metric, table
 from simulations.paired import Difference, difference
@@ -22,6 +23,7 @@ from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_r
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 _UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
 _MEGABYTE = 1e6
+MISSING = " (sites missing)"
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,16 @@ class Comparison:
         found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
         return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
 
+    @cached_property
+    def _labels_with_missing(self) -> set[str]:
+        return {self._label(run) for run in self.runs if run.dropped}
+
     def label(self, run: RunRecord) -> str:
-        """What tells a run, seeds apart, from the others."""
+        """What tells a run, seeds apart, from the others, and whether sites were missing in any of its seeds."""
+        label = self._label(run)
+        return label + MISSING if label in self._labels_with_missing else label
+
+    def _label(self, run: RunRecord) -> str:
         keys = [key for key in self.differing if key != "seed"]
         parts = [f"{key}={shown(run.setting(key))}" for key in keys if run.setting(key) is not None]
         text = "  ".join(parts) or f"{run.setting('strategy')} on {run.config.get('dataset')}"
@@ -102,6 +112,11 @@ class Comparison:
         if metric is not None and (found := self.differences(metric)):
             blocks.append(_differences(metric, found))
         reasons = [f"{row['run']} {row['status']}: {' '.join(row['reason'].split())}" for row in rows if row["reason"]]
+        reasons += [
+            f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
+            for run in self.runs
+            if run.dropped
+        ]
         return "\n\n".join([*blocks, *(["\n".join(reasons)] if reasons else [])])
 
     def csv(self) -> str:
@@ -172,11 +187,14 @@ class Comparison:
 def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
     """What people are told of the differences."""
     words = {1: "above", 0: "within the noise", -1: "below"}
-    cells = [
-        [label, *gap.shown(), str(gap.seeds), gap.undecided if gap.sign is None else words[gap.sign]]
-        for label, (_, gap) in found.items()
-    ]
     first = next(iter(found.values()))[0]
+
+    def verdict(label: str, gap: Difference) -> str:
+        if MISSING in label + first:
+            return "no verdict: sites were missing"
+        return gap.undecided if gap.sign is None else words[gap.sign]
+
+    cells = [[label, *gap.shown(), str(gap.seeds), verdict(label, gap)] for label, (_, gap) in found.items()]
     columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
     return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
 

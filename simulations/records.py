@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.missing import dropped_sites
 from apps.objective import COMPOSITE_METRICS
 from apps.vertical_evaluation import SUBOPTIMALITY
 from problems.metrics import binary_metrics
@@ -64,10 +65,16 @@ class RunRecord:
             "seed": self.config.get("seed"),
             "clients": result.get("clients"),
             "rounds": lines[-1]["round"] if lines else 0,
+            "rounds_with_missing_sites": sum(bool(line.get("dropped")) for line in lines),
             "bytes_up": sum(line.get("bytes_up", 0) for line in lines),
             "bytes_down": sum(line.get("bytes_down", 0) for line in lines),
             "seconds": result.get("wall_seconds", float(sum(line.get("seconds", 0.0) for line in lines))),
         }
+
+    @cached_property
+    def dropped(self) -> dict[str, dict[str, Any]]:
+        """The sites that were missing; see `dropped_sites`."""
+        return dropped_sites(self.lines)
 
     @cached_property
     def metrics(self) -> dict[str, float]:

@@ -207,6 +207,8 @@ def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
         ]
         ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
         score = shown_pair(choice.score.mean, choice.score.std)
+        if choice.score.missing:
+            score += f" (sites missing in {choice.score.missing} of {counted(choice.score.finished, 'seed')})"
         rows.append([_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges), score])
     return ["runs", "chosen", "from", tuned.metric], rows
 

@@ -30,17 +30,20 @@ class Row:
     rounds: int = 0
     seconds: float = 0.0
     reason: str = ""
+    missing: int = 0  # rounds in which a site was missing
 
 
 @dataclass(frozen=True)
 class Standing:
-    """One configuration over its seeds. ``mean`` and ``spread`` (sample standard deviation) are of finished trials."""
+    """One configuration over its seeds. ``mean`` and ``spread`` (sample standard deviation) are of finished trials,
+    of which ``missing`` went without a site in some round."""
 
     varied: dict[str, Scalar]
     seeds: int
     finished: int
     mean: float | None
     spread: float | None
+    missing: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,13 @@ class Outcome:
     def text(self) -> str:
         """The configurations as a table, best first, and why trials failed."""
         sweep = self.sweep
-        columns = [*sweep.varied, "finished", f"{sweep.metric} (mean)", "std"]
+        missing = any(row.missing for row in self.standings)
+        columns = [*sweep.varied, "finished", *(["sites missing"] if missing else []), f"{sweep.metric} (mean)", "std"]
         cells = [
             [
                 *(shown(row.varied[key]) for key in sweep.varied),
                 f"{row.finished}/{row.seeds}",
+                *([f"{row.missing}/{row.seeds}"] if missing else []),
                 shown_metric(row.mean),
                 shown_metric(row.spread, like=row.mean),
             ]
@@ -96,13 +101,19 @@ class Outcome:
         return next((trial.fraction for trial in self.trials if trial.varied == chosen), 0.0)
 
     def words(self) -> list[str]:
-        """By which rows the best configuration was chosen, and what it does on the test rows."""
-        metric = self.sweep.metric
+        """By which rows the best configuration was chosen, what missing sites had to do with it, and what it does on
+        the test rows."""
+        metric, told = self.sweep.metric, []
+        if self.best is not None and self.best.missing:
+            told.append("sites were missing in it: no configuration finished as many seeds with all sites")
+        elif any(row.missing for row in self.standings):
+            told.append("configurations in which sites were missing stand after those that finished with all sites")
         if not self.fraction:
             if self.sweep.select_on == TEST and metric not in OF_TRAINING:
-                return [f"chosen by {metric} on the test rows, which makes it look better there than it is"]
-            return [f"chosen by {metric}, for which no training row was held out; it is not measured on test rows"]
-        told = [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
+                return [*told, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
+            none = "for which no training row was held out; it is not measured on test rows"
+            return [*told, f"chosen by {metric}, {none}"]
+        told += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = shown_metric(self.final.mean)
@@ -128,9 +139,11 @@ class Outcome:
 
 
 def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
-    """Configurations, best first: by finished seeds, then by the mean of the last round's metric over them.
+    """Configurations, best first: by seeds that finished with all sites, by those that finished, then by the mean of
+    the last round's metric over them.
 
-    A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones.
+    A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones,
+    and so is training without the sites that diverge.
     """
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -138,12 +151,14 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
     found = []
     for group in groups.values():
         ended = [rows[trial.name] for trial in group if rows[trial.name].status == FINISHED]
-        values = [row.final for row in ended if row.final is not None and math.isfinite(row.final)]
+        counted = [row for row in ended if row.final is not None and math.isfinite(row.final)]
+        values = [row.final for row in counted if row.final is not None]
         mean = statistics.fmean(values) if values else None
         spread = statistics.stdev(values) if len(values) > 1 else None
-        found.append(Standing(group[0].varied, len(group), len(values), mean, spread))
+        missing = sum(row.missing > 0 for row in counted)
+        found.append(Standing(group[0].varied, len(group), len(values), mean, spread, missing))
     sign = 1 if mode == "min" else -1
-    return sorted(found, key=lambda standing: (-standing.finished, sign * (standing.mean or 0.0)))
+    return sorted(found, key=lambda one: (one.missing - one.finished, -one.finished, sign * (one.mean or 0.0)))
 
 
 def best_toml(outcome: Outcome) -> str:

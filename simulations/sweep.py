@@ -99,6 +99,7 @@ class Books:
             int(run.facts["rounds"]),
             float(run.facts["seconds"]),
             run.reason,
+            run.facts["rounds_with_missing_sites"],
         )
 
     # What Tune tells.
@@ -132,6 +133,8 @@ class Books:
         values = f"{shown_metric(row.final)} (best {shown_metric(row.best)})"
         told = f"{self.sweep.metric} {values}  {row.rounds} rounds"
         why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
+        if row.missing:
+            why = f"  sites were missing in {row.missing} of {row.rounds} rounds{why}"
         self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
 
     # What is left.
@@ -149,12 +152,13 @@ class Books:
             "rounds",
             "seconds",
             "reason",
+            "rounds_with_missing_sites",
         ]
         rows = []
         for trial in self.trials:
             row = self.rows[trial.name]
             told = {metric: row.final, f"best_{metric}": row.best, "status": row.status, "rounds": row.rounds}
-            end = {"seconds": row.seconds, "reason": row.reason}
+            end = {"seconds": row.seconds, "reason": row.reason, "rounds_with_missing_sites": row.missing}
             rows.append({"trial": trial.name, **trial.varied, "seed": trial.seed, **told, **end})
         write_atomic(self.out / self.table, csv_text(columns, rows).encode())
 

@@ -23,6 +23,7 @@ class Point(Settings):
     mean: float | None = None
     std: float | None = None
     reason: str = ""  # why a seed has not finished
+    missing: int | None = Field(None, ge=1)  # finished seeds that went without a site in some round, if any did
 
 
 class Choice(Settings):

@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.record import FloatArray, Payload, PayloadError, not_finite
 from payloads.settings import EXAMPLES, Settings, TrainingSettings
 from payloads.wire import (
     ARRAYS,
@@ -46,7 +46,7 @@ from payloads.wire import (
 )
 from problems.randomness import Purpose, stream
 from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, Weights, mean_model, shortened
-from strategies.roster import Roster, SetupError, StrategyError, call_the_roll, reason_of
+from strategies.roster import DivergedError, Roster, SetupError, StrategyError, call_the_roll, reason_of
 from strategies.schema import Schema, agreed
 
 # exchanges of every strategy in which sites evaluate a model
@@ -277,7 +277,7 @@ class PayloadStrategy(Strategy):
         arrays = self.inquire(server_round, arrays)
         self._model = model_arrays(arrays)
         training = self.training
-        places = roster.sample(training.fraction_train, training.min_train_nodes, training.seed, server_round)
+        places = roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
         return self.messages(server_round, places, arrays, self.down(server_round), config)
 
     def messages(
@@ -352,10 +352,29 @@ class PayloadStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message], **more: Any
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Validate the replies, drop and name the bad ones, and combine the rest."""
+        """Validate the replies, drop and name the bad ones, and combine the rest.
+
+        Raises:
+            DivergedError: the model or the state that good replies made is not finite.
+            StrategyError: there are too few good replies.
+        """
         valid = self.receive(server_round, replies)
-        arrays, metrics = self.combine(server_round, valid)
+        with np.errstate(over="ignore", invalid="ignore"):  # what they leave is looked at next
+            arrays, metrics = self.combine(server_round, valid)
+        self._check_finite(server_round, arrays)
         return model_record(arrays), MetricRecord({NUM_EXAMPLES: sum(r.num_examples for r in valid), **metrics})
+
+    def _check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
+        state = self.snapshot()
+        named = {"model": np.concatenate(arrays), **({} if state is None else state.arrays())}
+        for name, value in named.items():
+            if value.dtype.kind == "f" and (bad := not_finite(value)):
+                raise DivergedError(
+                    f"round {server_round}",
+                    got=f"{bad} of {value.size} values of the server's {name} that are not finite",
+                    allowed="finite ones, since every reply was",
+                    hint="the run has diverged: lower learning-rate or server-learning-rate",
+                )
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
         """The valid replies to the open exchange, in order of partition id.
@@ -458,11 +477,13 @@ class PayloadStrategy(Strategy):
                 f"{self.training.max_retries}: {reason}; {type(self).__name__} {self.needs_all_clients}"
                 f"{_advice(dropped)}"
             )
-        if len(found) < self.training.min_train_nodes:
+        fewest, given = self.training.fewest_replies(exchange.wanted), self.training.min_train_nodes
+        if len(found) < fewest:
+            told = f"{given}{'' if fewest == given else f', here {fewest}'}"
             first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(
                 f"round {server_round}: {len(found)} good replies of {len(exchange.sent)}, min-train-nodes is "
-                f"{self.training.min_train_nodes}; partition {first[0]}: {first[1]}{_advice(dropped)}"
+                f"{told}; partition {first[0]}: {first[1]}{_advice(dropped)}"
             )
         if not exchange.phase:
             self._remember(server_round, found)

@@ -73,7 +73,7 @@ class StagewiseStrategy(MinimaxStrategy):
         """E[s|-] - E[s|+] over the round's clients, which count as in f; None where they lack a class."""
         assert self.roster is not None
         training = self.training
-        places = self.roster.sample(training.fraction_train, training.min_train_nodes, training.seed, server_round)
+        places = self.roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
         replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
         # samples count alike or, where the sites do, the less the more their site has
         sizes = self.roster.sample_weights[[reply.place for reply in replies]]

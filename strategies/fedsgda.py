@@ -52,10 +52,10 @@ class FedSGDA(MinimaxStrategy):
         assert self.roster is not None
         t, training = server_round - 1, self.training
         question = self.estimator.question(t)
-        count = self.roster.share(training.fraction_train, training.min_train_nodes)
+        count = self.roster.share(training.fraction_train, training.fewest_asked)
         if question.large:
             large = self.fedsgda.large_batch
-            count = max(training.min_train_nodes, len(self.roster) if isinstance(large, str) else large)
+            count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
         places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
         dtype = np.dtype(training.dtype)
         down = None

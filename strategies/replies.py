@@ -26,6 +26,15 @@ def shortened(reason: str) -> str:
     return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
+def way_out(reason: str) -> str:
+    """What to do about a site that is dropped again and again."""
+    if "not finite" in reason:
+        return "its steps are too large: lower learning-rate"
+    if NO_ANSWER in reason:
+        return "start it again, or raise round-timeout where it is only slow"
+    return "its own log says more"
+
+
 @dataclass(frozen=True)
 class Reply:
     """One valid answer: the client's place in the roster, its model, its payload, its number of examples.

@@ -43,6 +43,10 @@ class SetupError(InputError, StrategyError):
     """A run config, sites or data that a strategy cannot run with."""
 
 
+class DivergedError(SetupError):
+    """A round that left the server no numbers to go on from; nothing of it may be kept."""
+
+
 def reason_of(error: Error) -> str:
     """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
     wrapped = re.fullmatch(CLIENT_EXCEPTION, error.reason or "", re.DOTALL)
@@ -140,10 +144,18 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
             ]
             bytes_down += sum(count_bytes(message.content) for message in messages)
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
+            asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+            failed: dict[int, str] = {}
             for reply in replies:
+                if reply.has_error():  # the SuperLink may have answered for the site
+                    node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+                    failed[node] = shortened(reason_of(reply.error))
+                    continue
                 reports[reply.metadata.src_node_id] = _read_report(reply, counted)
                 facts[reply.metadata.src_node_id] = dict(find(reply.content, CONFIG, ConfigRecord) or {})
                 bytes_up += count_bytes(reply.content)
+            if failed:
+                raise StrategyError(_told_of_failed(failed, list(reports.values())))
         expected = max((report.num_partitions for report in reports.values()), default=1)
         if len(reports) >= expected:
             _warn_of_mixtures(list(facts.values()))
@@ -168,9 +180,17 @@ def refusal_of(reply: Message) -> str | None:
     return None if told is None or REFUSAL not in told else shortened(str(told[REFUSAL]))
 
 
+def _told_of_failed(failed: dict[int, str], reports: Sequence[SiteReport]) -> str:
+    """Which sites failed: by node, and by partition where the others leave no doubt."""
+    known = {report.partition_id for report in reports}
+    missing = sorted(set(range(max((report.num_partitions for report in reports), default=0))) - known)
+    named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    whose = named if len(missing) == len(failed) else ""
+    reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
+    return f"handshake: {'a site' if len(failed) == 1 else f'{len(failed)} sites'} failed{whose}: {reasons}"
+
+
 def _read_report(reply: Message, counted: bool) -> SiteReport:
-    if reply.has_error():
-        raise StrategyError(f"handshake: a site failed: {shortened(reason_of(reply.error))}")
     refusal = refusal_of(reply)
     if refusal is not None:
         raise StrategyError(refusal)

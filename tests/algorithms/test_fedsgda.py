@@ -283,7 +283,14 @@ def test_the_estimate_is_of_those_who_answered(
     name: str, replace: bool, unequal: dict[str, Scalar], tmp_path: Path
 ) -> None:
     losses = Losses(0.3, seed=1)
-    keys = {**unequal, **AUC, "num-server-rounds": 12, "fraction-train": 0.67, "fedsgda.large-batch": 5}
+    keys = {
+        **unequal,
+        **AUC,
+        "num-server-rounds": 12,
+        "fraction-train": 0.67,
+        "fedsgda.large-batch": 5,
+        "min-train-nodes": 1,
+    }
     one = Finished(tmp_path, name, {**keys, "replace-dropped": replace}, tamper=losses)
     assert_follows(one)
     assert {phase for _, phase, _ in losses.lost} == {"", GRADIENTS}

@@ -98,16 +98,19 @@ def fake(
     auc: Sequence[float] = (0.5, 0.7, 0.8),
     clients: int | None = 4,
     failure: str = "",
+    missing: bool = False,
 ) -> Path:
     """A run directory with these AUCs in rounds 0, 1, ..., and half of them as its other metrics.
 
-    Without ``clients`` it has no result.
+    Without ``clients`` it has no result; with ``missing`` partition 1 was dropped in the last round.
     """
     resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps(resolved))
     cost = {"bytes_up": 10, "bytes_down": 30, "seconds": 0.5}
     lines = [{"round": r, **dict.fromkeys(RANKING, value / 2), "auc": value, **cost} for r, value in enumerate(auc)]
+    if missing:
+        lines[-1]["dropped"] = {"1": "broke"}
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if clients:
         result = {"strategy": resolved["strategy"], "clients": clients, "wall_seconds": 9.0}
@@ -135,6 +138,7 @@ class Runs:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.aucs: Aucs = lambda config: (0.5, 0.6, 0.7 + 0.1 * config["seed"])
+        self.missing: Callable[[Mapping[str, Any]], bool] = lambda config: False
         self.interrupt_after = 1000
 
     def __call__(self, tasks: Sequence[Task], jobs: int, ended: Callable[[Task, str], None]) -> None:
@@ -149,7 +153,7 @@ class Runs:
                 fake(path, task.config, clients=None)
                 ended(task, found or "")
             else:
-                fake(path, task.config, found, clients=task.clients)
+                fake(path, task.config, found, clients=task.clients, missing=self.missing(task.config))
                 ended(task, "")
 
 

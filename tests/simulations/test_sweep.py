@@ -173,7 +173,10 @@ def test_what_is_kept(tmp_path: Path) -> None:
     sweep.ended(d, "")
     outcome = sweep.close()
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
-    assert " ".join(rows[0]) == "trial learning-rate seed status auc best_auc rounds seconds reason"
+    assert (
+        " ".join(rows[0])
+        == "trial learning-rate seed status auc best_auc rounds seconds reason rounds_with_missing_sites"
+    )
     assert [(row["status"], row["auc"], row["best_auc"], row["rounds"]) for row in rows[:3]] == [
         ("finished", auc, "0.95", "2") for auc in ("0.6", "0.8", "0.9")
     ]

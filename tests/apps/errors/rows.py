@@ -280,7 +280,7 @@ ROWS = [
     Row(
         "model that no reply survives",
         run(DATA, f'model="{OWN}:Replacing"'),
-        ("0 good replies of 2, min-train-nodes is 1", "another tensor for its buffer 'seen'", "the same", "copy_()"),
+        ("0 good replies of 2, min-train-nodes is 0.5", "another tensor for its buffer 'seen'", "the same", "copy_()"),
     ),
     Row(
         "more nodes than there are",

@@ -1,0 +1,94 @@
+"""What the lines of metrics.jsonl say of sites that were missing, and what they are worth a warning for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from apps.evaluation import suffixed
+from strategies.replies import way_out
+
+# rounds, or evaluations, running before a warning
+RUNNING = 3
+# what AUC and the standardised partial AUCs are of scores that say nothing
+CHANCE = 0.5
+# of a sentence: sites that it names, and characters of a site's reason
+_NAMED, _LONGEST = 8, 160
+_BELOW = (
+    f"auc has been below one half in {RUNNING} evaluations running: look whether positive-label is the label that is "
+    "meant, at all sites; else lower learning-rate"
+)
+_CONSTANT = (
+    "the model gives every row the same score (auc is one half): it has learnt nothing, or steps that were too large "
+    "have ended it; lower learning-rate, and look whether the features vary"
+)
+WITH_MISSING = "finished, with sites missing"
+
+
+def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Partition id (as text) of each site that was dropped -> in how many ``rounds``, and the last ``reason``."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        for site, reason in line.get("dropped", {}).items():
+            found[site] = {"rounds": found.get(site, {"rounds": 0})["rounds"] + 1, "reason": reason}
+    return {site: found[site] for site in sorted(found, key=int)}
+
+
+def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int) -> str:
+    """`dropped_sites` of a run of so many rounds, in words."""
+    named = [
+        f"partition {site} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
+        for site, one in dropped.items()
+    ]
+    return "; ".join(named[:_NAMED]) + (f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
+
+
+class Watch:
+    """Reads a run's rounds one by one and says what its user should know while it runs, each thing once.
+
+    Args:
+        view: the view whose AUC the run shows; "" is the model itself.
+    """
+
+    def __init__(self, view: str = "") -> None:
+        self._view = view
+        # site -> rounds running in which it was asked and dropped; and evaluations running with an AUC below 1/2
+        self._dropped: dict[str, int] = {}
+        self._below = 0
+        self._said: set[str] = set()
+
+    def take(self, line: Mapping[str, Any], answered: Iterable[int]) -> list[str]:
+        """The warnings that are due after a round.
+
+        Args:
+            line: the round's, as metrics.jsonl has it.
+            answered: the partition ids whose replies were used. A site that is neither there nor dropped was not asked.
+        """
+        found = [*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)]
+        new = [text for what, text in found if what not in self._said]
+        self._said |= {what for what, _ in found}
+        return new
+
+    def _sites(self, dropped: Mapping[str, str], answered: set[str]) -> Iterator[tuple[str, str]]:
+        kept = {site: count for site, count in self._dropped.items() if site not in answered}
+        self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
+        for site, reason in dropped.items():
+            if self._dropped[site] >= RUNNING:
+                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {way_out(reason)}"
+
+    def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        auc = line.get(suffixed("auc", self._view))
+        if auc is None or not line["round"]:
+            return
+        self._below = self._below + 1 if auc < CHANCE else 0
+        if self._below >= RUNNING:
+            yield "below", _BELOW
+        # Ties at one half make the ROC curve of equal scores the diagonal, and chance of the partial areas too.
+        areas = [line.get(suffixed(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
+        if all(math.isclose(area, CHANCE) for area in (auc, *areas)):
+            yield "constant", _CONSTANT

@@ -1,0 +1,277 @@
+"""Runs say which sites were missing, why, and what to turn; and what is not a number becomes no state."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Error, Message
+
+import apps.client_app
+import apps.server_app
+import apps.training
+from apps.config import ConfigError, parse_run_config
+from apps.missing import Watch, in_words
+from apps.server_app import RunFailedError
+from payloads.settings import TrainingSettings
+from payloads.wire import ARRAYS, model_record
+from simulations.compare import Comparison
+from simulations.plan import Sweep, Trial
+from simulations.records import read_run
+from simulations.standings import Row, standings
+from simulations.sweep import Books
+from simulations.tuned import read_tuned
+from tests.apps.test_command_line import TINY, Line
+from tests.battery.federation import Exchange, Run, federate, model_of
+from tests.simulations.fabricated import Runs, adding, fake, write
+
+LOCAL = {"strategy": "local-sgd", "dataset": "breast-cancer"}
+
+
+def losing(*rounds: int) -> Callable[[Exchange], Message]:
+    """Partition 1's replies of some rounds are errors."""
+
+    def tamper(exchange: Exchange) -> Message:
+        lost = exchange.partition == 1 and exchange.server_round in rounds
+        return Message(Error(2, "broke"), reply_to=exchange.message) if lost else exchange.reply
+
+    return tamper
+
+
+def test_a_run_tells_of_the_sites_that_were_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, _ = federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 5}, tamper=losing(1, 2, 3, 5))
+    assert run.result["dropped"] == {"1": {"rounds": 4, "reason": "broke"}}
+    said = [record.getMessage() for record in caplog.records]
+    assert [text.startswith("finished, with sites missing: auc") for text in said][-1]
+    assert "s; partition 1 in 4 of 5 rounds (broke); see " in said[-1]
+    assert [", without 1  " in text for text in said if "sites 2/3" in text] == [True] * 4
+    running = [text for text in said if "running" in text]
+    assert running == ["round 3: partition 1 was dropped 3 rounds running (broke): its own log says more"]
+    assert read_run(run.path).dropped == run.result["dropped"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "way_out"), [("2 of 3 values are not finite", "lower learning-rate"), ("no answer", "round-timeout")]
+)
+def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: str, way_out: str) -> None:
+    watch, dropped = Watch(), {"4": reason}
+    rounds = [(dropped, [0]), (dropped, [0]), ({}, [4]), (dropped, [0]), ({}, [0]), (dropped, [0]), (dropped, [0])]
+    said = [watch.take({"round": r, "dropped": d}, a) for r, (d, a) in enumerate([*rounds, rounds[0]], start=1)]
+    assert [len(texts) for texts in said] == [0, 0, 0, 0, 0, 0, 1, 0]
+    assert way_out in said[6][0]
+
+
+@pytest.mark.parametrize(
+    ("aucs", "areas", "told"),
+    [
+        ([0.4, 0.4, 0.4, 0.6, 0.4, 0.4, 0.4], 0.5, (3, "below one half in 3 evaluations running")),
+        ([0.4, 0.3, None, 0.5, 0.4, 0.4], 0.5, (4, "the same score")),
+        ([0.5, 0.5], 0.4, None),
+    ],
+)
+def test_scores_that_say_nothing_are_told_of_once(
+    aucs: list[float | None], areas: float, told: tuple[int, str] | None
+) -> None:
+    watch, found = Watch("inner"), []
+    assert not watch.take({"round": 0, "dropped": {}, "auc_inner": 0.5, "pauc_fpr30_inner": 0.5}, [])
+    for number, auc in enumerate(aucs, start=1):
+        scores = {} if auc is None else {"auc_inner": auc, "pauc_fpr30_inner": areas, "pauc_fpr50_inner": areas}
+        found += [(number, text) for text in watch.take({"round": number, "dropped": {}, **scores}, [])]
+    assert [(number, told is not None and told[1] in text) for number, text in found] == (
+        [(told[0], True)] if told else []
+    )
+
+
+def test_many_sites_and_long_reasons_fit_on_a_line() -> None:
+    text = in_words({str(site): {"rounds": 1, "reason": "x" * 1000} for site in range(100)}, 9)
+    assert text.endswith("; and 92 more")
+    assert len(text) < 2000
+
+
+def test_the_exit_code_of_a_run_with_sites_missing(
+    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = [*("-c", TINY), *("-c", 'dataset="breast-cancer" strategy="local-sgd"')]
+    made = apps.client_app.make_client
+
+    def make(context: Context, *more: Any) -> Any:
+        if context.node_config["partition-id"] == 1:
+            raise ValueError("broke")
+        return made(context, *more)
+
+    monkeypatch.setattr("apps.client_app.make_client", make)
+    for option in ("--quiet", "--json"):
+        code, out, err = command("run", "--out", tmp_path / option, "--clients", 2, *broken, option)
+        assert code == 3
+        assert "finished, with sites missing: " in err
+        assert "partition 1 in 1 of 1 rounds (broke); see " in err
+        assert out == ("" if option == "--quiet" else (tmp_path / option / "result.json").read_text())
+    assert err.count("\n") > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "of_3", "of_30"), [(0.5, 1, 2, 15), (0.1, 1, 1, 3), (1.0, 1, 3, 30), (2, 2, 2, 2), (1, 1, 1, 1)]
+)
+def test_the_fewest_good_replies_are_a_count_or_a_share(given: float, asked: int, of_3: int, of_30: int) -> None:
+    training = TrainingSettings(min_train_nodes=given)
+    assert (training.fewest_asked, training.fewest_replies(3), training.fewest_replies(30)) == (asked, of_3, of_30)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, True])
+def test_what_is_neither_a_count_nor_a_share_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="min-train-nodes: got .*allowed: .*integer >= 1, or a share in"):
+        parse_run_config({"min-train-nodes": wrong})
+
+
+# What is not a number becomes no state of the server's.
+
+
+@pytest.mark.parametrize(("strategy", "of"), [("codasca", "model"), ("scaffold", "control")])
+def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tmp_path: Path) -> None:
+    def tamper(exchange: Exchange) -> Message:
+        if exchange.server_round == 3:
+            large = np.float64(1.7e308)
+            if of == "model":
+                model = model_of(exchange.reply)
+                exchange.reply.content[ARRAYS] = model_record([np.full_like(array, large) for array in model])
+            else:
+                record = exchange.reply.content["payload"]
+                kind = parse_run_config({"strategy": strategy}).algorithm.strategy.up_type
+                payload = kind.from_record(record)
+                changed = {name: np.full_like(value, large) for name, value in payload.arrays().items()}
+                exchange.reply.content["payload"] = type(payload)(**changed).to_record()
+        return exchange.reply
+
+    config = {"strategy": strategy, "dtype": "float64", "num-server-rounds": 4, "checkpoint-every": 4}
+    with pytest.raises(RunFailedError, match=rf"round 3: got \d+ of \d+ values of the server's {of}.*learning-rate"):
+        federate(tmp_path / "run", {**config, "evaluate-every": 4}, tamper=tamper)
+    assert not (tmp_path / "run" / "checkpoints").exists()  # nor one of the round before with this round's state
+    assert len(Run(tmp_path / "run").lines) == 3
+
+
+# What else ends a run leaves a sentence.
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_run_that_is_stopped_says_where(
+    stop: type[BaseException], every: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def listen(line: dict[str, Any]) -> None:
+        if line["round"] == 3:
+            raise stop
+
+    token = apps.training.ROUND_LISTENER.set(listen)
+    try:
+        with pytest.raises(stop):
+            federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 4, "checkpoint-every": every})
+    finally:
+        apps.training.ROUND_LISTENER.reset(token)
+    reason = json.loads((tmp_path / "run" / "failure.json").read_text())["reason"]
+    assert reason.startswith("interrupted in round 3 of 4; " if stop is KeyboardInterrupt else "stopped by `flwr stop`")
+    assert reason.endswith("from the checkpoint of round 2" if every else "there is no checkpoint")
+
+
+def test_a_stopped_simulation_says_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    handlers: list[Callable[[], None]] = []
+    monkeypatch.setattr(apps.server_app, "add_exit_handler", handlers.append)
+    monkeypatch.setattr(apps.training, "engine_of", lambda grid: apps.training.FLOWER_SIMULATION)
+    run, _ = federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
+    handlers[0]()
+    assert not (run.path / "failure.json").exists()
+    (run.path / "result.json").unlink()
+    handlers[0]()
+    reason = json.loads((run.path / "failure.json").read_text())["reason"]
+    assert reason == "stopped by `flwr stop` or a signal in round 1 of 1; there is no checkpoint"
+
+
+def test_a_full_disk_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fill(line: dict[str, Any]) -> None:
+        monkeypatch.setattr(os, "fsync", full)
+
+    token = apps.training.ROUND_LISTENER.set(fill)
+    try:
+        with pytest.raises(
+            RunFailedError, match=r"run/checkpoints: got No space left|run/model\.safetensors: got No space"
+        ):
+            federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
+    finally:
+        apps.training.ROUND_LISTENER.reset(token)
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+# A configuration that went without sites wins over none that did not.
+
+
+def test_standings_put_missing_sites_last() -> None:
+    rows = {
+        "a": Row("finished", final=0.9, missing=1),
+        "b": Row("finished", final=0.6),
+        "c": Row("failed"),
+        "d": Row("finished", final=0.95, missing=3),
+    }
+    trials = [Trial(name, {"x": name}, 0, {"num-server-rounds": 1}, Path(name)) for name in rows]
+    found = standings(trials, rows, "max")
+    assert [(one.varied["x"], one.missing) for one in found] == [("b", 0), ("d", 1), ("a", 1), ("c", 0)]
+
+
+def test_a_comparison_names_missing_sites_and_gives_no_verdict(tmp_path: Path) -> None:
+    def text(missing: bool) -> str:
+        paths = [tmp_path / f"{missing} {rate} {seed}" for rate in (0.1, 0.2) for seed in range(5)]
+        for path in paths:
+            _, rate, seed = path.name.split()
+            config = {"learning-rate": float(rate), "seed": int(seed)}
+            fake(path, config, (0.5, 0.6 + float(rate) + 0.01 * int(seed)), missing=missing and path == paths[-1])
+        return Comparison.of(paths).text("auc")
+
+    assert text(False).count("above") == 1
+    with_missing = text(True)
+    assert "above" not in with_missing
+    assert "no verdict: sites were missing" in with_missing
+    assert "True 0.2 4 finished with sites missing: partition 1 in 1 of 1 rounds (broke)" in with_missing
+
+
+@pytest.mark.parametrize("bad", [(1.0,), (0.1, 1.0)])
+def test_a_sweep_ranks_missing_sites_last_and_says_so(bad: tuple[float, ...], tmp_path: Path) -> None:
+    said: list[str] = []
+    sweep = Sweep(2, {"num-server-rounds": 1, "model": "linear"}, {"learning-rate": [0.1, 1.0]})
+    books = Books(sweep, tmp_path / "s", sweep.trials(tmp_path / "s"), said.append)
+    books.open(resume=False)
+    for trial in books.trials:
+        rate = trial.config["learning-rate"]
+        fake(trial.path, trial.config, (0.5, 0.7 if rate == 0.1 else 0.9), clients=2, missing=rate in bad)
+        books.ended(trial, "")
+    outcome = books.close()
+    assert outcome.best is not None
+    assert outcome.best.varied == {"learning-rate": 1.0 if len(bad) == 2 else 0.1}
+    assert [line.endswith("  sites were missing in 1 of 1 rounds") for line in said] == [len(bad) == 2, True]
+    reason = (
+        "sites were missing in it: no" if len(bad) == 2 else "configurations in which sites were missing stand after"
+    )
+    assert reason in outcome.text()
+    assert f"# {reason}" in (tmp_path / "s" / "best.toml").read_text()
+    assert "sites missing" in outcome.text().splitlines()[0]
+
+
+def test_no_value_is_chosen_with_which_sites_were_missing(runs: Runs, command: Line, tmp_path: Path) -> None:
+    tune = """
+[tune]
+grid.learning-rate = [0.1, 1.0]
+"""
+    runs.aucs = lambda config: (0.5, 0.7 + 0.1 * config["learning-rate"])
+    runs.missing = lambda config: config["strategy"] == "local-sgd" or config["learning-rate"] == 1.0
+    code, *_ = command("reproduce", write(tmp_path, adding(tune)), "--tune", "--out", tmp_path / "out", "--quiet")
+    assert code == 0
+    found = read_tuned(tmp_path / "out" / "tuned.toml").chosen
+    assert {(one.at["method"], one.values["learning-rate"], one.score.missing) for one in found} == {
+        ("FedX", 0.1, None),
+        ("Local SGD", 1.0, 1),
+    }
+    assert "(sites missing in 1 of 1 seed)" in (tmp_path / "out" / "table.md").read_text()
