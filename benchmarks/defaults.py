@@ -1,6 +1,6 @@
 """Defaults that hold: every strategy whose clients hold rows, as it comes, on data sets unlike one another.
 
-    python benchmarks/defaults.py --out FOLDER [--data-dir DIR] [--only STRATEGY ...] [--steps] [--smoke]
+    python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps] [--smoke]
 
 Each run has 10 rounds, all else at its default, on every data set that is bundled or in or below --data-dir and on
 an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). Healthy is a run that loses no site in
@@ -9,8 +9,8 @@ any round and does not collapse: its last AUC is above .6, and at most .05 below
 Without --steps: linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds 0 and
 1, and beside the default the strategy's own steps .003 to 1; the default's mean AUC may be .02 below the best step's.
 
-FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: two data sets, linear, 3 clients and
-one seed.
+FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: the
+log-normal table, linear, 3 clients and one seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +82,7 @@ def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
     if options.steps:
         clients, seeds, steps = [4], [0, 1], [None, *STEPS]
     if options.smoke:
-        sets, models, clients, seeds = ["breast-cancer", LOG_NORMAL], ["linear"], clients[:1], [0]
+        sets, models, clients, seeds = [LOG_NORMAL], ["linear"], clients[:1], [0]
     for values in itertools.product(sets, strategies, models, clients, seeds, steps):
         yield dict(zip(KEYS, values, strict=True))
 
@@ -125,7 +126,7 @@ def named(cell: dict[str, Any], *keys: str) -> str:
 
 
 def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """(difference, cell, best step) of every cell, the worst first: the best step's mean over seeds less the default's."""
+    """(difference, cell, best step), the worst first: the best step's mean over seeds less the default's."""
     aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for found in results:
         aucs[named(found, "dataset", "strategy", "model")][found["step"]].append(found["auc"])
@@ -136,29 +137,36 @@ def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
     return sorted(found, reverse=True)
 
 
-def main() -> None:
-    parser = arguments(__doc__ or "")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the books; runs in it are not repeated")
-    parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="these strategies")
-    parser.add_argument("--steps", action="store_true", help="the default beside the best of the strategy's own steps")
-    options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    books = options.out / "runs.jsonl"
+def played(options: Any, folder: Path) -> list[dict[str, Any]]:
+    """All runs, those that the books have and those that they lack."""
+    folder.mkdir(parents=True, exist_ok=True)
+    books = folder / "runs.jsonl"
     known = [json.loads(line) for line in books.read_text("utf-8").splitlines()] if books.exists() else []
     done = {named(each, *KEYS): each for each in known}
     results = []
     for cell in cells(options, options.only):
         found = done.get(named(cell, *KEYS))
         if found is None:
-            found = play(cell, options.out, options.data_dir)
+            found = play(cell, folder, options.data_dir)
             with books.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
         results.append(found)
+    return results
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--out", type=Path, help="folder of the books; runs in it are not repeated")
+    parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="these strategies")
+    parser.add_argument("--steps", action="store_true", help="the default beside the best of the strategy's own steps")
+    options = parser.parse_args()
+    print(f"data: synthetic, {', '.join(BUNDLED + FILES if options.data_dir else BUNDLED)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        results = played(options, options.out or Path(scratch))
     if options.steps:
         worst = behind(results)
-        table(
-            ["cell", "default behind", "best step"], [[cell, f"{gap:.3f}", best] for gap, cell, best in worst[:WORST]]
-        )
+        rows = [[cell, f"{gap:.3f}", best] for gap, cell, best in worst[:WORST]]
+        table(["cell", "default behind", "best step"], rows)
         failures = [f"{cell}: {gap:.3f} behind {best}" for gap, cell, best in worst if gap > BEHIND]
     else:
         rows = []

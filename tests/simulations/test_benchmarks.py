@@ -27,6 +27,7 @@ TABLES: dict[str, tuple[list[str], int]] = {
     "loops.py": (TIMED, 3),
     "message.py": (["mlp", "linear"], 5),
     "fedsgda.py": (["mb", "storm"], 4),
+    "defaults.py": (HORIZONTAL, 2),
     "evaluation.py": (["psm", "kl-opauc", "auprc"], 2),
     "memory.py": (["data alone", "federation"], 3),
 }
