@@ -17,12 +17,13 @@ from payloads.record import FloatArray
 from payloads.sgdm import SGDMSettings
 from problems.data import Columns, Samples
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import SADDLES
+from problems.minimax import AUC_SCORE, SADDLES
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
-from problems.objectives.pairwise import compares_sigmoids, make_objective
+from problems.objectives.pairwise import make_objective, pairwise_score
+from problems.objectives.scores import score_of
 
 # What the log of a round shows, in this order.
 SHOWN = (
@@ -153,11 +154,12 @@ class ScoreEvaluator(Evaluator):
             return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
         if name == RATIO_LOSS:
             return float(ratio_loss(logits.double(), positive.double(), self.ratio_weights(positive)))
-        scores = torch.sigmoid(logits) if compares_sigmoids(self.config.training.score, name) else logits
         if name in SADDLES:
+            scores = score_of(self.config.training.score, AUC_SCORE).value(logits)
             labels, prior = positive.double(), float(positive.double().mean())
             best = saddle_value(scores.double(), labels, best_saddle(scores.double(), labels), prior)
             return float(best) / (prior * (1 - prior)) + 1
+        scores = pairwise_score(self.config.training.score, name).value(logits)
         objective = make_objective(name, **self.config.family.objective_options)  # type: ignore[attr-defined]
         if objective.partners == "all":
             return float(objective.risk(scores[positive], scores, positive.double()))

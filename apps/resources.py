@@ -17,6 +17,7 @@ from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.data import DataSpec, FederatedData, load
 from problems.minimax import (
+    AUC_SCORE,
     COMPOSITIONAL_AUC,
     SADDLES,
     SYNTHETIC_PL,
@@ -30,7 +31,7 @@ from problems.minimax import (
 )
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
-from problems.objectives.pairwise import compares_sigmoids
+from problems.objectives.scores import score_of
 
 _load_lock = threading.Lock()
 _skeletons = threading.local()
@@ -142,11 +143,11 @@ def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
     if is_problem(config):
         return _resident_problem(config, site)
     shape, loss = tuple(site.features.shape[1:]), config.training.loss
-    sigmoid = compares_sigmoids(config.training.score, loss)
+    score = score_of(config.training.score, AUC_SCORE)
     model = skeleton(config, shape)
     if loss == COMPOSITIONAL_AUC:
         inner = skeleton(config, shape, "inner")
-        return CompositionalOracle(model, inner, site.features, site.labels, sigmoid=sigmoid)
+        return CompositionalOracle(model, inner, site.features, site.labels, score=score)
     if loss in SADDLES:
-        return AUCOracle(model, site.features, site.labels, sigmoid=sigmoid)
+        return AUCOracle(model, site.features, site.labels, score=score)
     return model

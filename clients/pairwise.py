@@ -26,7 +26,7 @@ from payloads.fedx import FedXSettings, InnerEstimates, Momentum
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
-from problems.objectives.pairwise import PairwiseObjective, compares_sigmoids, make_objective
+from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, Indices, on_device
 
@@ -74,7 +74,7 @@ class PairwiseClient(ScoringClient):
         super().__init__(site, model, training)
         self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
         self.objective = make_objective(self.loss, **self.settings.objective_options)
-        self.sigmoid = compares_sigmoids(self.training.score, self.loss)
+        self.score_of = pairwise_score(self.training.score, self.loss).value
         self.partners: Indices = site.everyone if self.objective.partners == "all" else site.negatives
         # u is kept by a positive's place among the positives
         self.place = np.full(len(site), -1)
@@ -90,9 +90,7 @@ class PairwiseClient(ScoringClient):
 
     def forward(self, positives: Indices, partners: Indices) -> tuple[Tensor, Tensor, Tensor]:
         """One pass over both batches: (n + m,) scores with their graph, and both parts detached in float64."""
-        scores = self.model.scores(self.site.rows(np.concatenate([positives, partners])))
-        if self.sigmoid:
-            scores = torch.sigmoid(scores)
+        scores = self.score_of(self.model.scores(self.site.rows(np.concatenate([positives, partners]))))
         fixed = scores.detach().double()
         return scores, fixed[: len(positives)], fixed[len(positives) :]
 

@@ -85,8 +85,8 @@ class TrainingSettings(Settings):
     )
     torch_threads: int = Field(1, ge=1, description="threads of PyTorch and NumPy's BLAS in a process, an integer >= 1")
     loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")
-    score: Literal["auto", "logit", "sigmoid"] = Field(
-        "auto", description="what pairwise losses compare: auto, logit (raw output) or sigmoid"
+    score: Literal["auto", "logit", "sigmoid", "tanh"] = Field(
+        "auto", description="what pairwise losses compare: auto, logit (raw output), sigmoid or tanh"
     )
     evaluate_every: int = Field(1, ge=1, description="evaluate every so many rounds, an integer >= 1")
     checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")

@@ -1,6 +1,6 @@
 """Minimax problems: min over x, max over y of the clients' mean f(x, y)."""
 
-from problems.minimax.auc import AUC_MINIMAX, AUCOracle
+from problems.minimax.auc import AUC_MINIMAX, AUC_SCORE, AUCOracle
 from problems.minimax.compositional import COMPOSITIONAL_AUC, CompositionalOracle
 from problems.minimax.oracle import FunctionOracle, Oracle
 from problems.minimax.problem import MinimaxProblem, ProblemError, build_problem
@@ -11,6 +11,7 @@ SADDLES = (AUC_MINIMAX, COMPOSITIONAL_AUC)
 
 __all__ = [
     "AUC_MINIMAX",
+    "AUC_SCORE",
     "COMPOSITIONAL_AUC",
     "SADDLES",
     "SYNTHETIC_PL",

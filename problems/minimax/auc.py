@@ -27,9 +27,13 @@ from torch import Tensor
 
 from problems.models.flat import Copy, FlatModel, FloatArray
 from problems.models.saddle import SCALARS
+from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 
 AUC_MINIMAX = "auc-minimax"
+# What s is by default. Errors of raw outputs count in the square, so that the rows farthest out decide how large a step
+# may be; tanh has the slope of the raw output near 0, and bounds them.
+AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
 
@@ -56,11 +60,11 @@ class AUCOracle:
         model: a `FlatModel` of a `SaddleNetwork`.
         features: (n, *shape) of the site.
         labels: (n,), 1 for a positive.
-        sigmoid: s is the network's output through a sigmoid.
+        score: what s is of the network's output.
     """
 
-    def __init__(self, model: FlatModel, features: Tensor, labels: Tensor, *, sigmoid: bool = False) -> None:
-        self.model, self.features, self.labels, self.sigmoid = model, features, labels, sigmoid
+    def __init__(self, model: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]) -> None:
+        self.model, self.features, self.labels, self.score = model, features, labels, score
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
         self.has_buffers, self.stochastic = model.num_buffers > 0, model.stochastic
@@ -77,7 +81,7 @@ class AUCOracle:
 
     def scores(self, logits: Tensor) -> Tensor:
         """s of the network's outputs."""
-        return torch.sigmoid(logits) if self.sigmoid else logits
+        return self.score.value(logits)
 
     def value(self) -> float:
         scores = self.scores(self.model.predict(self.features))
@@ -108,9 +112,7 @@ class AUCOracle:
         positive, negative = self.weight * (1 - p), self.weight * p
         to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
         linear = negative * rest - positive * labels  # (n,)
-        slopes = 2 * (to_a + to_b + (1 + dual) * linear)
-        if self.sigmoid:
-            slopes = slopes * scores * (1 - scores)
+        slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
         gradient = self.model.vjp(logits, slopes / len(labels))
         gradient[-SCALARS:] = torch.stack(
             [-2 * to_a.mean(), -2 * to_b.mean(), 2 * (linear * scores).mean() - 2 * p * (1 - p) * dual]

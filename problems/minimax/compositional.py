@@ -6,7 +6,7 @@ x = (w, w1, w2) and y = w3; f is the saddle function of `problems.minimax.auc`, 
 
     g(x; rows) = (w - rho grad CE(w; rows), w1, w2),    grad g(x; rows)^T q = q - rho H_CE(w; rows) q  (on w).
 
-CE is the cross-entropy of the network's raw output, whatever `sigmoid` makes of the scores in f: its mean over the
+CE is the cross-entropy of the network's raw output, whatever `score` makes of it in f: its mean over the
 batch, times omega_i as the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
 """
 
@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from problems.minimax.auc import AUCOracle
 from problems.models.flat import FlatModel, FloatArray
+from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 
 COMPOSITIONAL_AUC = "compositional-auc"
@@ -42,15 +43,15 @@ class CompositionalOracle(AUCOracle):
         inner: another one, for h.
         features: as of `AUCOracle`.
         labels: as of `AUCOracle`.
-        sigmoid: as of `AUCOracle`.
+        score: as of `AUCOracle`.
     """
 
     def __init__(
-        self, model: FlatModel, inner: FlatModel, features: Tensor, labels: Tensor, *, sigmoid: bool = False
+        self, model: FlatModel, inner: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]
     ) -> None:
-        super().__init__(model, features, labels, sigmoid=sigmoid)
+        super().__init__(model, features, labels, score=score)
         self.inner = inner
-        self._outer = AUCOracle(inner, features, labels, sigmoid=sigmoid)
+        self._outer = AUCOracle(inner, features, labels, score=score)
         # tensor by tensor: the weights at w, those at h, and the gradient at h
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
         self._estimates = _trained(inner, inner.parameters)

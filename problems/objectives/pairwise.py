@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from problems.objectives.cells import CELLS, condensed
+from problems.objectives.scores import Score, score_of
 
 # the most pairs whose losses are all computed
 DIRECT_PAIRS = 2**22
@@ -257,13 +258,13 @@ NON_LINEAR = {
 PAIRWISE_LOSSES = LINEAR | NON_LINEAR
 
 
-def compares_sigmoids(score: str, loss: str) -> bool:
-    """Whether the setting ``score`` (auto, logit or sigmoid) means that a loss compares sigmoids of the raw outputs.
+def pairwise_score(setting: str, loss: str) -> Score:
+    """What a loss compares under a setting of ``score``: ``auto`` is the sigmoid where f is not linear.
 
-    ``auto`` does for a non-linear f: its derivative multiplies losses that grow without bound on raw outputs, and a
-    step that suits most pairs throws the model away at the first pair that is far out of order.
+    The derivative of such an f multiplies losses that grow without bound on raw outputs, so that a step which suits
+    most pairs throws the model away at the first one that is far out of order.
     """
-    return score == "sigmoid" or (score == "auto" and loss in NON_LINEAR)
+    return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 
 
 def make_objective(

@@ -48,9 +48,9 @@ def tanh_network(input_shape: tuple[int, ...]) -> nn.Module:
 def reference(one: Watched) -> Iterator[tuple[list[scgdam.Scgdam], scgdam.Scgdam]]:
     """The participants' ends of every round, and their means."""
     settings, (features, labels) = one.settings, one.shares
-    prior, sigmoid = float(np.concatenate(labels).mean()), one.training.score == "sigmoid"
+    prior, score = float(np.concatenate(labels).mean()), one.score
     net = "linear" if one.config.run.model == "linear" else "tanh"
-    problem = scgdam.CompositionalAUC(features, labels, prior, settings.rho, sigmoid, settings.hessian, net)
+    problem = scgdam.CompositionalAUC(features, labels, prior, settings.rho, score, settings.hessian, net)
     outer = (lambda i, j: one.batch(i, j, Purpose.INDEPENDENT_SAMPLES)) if settings.independent_batches else None
     state, steps = scgdam.Scgdam(one.models[0][:-1], one.models[0][-1:]), one.training.local_steps
     for t in range(one.rounds):

@@ -78,7 +78,7 @@ def test_momentum_follows_its_union_from_the_second_round_on(
 ) -> None:
     one = Watched(tmp_path, {**data, **LATER["local-sgdam"], "strategy": "local-sgdam", "client-weights": word})
     features, labels = pooled(one, [1] * 4 if word == "examples" else [24 // size for size in one.sizes])
-    problem, s = minimax.SaddleAUC(features, labels, float(labels[0].mean())), one.settings
+    problem, s = minimax.SaddleAUC(features, labels, float(labels[0].mean()), score=one.score), one.settings
     for r in range(2, one.rounds):
         start, steps = one.told(r, SGDAMDown).momentum, (s.eta, s.gamma_x, s.gamma_y, s.beta_x, s.beta_y)
         new = minimax.localsgdam_round(problem, one.models[r - 1], start, [0], lambda i, k: None, 1, r - 1, *steps)
@@ -93,7 +93,7 @@ def test_compositions_follow_their_union_where_the_inner_step_is_none(
     """With an inner step f_i is taken at a site's own h_i, and the mean of f_i(h_i) is not f at the mean of h_i."""
     one = Watched(tmp_path, {**data, **LATER["local-scgdam"], "strategy": "local-scgdam", "client-weights": word})
     features, labels = pooled(one, [1] * 4 if word == "examples" else [24 // size for size in one.sizes])
-    problem, s = scgdam.CompositionalAUC(features, labels, float(labels[0].mean()), 0.0), one.settings
+    problem, s = scgdam.CompositionalAUC(features, labels, float(labels[0].mean()), 0.0, one.score), one.settings
     for r in range(2, one.rounds):
         z, told, after = one.models[r - 1], one.told(r, SCGDAMDown), one.told(r + 1, SCGDAMDown)
         state = z[:-1], z[-1:], told.inner, told.momentum[:-1], told.momentum[-1:]

@@ -139,7 +139,12 @@ class Watched:
         if self.training.loss == "synthetic-pl":
             return SyntheticPL(np.stack(features))
         prior = float(np.concatenate(labels).mean())
-        return SaddleAUC(features, labels, prior, sigmoid=self.training.score == "sigmoid")
+        return SaddleAUC(features, labels, prior, score=self.score)
+
+    @property
+    def score(self) -> str:
+        """Of the AUC problems."""
+        return "tanh" if self.training.score == "auto" else self.training.score
 
     def participants(self, server_round: int) -> list[int]:
         count = max(1, round(self.training.fraction_train * self.clients))

@@ -152,7 +152,9 @@ def valid(key: str) -> st.SearchStrategy[Any]:
 
 
 def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Without what a strategy whose clients hold columns refuses."""
+    """Without what a data set, or a strategy whose clients hold columns, refuses."""
+    if values.get("partition") == "natural":
+        values = {**values, "dataset": "heart-disease", "data-dir": "data"}
     if not ALGORITHMS[str(values.get("strategy", "fedx2"))].strategy.vertical:
         return values
     refused = {"partition", "partition-sites", "client-shift", "dtype"}

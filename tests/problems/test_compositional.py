@@ -15,6 +15,7 @@ from problems.minimax.auc import saddle_value
 from problems.minimax.compositional import _LeanBatchNorm
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
+from problems.objectives.scores import SCORES
 from tests.reference.minimax import Array
 from tests.reference.scgdam import CompositionalAUC
 
@@ -53,16 +54,16 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "table3-cnn": (lambda: build_model("table3-cnn", (1, 8, 8), 0), (1, 8, 8)),
 }
 each_network = pytest.mark.parametrize("name", NETWORKS)
-each_score = pytest.mark.parametrize("sigmoid", [False, True], ids=["logit", "sigmoid"])
+each_score = pytest.mark.parametrize("score", list(SCORES))
 
 
-def make(name: str, sigmoid: bool = False, seed: int = 1) -> CompositionalOracle:
+def make(name: str, score: str = "logit", seed: int = 1) -> CompositionalOracle:
     """An oracle at a random (x, y), with another random h."""
     build, shape = NETWORKS[name]
     with torch.random.fork_rng():
         torch.manual_seed(0)
         first, second = (FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2))
-    oracle = CompositionalOracle(first, second, *data(*shape), sigmoid=sigmoid)
+    oracle = CompositionalOracle(first, second, *data(*shape), score=SCORES[score])
     oracle.inform(PRIOR)
     rng = np.random.default_rng(seed)
     for model in (first, second):
@@ -70,10 +71,10 @@ def make(name: str, sigmoid: bool = False, seed: int = 1) -> CompositionalOracle
     return oracle
 
 
-def reference(name: str, sigmoid: bool, hessian: str) -> CompositionalAUC:
+def reference(name: str, score: str, hessian: str) -> CompositionalAUC:
     features, labels = data(*NETWORKS[name][1])
     return CompositionalAUC(
-        [features.numpy()], [labels.numpy().astype(int)], PRIOR, RHO, sigmoid, hessian, name, hidden=4
+        [features.numpy()], [labels.numpy().astype(int)], PRIOR, RHO, score, hessian, name, hidden=4
     )
 
 
@@ -84,8 +85,8 @@ def reference(name: str, sigmoid: bool, hessian: str) -> CompositionalAUC:
 @pytest.mark.parametrize("hessian", ["exact", "identity"])
 @pytest.mark.parametrize("outer", [None, ZETA], ids=["shared", "independent"])
 @each_score
-def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None, sigmoid: bool) -> None:
-    oracle, problem = make(name, sigmoid), reference(name, sigmoid, hessian)
+def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None, score: str) -> None:
+    oracle, problem = make(name, score), reference(name, score, hessian)
     z, h = oracle.arrays()[0], oracle.inner_arrays()[0]
     x, y = z[:-1], z[-1:]
     found = oracle.compose(XI, 0.7, RHO, exact=hessian == "exact", outer_rows=outer)
@@ -117,15 +118,15 @@ def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
     loss = nn.functional.binary_cross_entropy_with_logits(logits(w), labels)
     (descent,) = torch.autograd.grad(loss, w, create_graph=True)
     outer = logits(w - RHO * descent)
-    scores = torch.sigmoid(outer) if oracle.sigmoid else outer
+    scores = oracle.score.value(outer)
     (gradient,) = torch.autograd.grad(saddle_value(scores, labels, saddle, PRIOR), point)
     return gradient
 
 
 @each_network
 @each_score
-def test_it_is_autograd_through_g(name: str, sigmoid: bool) -> None:
-    oracle = make(name, sigmoid)
+def test_it_is_autograd_through_g(name: str, score: str) -> None:
+    oracle = make(name, score)
     expected = by_autograd(oracle, XI)
     found = oracle.compose(XI, 1.0, RHO).clone()
     scale = float(expected.abs().max())

@@ -26,6 +26,7 @@ from problems.minimax import (
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
+from problems.objectives.scores import SCORES
 from problems.randomness import stream
 from tests.battery.federation import save_npz
 from tests.reference import minimax
@@ -133,11 +134,11 @@ def tanh_network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
 
 
-def make_auc(network: nn.Module, sigmoid: bool = False) -> AUCOracle:
+def make_auc(network: nn.Module, score: str = "logit") -> AUCOracle:
     """An oracle at a point that is nowhere zero."""
     torch.manual_seed(3)
     model = FlatModel(SaddleNetwork(network), dtype=torch.float64)
-    oracle = AUCOracle(model, *auc_data(), sigmoid=sigmoid)
+    oracle = AUCOracle(model, *auc_data(), score=SCORES[score])
     oracle.inform(PRIOR)
     oracle.parameters.normal_()
     return oracle
@@ -152,9 +153,9 @@ def by_autograd(oracle: AUCOracle, value: Callable[[Tensor, Tensor], Tensor], ro
 
 
 @each_rows
-@pytest.mark.parametrize("sigmoid", [False, True])
-def test_auc_s_gradient_is_autograd_s(sigmoid: bool, rows: Array | None) -> None:
-    oracle = make_auc(tanh_network(), sigmoid)
+@pytest.mark.parametrize("score", list(SCORES))
+def test_auc_s_gradient_is_autograd_s(score: str, rows: Array | None) -> None:
+    oracle = make_auc(tanh_network(), score)
     saddle = oracle.model.module.saddle
 
     def value(scores: Tensor, labels: Tensor) -> Tensor:
@@ -164,11 +165,11 @@ def test_auc_s_gradient_is_autograd_s(sigmoid: bool, rows: Array | None) -> None
 
 
 @each_rows
-@pytest.mark.parametrize("sigmoid", [False, True])
-def test_auc_s_gradient_and_value_are_the_reference_s(sigmoid: bool, rows: Array | None) -> None:
-    oracle = make_auc(build_model("linear", (3,), 0), sigmoid)
+@pytest.mark.parametrize("score", list(SCORES))
+def test_auc_s_gradient_and_value_are_the_reference_s(score: str, rows: Array | None) -> None:
+    oracle = make_auc(build_model("linear", (3,), 0), score)
     features, labels = (tensor.numpy() for tensor in auc_data())
-    reference = minimax.SaddleAUC([features], [labels.astype(int)], PRIOR, sigmoid)
+    reference = minimax.SaddleAUC([features], [labels.astype(int)], PRIOR, score)
     z = oracle.arrays()[0]
     np.testing.assert_allclose(oracle.gradient(rows), reference.gradient(0, z, rows), **EXACT)
     assert oracle.value() == pytest.approx(reference.value(0, z), rel=1e-12)
@@ -223,7 +224,7 @@ def run_config(**keys: Any) -> RunConfig:
     return parse_run_config(flat)
 
 
-@pytest.mark.parametrize("score", ["logit", "sigmoid"])
+@pytest.mark.parametrize("score", list(SCORES))
 def test_the_loss_of_auc_is_the_mean_pairwise_square_loss(score: str) -> None:
     rng = np.random.default_rng(10)
     labels = (np.arange(33) % 5 == 0).astype(np.int8)
@@ -232,7 +233,7 @@ def test_the_loss_of_auc_is_the_mean_pairwise_square_loss(score: str) -> None:
     evaluator = ModelEvaluator(config, resources.new_model(config, (3,)), test)
     z = rng.normal(size=7)
     scores = test.features.astype(np.float64) @ z[:3] + z[3]
-    scores = 1 / (1 + np.exp(-scores)) if score == "sigmoid" else scores
+    scores = minimax.bounded(score, scores)
     pairs = [(1 - (s - t)) ** 2 for s in scores[labels == 1] for t in scores[labels == 0]]
     assert evaluator([z])["loss"] == pytest.approx(np.mean(pairs), rel=1e-12)
 

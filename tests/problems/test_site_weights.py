@@ -12,6 +12,7 @@ from torch import nn
 from problems.minimax import CompositionalOracle, FunctionOracle, Oracle
 from problems.models import FlatModel
 from problems.models.saddle import SaddleNetwork
+from problems.objectives.scores import SCORES
 from tests.algorithms.minimax_problems import Robust
 from tests.reference.minimax import Array, SaddleAUC
 from tests.reference.scgdam import CompositionalAUC
@@ -26,16 +27,14 @@ FEATURES = [np.random.default_rng(rows).normal(0.1 * rows, 1.0, (rows, DIM)) + y
             zip(SIZES, LABELS, strict=True)]  # fmt: skip
 PRIOR, SHARE = sum(p for _, p in SIZES) / TOTAL, float(np.mean([p / rows for rows, p in SIZES]))
 each_net = pytest.mark.parametrize("net", ["linear", "tanh"])
-each_score = pytest.mark.parametrize("sigmoid", [False, True], ids=["logit", "sigmoid"])
+each_score = pytest.mark.parametrize("score", list(SCORES))
 
 
-def references(net: str, sigmoid: bool, prior: float = PRIOR, equal: bool = False) -> tuple[CompositionalAUC, ...]:
+def references(net: str, score: str, prior: float = PRIOR, equal: bool = False) -> tuple[CompositionalAUC, ...]:
     """Of the sites, and of their union as one."""
     union = [np.concatenate(FEATURES)], [np.concatenate(LABELS).astype(int)]
     sites = FEATURES, [y.astype(int) for y in LABELS]
-    return tuple(
-        CompositionalAUC(*rows, prior, RHO, sigmoid, net=net, hidden=2, equal=equal) for rows in (sites, union)
-    )
+    return tuple(CompositionalAUC(*rows, prior, RHO, score, net=net, hidden=2, equal=equal) for rows in (sites, union))
 
 
 def network(net: str) -> nn.Module:
@@ -43,12 +42,12 @@ def network(net: str) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(0))
 
 
-def oracles(net: str, sigmoid: bool, z: Array) -> list[CompositionalOracle]:
+def oracles(net: str, score: str, z: Array) -> list[CompositionalOracle]:
     """Of the sites at z, told what the server would tell them."""
     found = []
     for X, y in zip(FEATURES, LABELS, strict=True):
         first, second = (FlatModel(SaddleNetwork(network(net)), dtype=torch.float64) for _ in range(2))
-        oracle = CompositionalOracle(first, second, torch.tensor(X), torch.tensor(y).double(), sigmoid=sigmoid)
+        oracle = CompositionalOracle(first, second, torch.tensor(X), torch.tensor(y).double(), score=SCORES[score])
         oracle.inform(PRIOR, N * len(y) / TOTAL)
         oracle.load([z])
         found.append(oracle)
@@ -66,10 +65,10 @@ def point(problem: SaddleAUC, seed: int) -> Array:
 @pytest.mark.parametrize("seed", [0, 1])
 @each_score
 @each_net
-def test_the_mean_over_sites_is_the_union_s(net: str, sigmoid: bool, seed: int) -> None:
-    sites, union = references(net, sigmoid)
+def test_the_mean_over_sites_is_the_union_s(net: str, score: str, seed: int) -> None:
+    sites, union = references(net, score)
     z = point(sites, seed)
-    product = oracles(net, sigmoid, z)
+    product = oracles(net, score, z)
     np.testing.assert_allclose(mean_of(lambda i: sites.value(i, z)), union.value(0, z), **EXACT)
     np.testing.assert_allclose(mean_of(lambda i: sites.gradient(i, z)), union.gradient(0, z), **EXACT)
     np.testing.assert_allclose(mean_of(lambda i: sites.inner(i, z[:-1])), union.inner(0, z[:-1]), **EXACT)
@@ -84,11 +83,11 @@ def test_the_mean_over_sites_is_the_union_s(net: str, sigmoid: bool, seed: int) 
 
 @each_score
 @each_net
-def test_a_site_s_compositional_step_is_the_reference_s(net: str, sigmoid: bool) -> None:
-    sites, _ = references(net, sigmoid)
+def test_a_site_s_compositional_step_is_the_reference_s(net: str, score: str) -> None:
+    sites, _ = references(net, score)
     z = point(sites, 2)
     h = point(sites, 3)[:-1]
-    for i, oracle in enumerate(oracles(net, sigmoid, z)):
+    for i, oracle in enumerate(oracles(net, score, z)):
         oracle.load_inner(h, None)
         gradient, rows = oracle.compose(np.arange(len(LABELS[i])), 0.4, RHO), None
         moved = 0.6 * h + 0.4 * sites.inner(i, z[:-1])
@@ -100,28 +99,28 @@ def test_a_site_s_compositional_step_is_the_reference_s(net: str, sigmoid: bool)
 @each_net
 def test_a_constant_on_all_scores_moves_nothing(net: str) -> None:
     """Along a constant added to the scores, a and b no f_i but their mean is flat, at any lambda."""
-    sites, _ = references(net, False)
+    sites, _ = references(net, "logit")
     z = point(sites, 4)
     for dual in (-3.0, -1.0, 0.2, 5.0):
         z[-1] = dual
-        product = oracles(net, False, z)
+        product = oracles(net, "logit", z)
 
         def slope(gradient: Array) -> float:
             return float(gradient[-4:-1].sum())  # the output's bias, a and b
 
         assert abs(slope(mean_of(lambda i: sites.gradient(i, z)))) < 1e-12
         assert abs(slope(mean_of(lambda i, at=product: at[i].gradient(None)))) < 1e-12
-        counted_alike, _ = references(net, False, SHARE, equal=True)
+        counted_alike, _ = references(net, "logit", SHARE, equal=True)
         assert abs(slope(mean_of(lambda i, at=counted_alike: at.gradient(i, z)))) < 1e-12
         # what unweighted sites with the union's p are: flat at lambda = -1 alone
-        unweighted, _ = references(net, False, PRIOR, equal=True)
+        unweighted, _ = references(net, "logit", PRIOR, equal=True)
         drift = slope(mean_of(lambda i, at=unweighted: at.gradient(i, z)))
         assert drift == pytest.approx(2 * (1 + dual) * (PRIOR - SHARE), abs=1e-12)
 
 
 def test_a_weight_of_one_is_none_to_the_bit() -> None:
-    z = point(references("tanh", True)[0], 5)
-    weighed, plain = (oracles("tanh", True, z)[0] for _ in range(2))
+    z = point(references("tanh", "sigmoid")[0], 5)
+    weighed, plain = (oracles("tanh", "sigmoid", z)[0] for _ in range(2))
     weighed.inform(PRIOR, 1.0)
     plain.inform(PRIOR)
     found = [(one.value(), one.gradient(None).numpy().tobytes()) for one in (weighed, plain)]
@@ -149,7 +148,7 @@ def test_a_problem_of_one_s_own_is_weighed_whole() -> None:
 
 def test_weights_are_n_times_the_shares_of_samples() -> None:
     """FedX's omega on the mean over the positives of a site comes to the same factor on its mean over all samples."""
-    sites, _ = references("linear", False)
+    sites, _ = references("linear", "logit")
     positives = sum(p for _, p in SIZES)
     for weight, (rows, of_them) in zip(sites.weights, SIZES, strict=True):
         omega = N * of_them / positives

@@ -125,12 +125,26 @@ class SyntheticPL:
         return float(np.sum(self.grad_phi(x) ** 2))
 
 
+def bounded(score: str, s: Array) -> Array:
+    """What `score`, one of logit, sigmoid and tanh, makes of outputs s."""
+    if score == "logit":
+        return s
+    return np.exp(-np.logaddexp(0.0, -s)) if score == "sigmoid" else np.tanh(s)
+
+
+def bounded_slope(score: str, s: Array) -> Array:
+    """Its derivative, where it has the value s."""
+    if score == "logit":
+        return np.ones_like(s)
+    return s * (1.0 - s) if score == "sigmoid" else 1.0 - s**2
+
+
 class SaddleAUC:
     """(63) with a linear score: features[i] (n_i, D), labels[i] (n_i,) in {0, 1}, z = (w (D), bias, a, b, lam).
 
     tau = `prior`, the share of positives among all samples of all clients, in every batch of every client. The
-    primal block is all but lam. The score is w.x + bias, its sigmoid where `sigmoid`. `equal`: the sites' `weights`
-    are 1, and `prior` is to be the mean of their shares of positives.
+    primal block is all but lam. The score is w.x + bias, or its sigmoid or tanh, as `score` says. `equal`: the
+    sites' `weights` are 1, and `prior` is to be the mean of their shares of positives.
     """
 
     def __init__(
@@ -138,12 +152,12 @@ class SaddleAUC:
         features: Sequence[Array],
         labels: Sequence[Array],
         prior: float,
-        sigmoid: bool = False,
+        score: str = "logit",
         equal: bool = False,
     ) -> None:
         self.features = [np.asarray(X, dtype=np.float64) for X in features]
         self.labels = [np.asarray(y) for y in labels]
-        self.prior, self.sigmoid = prior, sigmoid
+        self.prior, self.score = prior, score
         self.num_clients = len(self.features)
         held = [1] * self.num_clients if equal else [len(y) for y in self.labels]
         self.weights = [self.num_clients * n_i / sum(held) for n_i in held]
@@ -152,7 +166,7 @@ class SaddleAUC:
     def scores(self, z: Array, X: Array) -> Array:
         """s (n,) of X (n, D)."""
         s = X @ z[: X.shape[1]] + z[X.shape[1]]
-        return np.exp(-np.logaddexp(0.0, -s)) if self.sigmoid else s
+        return bounded(self.score, s)
 
     def samples(self, i: int, rows: Index | None = None) -> tuple[Array, NDArray[np.int_]]:
         """The chosen samples: features (rows, D), labels (rows,)."""
@@ -179,7 +193,7 @@ class SaddleAUC:
             else:
                 d_s = 2.0 * tau * (s - b) + 2.0 * (1.0 + lam) * tau
                 d_a, d_b, d_lam = 0.0, -2.0 * tau * (s - b), 2.0 * tau * s
-            slope = s * (1.0 - s) if self.sigmoid else 1.0
+            slope = bounded_slope(self.score, s)
             total += np.concatenate([d_s * slope * x, [d_s * slope, d_a, d_b, d_lam]])
         mean = self.weights[i] * total / len(labels)
         mean[-1] -= 2.0 * tau * (1.0 - tau) * lam

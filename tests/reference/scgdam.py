@@ -15,7 +15,7 @@ min_x max_y of the plain mean over the clients of f_i(mean over the clients of g
     K devices, k; communication period p       `clients`, i; `K` local steps a round
     xi_t, zeta_t                               `rows(i, t)`, `rows_outer(i, t)`
 
-The cross-entropy is always that of the raw output of the network; `sigmoid` is about the scores in (1) only.
+The cross-entropy is always that of the raw output of the network; `score` is about the scores in (1) only.
 
 Nothing is random here: the caller supplies the clients of every round and rows(client, j), the samples of a batch of
 that client, None for all of them. LocalSCGDAM and momentum SGD count j over the whole run; SCAFFOLD and FedProx
@@ -31,7 +31,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .minimax import Array, Index, Rows, SaddleAUC
+from .minimax import Array, Index, Rows, SaddleAUC, bounded, bounded_slope
 
 Rates = float | Sequence[float] | Array
 
@@ -55,13 +55,13 @@ class CompositionalAUC(SaddleAUC):
         labels: Sequence[Array],
         prior: float,
         rho: float,
-        sigmoid: bool = False,
+        score: str = "logit",
         hessian: str = "exact",
         net: str = "linear",
         hidden: int = 3,
         equal: bool = False,
     ) -> None:
-        super().__init__(features, labels, prior, sigmoid, equal)
+        super().__init__(features, labels, prior, score, equal)
         if net not in ("linear", "tanh") or hessian not in ("exact", "identity"):
             raise ValueError(f"unknown net {net!r} or hessian {hessian!r}")
         self.rho, self.hessian, self.net, self.hidden = rho, hessian, net, hidden
@@ -111,9 +111,9 @@ class CompositionalAUC(SaddleAUC):
         return np.array(rows)
 
     def scores(self, z: Array, X: Array) -> Array:
-        """The scores of (1), (n,): `logits`, their sigmoid where `sigmoid`."""
+        """The scores of (1), (n,): `logits` as `score` has them."""
         s = self.logits(z, X)
-        return logistic(s) if self.sigmoid else s
+        return bounded(self.score, s)
 
     # The inner function.
 
@@ -161,7 +161,7 @@ class CompositionalAUC(SaddleAUC):
         p, (w1, w2, lam), s = self.prior, z[-3:], self.scores(z, X)
         positive, negative = labels == 1, labels != 1
         d_s = 2.0 * (1.0 - p) * (s - w1 - 1.0 - lam) * positive + 2.0 * p * (s - w2 + 1.0 + lam) * negative
-        slope = s * (1.0 - s) if self.sigmoid else np.ones_like(s)
+        slope = bounded_slope(self.score, s)
         d_w = np.mean((d_s * slope)[:, None] * self.logit_gradients(z, X), axis=0)
         d_w1 = np.mean(-2.0 * (1.0 - p) * (s - w1) * positive)
         d_w2 = np.mean(-2.0 * p * (s - w2) * negative)

@@ -15,12 +15,12 @@ def make_pl() -> SyntheticPL:
     return SyntheticPL(centres + rng.normal(0.0, np.sqrt(0.1), (3, 6, 3, 4)), nu=0.7, mu=1.3)
 
 
-def make_auc(sigmoid: bool = False) -> SaddleAUC:
+def make_auc(score: str = "logit") -> SaddleAUC:
     """Clients of one size with different shares of positives, one without any."""
     rng = np.random.default_rng(4)
     labels = [(np.arange(8) < positives).astype(int) for positives in (3, 0, 5)]
     features = [rng.normal(0.0, 1.0, (8, 3)) + 0.8 * y[:, None] for y in labels]
-    return SaddleAUC(features, labels, 8 / 24, sigmoid=sigmoid)
+    return SaddleAUC(features, labels, 8 / 24, score=score)
 
 
 def point(problem: Problem, seed: int = 0) -> Array:
@@ -48,7 +48,7 @@ def numerical_gradient(function: Callable[[Array], float], w: Array, h: float = 
 # Problems.
 
 
-@pytest.mark.parametrize("problem", [make_pl(), make_auc(), make_auc(sigmoid=True)])
+@pytest.mark.parametrize("problem", [make_pl(), make_auc(), make_auc(score="sigmoid")])
 @pytest.mark.parametrize("rows", [None, [0, 4, 4]])
 def test_gradients_against_finite_differences(problem: Problem, rows: Index | None) -> None:
     for i in range(problem.num_clients):
@@ -65,9 +65,9 @@ def test_the_gradient_of_phi_is_that_of_the_maximum_over_y() -> None:
     np.testing.assert_allclose(problem.grad_phi(x), numerical_gradient(problem.phi, x), rtol=1e-6)
 
 
-@pytest.mark.parametrize("sigmoid", [False, True])
-def test_at_the_saddle_the_loss_is_the_pairwise_square_loss(sigmoid: bool) -> None:
-    problem = make_auc(sigmoid)
+@pytest.mark.parametrize("score", ["logit", "sigmoid", "tanh"])
+def test_at_the_saddle_the_loss_is_the_pairwise_square_loss(score: str) -> None:
+    problem = make_auc(score)
     z, tau = point(problem), 8 / 24
     s, labels = np.concatenate([problem.scores(z, X) for X in problem.features]), np.concatenate(problem.labels)
     z[-3:] = minimax.best_saddle(s, labels)

@@ -11,20 +11,20 @@ from .minimax import Array, Rows
 from .scgdam import CompositionalAUC
 
 each_net = pytest.mark.parametrize("net", ["linear", "tanh"])
-each_score = pytest.mark.parametrize("sigmoid", [False, True])
+each_score = pytest.mark.parametrize("score", ["logit", "sigmoid", "tanh"])
 ROWS = [0, 2, 2, 7]
 # eta, gamma_x, gamma_y, beta_x, beta_y, alpha
 OPTIONS = 0.25, 0.3, 0.5, 1.4, 2.2, 1.8
 
 
-def make(net: str = "tanh", rho: float = 0.4, sigmoid: bool = False, copies: int = 0, **options: Any) -> Any:
+def make(net: str = "tanh", rho: float = 0.4, score: str = "logit", copies: int = 0, **options: Any) -> Any:
     """Three clients with different shares of positives, or `copies` of the first."""
     rng = np.random.default_rng(4)
     labels = [(np.arange(8) < m).astype(int) for m in (3, 1, 5)]
     features = [rng.normal(0.3 * i, 1.0, (8, 3)) + 0.8 * y[:, None] for i, y in enumerate(labels)]
     if copies:
         features, labels = features[:1] * copies, labels[:1] * copies
-    return CompositionalAUC(features, labels, 9 / 24, rho, sigmoid, net=net, hidden=2, **options)
+    return CompositionalAUC(features, labels, 9 / 24, rho, score, net=net, hidden=2, **options)
 
 
 def vector(size: int, seed: int = 0) -> Array:
@@ -60,8 +60,8 @@ def assert_states(got: Sequence[Any], expected: Sequence[Any]) -> None:
 
 @each_net
 @each_score
-def test_gradients_against_finite_differences(net: str, sigmoid: bool) -> None:
-    problem = make(net, sigmoid=sigmoid)
+def test_gradients_against_finite_differences(net: str, score: str) -> None:
+    problem = make(net, score=score)
     z, q = vector(problem.primal_dim + 1), vector(problem.num_weights, 7)
     w, weights = z[: problem.num_weights], np.array([1.3, 2.1])
     assert_near(problem.gradient(1, z, ROWS), numerical_gradient(lambda v: problem.value(1, v, ROWS), z))
@@ -76,12 +76,12 @@ def test_gradients_against_finite_differences(net: str, sigmoid: bool) -> None:
 
 @each_net
 @each_score
-def test_the_compositional_gradient_goes_through_the_inner_step(net: str, sigmoid: bool) -> None:
-    problem, (x, y, *_) = make(net, sigmoid=sigmoid), start_of(make(net))
+def test_the_compositional_gradient_goes_through_the_inner_step(net: str, score: str) -> None:
+    problem, (x, y, *_) = make(net, score=score), start_of(make(net))
     h = problem.inner(2, x, [0, 5])
     through = numerical_gradient(lambda v: problem.outer(2, problem.inner(2, v, [0, 5]), y, ROWS), x)
     assert_near(problem.compositional_gradient(2, x, h, y, [0, 5], ROWS), through)
-    identity = make(net, sigmoid=sigmoid, hessian="identity").compositional_gradient(2, x, h, y, [0, 5], ROWS)
+    identity = make(net, score=score, hessian="identity").compositional_gradient(2, x, h, y, [0, 5], ROWS)
     np.testing.assert_array_equal(identity, problem.outer_gradient(2, h, y, ROWS)[0])
 
 
@@ -100,8 +100,8 @@ def test_the_ratio_loss_in_numbers() -> None:
 
 @each_net
 @each_score
-def test_without_an_inner_step_and_without_memory_of_h_it_is_localsgdam(net: str, sigmoid: bool) -> None:
-    problem, batches = make(net, 0.0, sigmoid), random_rows(13)
+def test_without_an_inner_step_and_without_memory_of_h_it_is_localsgdam(net: str, score: str) -> None:
+    problem, batches = make(net, 0.0, score), random_rows(13)
     state: Any = start_of(problem)
     z, momentum = np.concatenate(state[:2]), None
     for r, clients in enumerate([[0, 1, 2], [1], [2, 0], [0, 1, 2]]):

@@ -1,0 +1,29 @@
+"""What a loss takes for a sample's score: the model's raw output, or a bounded function of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Score:
+    """(n,) scores of (n,) raw outputs, and the derivatives of the former by the latter, of (n,) scores."""
+
+    value: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+
+
+SCORES = {
+    "logit": Score(lambda output: output, torch.ones_like),
+    "sigmoid": Score(torch.sigmoid, lambda score: score * (1 - score)),
+    "tanh": Score(torch.tanh, lambda score: 1 - score**2),
+}
+
+
+def score_of(setting: str, auto: str) -> Score:
+    """The score that a setting names: a key of `SCORES`, or "auto", which stands for ``auto``."""
+    return SCORES[auto if setting == "auto" else setting]
