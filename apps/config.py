@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -114,6 +114,8 @@ class RunConfig:
     training: TrainingSettings
     data: DataSpec
     family: Settings
+    # key=value of what was given and changes nothing
+    without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def algorithm(self) -> Algorithm:
@@ -138,6 +140,8 @@ _TABLES: dict[str, type[Settings]] = {
     **{row.table: row.settings for row in ALGORITHMS.values() if row.table},
     _SYNTHETIC: SyntheticSettings,
 }
+# what others call a strategy
+_ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
 # What "auto" means, and what else it means for a data set.
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
@@ -192,7 +196,7 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
             raise ConfigError(
                 option, got=f"{text!r}: {twice[0]} is there twice", allowed="once", hint="leave one out"
             ) from None
-        raise ConfigError(option, got=repr(text), allowed=_PAIRS, hint="see docs/configuration.md") from None
+        raise ConfigError(option, got=_culprit(text), allowed=_PAIRS, hint="see docs/configuration.md") from None
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise ConfigError(
@@ -201,11 +205,27 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
             allowed=f"a .toml file that can be read, or {_PAIRS}",
             hint="see docs/configuration.md",
         ) from None
-    if text.strip() and not values and not text.endswith(".toml"):
+    # Flower's parser passes over what is no pair
+    if not text.endswith(".toml") and re.sub(_PAIR, "", text).strip():
         raise ConfigError(
-            option, got=repr(text), allowed=f"{_PAIRS}, or a .toml file", hint="see docs/configuration.md"
+            option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint="see docs/configuration.md"
         )
     return values
+
+
+def _culprit(text: str) -> str:
+    """Which part of an option's text cannot be read, where one stands out."""
+    import click
+
+    left = re.sub(_PAIR, "", text).strip()
+    if left:
+        return f"{text!r}, of which {left!r} is no pair"
+    for pair in re.finditer(_PAIR, text):
+        try:
+            parse_config_args(pair.group())
+        except click.ClickException:
+            return f"{text!r}, of which {pair.group()!r} is no pair"
+    return repr(text)
 
 
 def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
@@ -228,7 +248,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     assert isinstance(run, RunSettings)
     assert isinstance(training, TrainingSettings)
     if run.strategy not in ALGORITHMS:
-        raise _choice("strategy", run.strategy, list(ALGORITHMS), listed("strategies"))
+        known_as = _ALSO.get(run.strategy.lower())
+        way_out = f"its name here is {known_as!r}" if known_as else listed("strategies")
+        raise _choice("strategy", known_as or run.strategy, list(ALGORITHMS), way_out, got=run.strategy)
     algorithm = ALGORITHMS[run.strategy]
     drawn = tables[_SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
     spec = DataSpec(
@@ -259,7 +281,19 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
         training = _with_loss(training, run.strategy, algorithm, family)
-    return RunConfig(run, training, spec, family)
+    return RunConfig(run, training, spec, family, _without_effect(flat, algorithm, data.dataset))
+
+
+def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: str) -> tuple[str, ...]:
+    """What differs from its default though the strategy does not read it; Flower hands over every key, given or not."""
+    unread: dict[str, Any] = {
+        kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.strategy.unread
+    }
+    read = {algorithm.table, _SYNTHETIC if dataset == SPARSE_LOGISTIC else ""}
+    for table, model in _TABLES.items():
+        if table not in read:
+            unread |= {f"{table}.{kebab(name)}": field.default for name, field in model.model_fields.items()}
+    return tuple(f"{key}={flat[key]!r}" for key in unread if key in flat and flat[key] != unread[key])
 
 
 def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -419,9 +453,9 @@ def _unknown(key: str, keys: Mapping[str, str]) -> ConfigError:
     )
 
 
-def _choice(key: str, got: str, allowed: list[str], way_out: str) -> ConfigError:
-    close = difflib.get_close_matches(got, allowed, n=1)
-    return ConfigError(key, got=repr(got), allowed=", ".join(allowed) + _meant(close), hint=way_out)
+def _choice(key: str, meant: str, allowed: list[str], way_out: str, got: str = "") -> ConfigError:
+    close = difflib.get_close_matches(meant, allowed, n=1)
+    return ConfigError(key, got=repr(got or meant), allowed=", ".join(allowed) + _meant(close), hint=way_out)
 
 
 def _meant(close: list[str]) -> str:

@@ -20,6 +20,7 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
 from simulations.catalogue import catalogue, description, summary
+from simulations.checking import check_run
 from simulations.choosing import Choosing
 from simulations.compare import Comparison
 from simulations.enrolment import checkout, write
@@ -182,6 +183,14 @@ def _run_with_flower(out: Path, clients: int, flat: dict[str, Any], client_gpus:
         raise RunFailedError(reason) from None
     if not (out / "result.json").exists():
         raise RunFailedError(f"the run completed, but left no {out / 'result.json'}")
+
+
+@cli.command()
+def check(config: Overrides = None, clients: ClientsOrSites = None, node_config: NodeConfigs = None) -> None:
+    """Try a run config on its data, up to the first round: nothing is trained or written."""
+    clients, nodes = _sites(clients, node_config)
+    for line in check_run(clients, overrides_of(config), nodes):
+        typer.echo(line)
 
 
 @cli.command()

@@ -86,6 +86,8 @@ class PayloadStrategy(Strategy):
     vertical: ClassVar[bool] = False
     fewest_clients: ClassVar[int] = 1
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    # the common settings that change nothing in a run of this strategy
+    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None

@@ -140,6 +140,7 @@ class Coda(StagewiseStrategy):
 class Codasca(ControlledStrategy, StagewiseStrategy):
     """CODASCA: CoDA with SCAFFOLD's control variates; a fraction of the clients may do."""
 
+    unread: ClassVar[tuple[str, ...]] = ()
     down_type = CodascaDown
 
     def down(self, server_round: int) -> CodascaDown:

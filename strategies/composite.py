@@ -27,6 +27,7 @@ class ProximalStrategy(LocalSGD):
     phases: ClassVar[dict[str, type[Payload]]] = {SMOOTHNESS: Smoothness}
     # steps that may be too long for f are worth a warning
     warns: ClassVar[bool] = True
+    unread: ClassVar[tuple[str, ...]] = ("score",)
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings or CompositeSettings())
@@ -135,6 +136,7 @@ class FastFedDA(ProximalStrategy):
     """Fast-FedDA: the mean of the clients' v; ``server-learning-rate`` has no effect."""
 
     warns = False
+    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         iterations = server_round * self.training.local_steps

@@ -28,6 +28,13 @@ class FedSGDA(MinimaxStrategy):
     down_type = FedSGDADown
     phases: ClassVar[dict[str, type[Payload]]] = {GRADIENTS: LocalGradient}
     state_type = EstimatorState
+    unread: ClassVar[tuple[str, ...]] = (
+        "learning_rate",
+        "lr_decay",
+        "lr_decay_every",
+        "lr_decay_at",
+        "server_learning_rate",
+    )
     kind: ClassVar[type[GradientEstimator]]
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:

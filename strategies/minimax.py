@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from payloads.record import FloatArray
@@ -16,6 +18,7 @@ class MinimaxStrategy(PayloadStrategy):
     count by their samples is in their f_i. Where only some sites take part, their mean is an unbiased estimate of f."""
 
     weighted_gradients = True
+    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate",)
 
     default_loss = AUC_MINIMAX
 

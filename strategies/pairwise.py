@@ -20,6 +20,7 @@ class PairwiseStrategy(PayloadStrategy):
     """What FedX and its local counterpart share: the objective, and what the sites hold of each side of a pair."""
 
     default_loss: ClassVar[str] = "kl-opauc"
+    unread: ClassVar[tuple[str, ...]] = ("batch_size", "server_learning_rate")
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings or FedXSettings())

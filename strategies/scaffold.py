@@ -3,6 +3,8 @@ for Federated Learning", ICML 2020, Option II), and its control update, which CO
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -63,6 +65,7 @@ class ControlledStrategy(PayloadStrategy):
 class Scaffold(ControlledStrategy, LocalSGD):
     """SCAFFOLD: any clients. What the server keeps is c, in float64."""
 
+    unread: ClassVar[tuple[str, ...]] = ("score",)
     down_type = ControlVariate
     state_type = ControlVariate
 

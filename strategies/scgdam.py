@@ -4,7 +4,7 @@ NeurIPS 2023, Algorithm 1, line 6): the plain means of x, y, h, u and v, and of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ INNER = "inner"
 class LocalSCGDAM(MinimaxStrategy):
     """Averages x, y, h, u and v of the round's clients; shows the network at h beside that at w."""
 
+    unread: ClassVar[tuple[str, ...]] = ("learning_rate", "server_learning_rate")
     down_type = SCGDAMDown
     up_type = CompositionalUp
     state_type = CompositionalState

@@ -3,6 +3,8 @@ Analyses and Algorithms", ICML 2022): the plain means of the points and of the m
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
@@ -13,6 +15,7 @@ from strategies.replies import Reply, mean, mean_model
 class LocalSGDAM(MinimaxStrategy):
     """Averages the points and (u, v) of the round's clients."""
 
+    unread: ClassVar[tuple[str, ...]] = ("learning_rate", "server_learning_rate")
     down_type = SGDAMDown
     up_type = SaddleMomentum
     state_type = SaddleMomentum

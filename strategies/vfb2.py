@@ -75,6 +75,7 @@ class VFB2(PayloadStrategy):
     vertical = True
     fewest_clients = 3
     number_types = ("float64",)
+    unread: ClassVar[tuple[str, ...]] = ("local_steps", "server_learning_rate", "score")
     down_type = Segment
     up_type = Report
     state_type = VFB2Progress

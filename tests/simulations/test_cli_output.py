@@ -57,6 +57,31 @@ def test_a_failure_is_one_line(command: Line, tmp_path: Path, subcommand: str, o
         assert err.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("config", "code", "told"),
+    [
+        (
+            f"{TINY} fedx.gamma=0.5",
+            0,
+            ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"],
+        ),
+        (FAILING, 1, ["error: dataset 'npz': data-dir: got '/nowhere.npz'"]),
+        ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "its name here is 'local-sgd'"]),
+        ('seed=1 model "mlp"', 1, ["""'model "mlp"' is no pair"""]),
+    ],
+    ids=["fine", "no data", "another's name", "no pair"],
+)
+def test_check_says_what_a_run_would_be(
+    command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, code: int, told: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended, out, err = command("check", "--clients", 3, "-c", config)
+    assert ended == code
+    for words in told:
+        assert words in (err if code else out)
+    assert not list(tmp_path.iterdir())
+
+
 # list
 
 EVERYTHING = {
@@ -102,7 +127,7 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
             if match := re.match(r"python -m simulations (\S+)(.*)", line):
                 used |= {(match[1], option) for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", match[2])}
-    commands = {"run", "centralized", "list", "compare", "sweep", "reproduce", "new-algorithm"}
+    commands = {"run", "check", "centralized", "list", "compare", "sweep", "reproduce", "new-algorithm"}
     assert {name for name, _ in used} == commands
     assert [(name, option) for name, option in sorted(used) if option not in options_of(name)] == []
     for name in ("sweep", "reproduce"):
@@ -135,7 +160,7 @@ OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-ser
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["-n", "device"], "--node-config: got 'device', allowed: key=value pairs"),
+        (["-n", "device"], "--node-config: got 'device', of which 'device' is no pair, allowed: key=value pairs"),
         (["-n", "partition-id=0"], "--node-config: got partition-id, .* follows from the order"),
         (["-n", 'data-path="/a"', "--clients", 2], "--node-config: got 1, but --clients 2, allowed: one for each"),
         (["-n", 'data-path="/a"', "--engine", "flower"], "--node-config: got 1 .* in this process only"),
