@@ -340,7 +340,7 @@ def sweep_command(out: Path, *options: str, clients: Sequence[str] = ("--clients
 def call(out: Path, *options: str, **clients: Sequence[str]) -> subprocess.CompletedProcess[str]:
     command = sweep_command(out, *options, **clients)
     elsewhere = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}  # only --address counts
-    return subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True, check=False, timeout=600)
 
 
 def statuses(out: Path) -> dict[str, str]:
