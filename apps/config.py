@@ -121,6 +121,12 @@ class RunConfig:
     def algorithm(self) -> Algorithm:
         return ALGORITHMS[self.run.strategy]
 
+    @property
+    def warning(self) -> str:
+        """What of it has no effect, in words; empty: nothing."""
+        told = ", ".join(self.without_effect)
+        return f"no effect with strategy {self.run.strategy!r}: {told}" if told else ""
+
     def resolved(self) -> dict[str, Any]:
         """Nested, with every default filled in: what ``config.toml`` holds."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}

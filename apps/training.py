@@ -77,8 +77,8 @@ class Training:
         )
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
-        if config.without_effect:
-            log(WARNING, "no effect with strategy %r: %s", config.run.strategy, ", ".join(config.without_effect))
+        if config.warning:
+            log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
         arrays = evaluator.start()
         first_round = 0

@@ -9,8 +9,8 @@ any round and does not collapse: its last AUC is above .6, and at most .05 below
 Without --steps: linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds 0 and
 1, and beside the default the strategy's own steps .003 to 1; the default's mean AUC may be .02 below the best step's.
 
-FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: the
-log-normal table, linear, 3 clients and one seed.
+FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: the log-normal table, linear, 3
+clients and one seed.
 """
 
 from __future__ import annotations

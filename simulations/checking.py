@@ -44,11 +44,10 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
         roster = training.strategy.join(grid)
         evaluator = training.evaluator(len(roster))
         evaluator.start()
-        summary = evaluator.summary
-        lines.extend([f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {summary}"])
+        lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
         lines.extend(_of_sites(config, roster))
-        if config.without_effect:
-            lines.append(f"no effect with strategy {config.run.strategy!r}: {', '.join(config.without_effect)}")
+        if config.warning:
+            lines.append(config.warning)
 
     with tempfile.TemporaryDirectory() as folder, log_off(True):
         run_in_process(app, client_app, clients, placed(dict(flat), Path(folder) / "run"), node_configs=nodes)

@@ -18,6 +18,7 @@ from simulations.expansion import Expansion, Line, PlannedRun, run_folder, setti
 from simulations.experiment import Tuning
 from simulations.records import OF_TRAINING, check_metric
 from simulations.reproduce import Runs
+from simulations.standings import rank
 from simulations.tuned import Choice, Point, Tuned, fits
 
 
@@ -94,10 +95,7 @@ class Choosing(Runs):
 
     def _chosen(self, search: _Search) -> Choice:
         points = [self._point(values, runs) for values, runs in search.points]
-        sign = 1 if self.mode == "min" else -1
-        # a mean over fewer seeds is not compared with one over more: those that failed were the worse ones
-        # and so are values with which sites were missing
-        best = min(points, key=lambda one: ((one.missing or 0) - one.finished, -one.finished, sign * (one.mean or 0.0)))
+        best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self.mode))
         if not best.finished:
             raise RunFailedError(
                 f"--tune: no value for {search.line.title} works: {points[0].reason}; give other values"

@@ -138,13 +138,18 @@ class Outcome:
         }
 
 
-def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
-    """Configurations, best first: by seeds that finished with all sites, by those that finished, then by the mean of
-    the last round's metric over them.
+def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:
+    """Where a configuration stands among others, the best first: by seeds that finished with all sites, by those that
+    finished, then by the mean of the last round's metric over them.
 
     A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones,
     and so is training without the sites that diverge.
     """
+    return missing - finished, -finished, (1 if mode == "min" else -1) * (mean or 0.0)
+
+
+def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
+    """Configurations, best first; see `rank`."""
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(repr(trial.varied), []).append(trial)
@@ -157,8 +162,7 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
         spread = statistics.stdev(values) if len(values) > 1 else None
         missing = sum(row.missing > 0 for row in counted)
         found.append(Standing(group[0].varied, len(group), len(values), mean, spread, missing))
-    sign = 1 if mode == "min" else -1
-    return sorted(found, key=lambda one: (one.missing - one.finished, -one.finished, sign * (one.mean or 0.0)))
+    return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, mode))
 
 
 def best_toml(outcome: Outcome) -> str:

@@ -47,8 +47,9 @@ def data(tmp_path: Path) -> dict[str, Scalar]:
     return {**rows_of(LABELS.tolist(), tmp_path / "data.npz"), "partition": "given", "partition-rows": GIVEN, **STEPS}
 
 
-def pooled(one: Watched, repeats: list[int]) -> tuple[list[minimax.Array], list[minimax.Array]]:
-    """All rows as those of one site, each as often as its site's number says."""
+def pooled(one: Watched, word: str) -> tuple[list[minimax.Array], list[minimax.Array]]:
+    """All rows as those of one site: once each or, where sites count alike, as many of every site."""
+    repeats = [1] * 4 if word == "examples" else [24 // size for size in one.sizes]
     features, labels = (
         [np.concatenate([np.repeat(part, times, axis=0) for part, times in zip(parts, repeats, strict=True)])]
         for parts in one.shares
@@ -64,7 +65,7 @@ def pooled(one: Watched, repeats: list[int]) -> tuple[list[minimax.Array], list[
 def test_they_follow_their_union(name: str, word: str, data: dict[str, Scalar], tmp_path: Path) -> None:
     one = Watched(tmp_path, {**data, **CASES[name], "strategy": name, "client-weights": word})
     assert [np.bincount(labels, minlength=2).tolist() for labels in one.shares[1]] == [[21, 3], [0, 6], [4, 0], [4, 4]]
-    ((features,), (labels,)) = pooled(one, [1] * 4 if word == "examples" else [24 // size for size in one.sizes])
+    ((features,), (labels,)) = pooled(one, word)
     rows = {**save_npz(tmp_path / "pooled.npz", features, labels), "partition-rows": ""}
     other = Watched(tmp_path, {**one.flat, **rows}, clients=1)
     for mine, theirs in zip(one.models, other.models, strict=True):
@@ -77,7 +78,7 @@ def test_momentum_follows_its_union_from_the_second_round_on(
     word: str, data: dict[str, Scalar], tmp_path: Path
 ) -> None:
     one = Watched(tmp_path, {**data, **LATER["local-sgdam"], "strategy": "local-sgdam", "client-weights": word})
-    features, labels = pooled(one, [1] * 4 if word == "examples" else [24 // size for size in one.sizes])
+    features, labels = pooled(one, word)
     problem, s = minimax.SaddleAUC(features, labels, float(labels[0].mean()), score=one.score), one.settings
     for r in range(2, one.rounds):
         start, steps = one.told(r, SGDAMDown).momentum, (s.eta, s.gamma_x, s.gamma_y, s.beta_x, s.beta_y)
@@ -92,7 +93,7 @@ def test_compositions_follow_their_union_where_the_inner_step_is_none(
 ) -> None:
     """With an inner step f_i is taken at a site's own h_i, and the mean of f_i(h_i) is not f at the mean of h_i."""
     one = Watched(tmp_path, {**data, **LATER["local-scgdam"], "strategy": "local-scgdam", "client-weights": word})
-    features, labels = pooled(one, [1] * 4 if word == "examples" else [24 // size for size in one.sizes])
+    features, labels = pooled(one, word)
     problem, s = scgdam.CompositionalAUC(features, labels, float(labels[0].mean()), 0.0, one.score), one.settings
     for r in range(2, one.rounds):
         z, told, after = one.models[r - 1], one.told(r, SCGDAMDown), one.told(r + 1, SCGDAMDown)
