@@ -14,6 +14,7 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
 from apps.files import write_atomic
+from problems.data import check_readable
 from problems.extras import require
 from simulations import claims, page, report
 from simulations.arguments import placed
@@ -131,8 +132,10 @@ class Runs:
             leave: called after Ctrl-C.
 
         Raises:
+            DataError: names every data set of theirs that cannot be read; nothing has been run.
             ReproductionInterruptedError: Ctrl-C; what has finished is kept.
         """
+        check_readable(parse_run_config(self._config(run)).data for run in self.waiting)
 
         def ended(task: Task, reason: str) -> None:
             say(self._ended(self.runs[task.name], reason))

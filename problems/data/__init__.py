@@ -3,6 +3,7 @@
 from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
+from problems.data.readers import check_readable
 from problems.data.samples import Samples
 from problems.data.spec import (
     DATASETS,
@@ -29,6 +30,7 @@ __all__ = [
     "FederatedData",
     "Samples",
     "SiteRows",
+    "check_readable",
     "load",
     "read_own",
     "validate",

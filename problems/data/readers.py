@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from problems.data import arrays, bundled, cifar, images, tables
@@ -12,7 +13,7 @@ from problems.data.heart import FILES as HEART_FILES
 from problems.data.heart import heart_disease
 from problems.data.hub import HUB, fetch
 from problems.data.source import Source
-from problems.data.spec import TABLES, DataError, DataSpec
+from problems.data.spec import OWN, SPARSE_LOGISTIC, TABLES, UNLABELLED, DataError, DataSpec, in_data_set
 
 DEFAULT_POSITIVE: dict[str, str] = {
     "digits": "8",
@@ -72,6 +73,23 @@ def read(spec: DataSpec) -> Source:
     if name == "npz":
         return arrays.npz(train, test)
     return tables.table(train, test, spec.label_column, spec.feature_columns, scale=spec.standardise)
+
+
+def check_readable(specs: Iterable[DataSpec]) -> None:
+    """Read each data set that has rows here once, and let it go again.
+
+    Raises:
+        DataError: names all that are missing or damaged.
+    """
+    here = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
+    faults = []
+    for spec in {(one.dataset, one.data_dir, one.label_column, one.feature_columns): one for one in here}.values():
+        try:
+            read(spec)
+        except DataError as error:
+            faults.append(in_data_set(error, spec))
+    if faults:
+        raise DataError.joined(faults)
 
 
 # What a site's file may be called, by the run config's data set; a folder holds images.

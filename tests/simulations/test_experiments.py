@@ -224,3 +224,12 @@ def test_a_wrong_argument_is_one_line(
     code, out, err = command("reproduce", *given, "--out", tmp_path / "out")
     assert (code, out, len(err.splitlines())) == (1, "", 1)
     assert [part for part in parts if part not in err] == []
+
+
+def test_data_that_is_not_there_is_told_before_the_first_run(command: Line, runs: Runs, tmp_path: Path) -> None:
+    path = write(tmp_path, ("[axes]", '[axes]\ndataset = ["w8a", "digits", "uci-credit"]'))
+    arguments = ("--profile", "quick", "--data-dir", tmp_path, "--out", tmp_path / "out")
+    code, out, err = command("reproduce", path, *arguments)
+    assert (code, out, len(err.splitlines())) == (1, "", 1)
+    assert [part for part in ("data set 'w8a'", "UCI_Credit_Card.csv") if part not in err] == []
+    assert runs.names == []
