@@ -137,7 +137,8 @@ class ScoreEvaluator(Evaluator):
         labels, logits = self.scores(arrays)
         scores = logits.cpu().numpy()
         if not torch.isfinite(logits).all():
-            raise ValueError("the global model's test scores are not finite: the run has diverged; lower learning-rate")
+            steps = self.config.algorithm.strategy.steps()
+            raise ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")
         return {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),

@@ -17,11 +17,11 @@ CHANCE = 0.5
 _NAMED, _LONGEST = 8, 160
 _BELOW = (
     f"auc has been below one half in {RUNNING} evaluations running: look whether positive-label is the label that is "
-    "meant, at all sites; else lower learning-rate"
+    "meant, at all sites; else lower "
 )
 _CONSTANT = (
     "the model gives every row the same score (auc is one half): it has learnt nothing, or steps that were too large "
-    "have ended it; lower learning-rate, and look whether the features vary"
+    "have ended it; look whether the features vary, and lower "
 )
 WITH_MISSING = "finished, with sites missing"
 
@@ -53,10 +53,12 @@ class Watch:
 
     Args:
         view: the view whose AUC the run shows; "" is the model itself.
+        steps: the keys of step sizes, in words.
     """
 
-    def __init__(self, view: str = "") -> None:
+    def __init__(self, view: str, steps: str) -> None:
         self._view = view
+        self._steps = steps
         # site -> rounds running in which it was asked and dropped; and evaluations running with an AUC below 1/2
         self._dropped: dict[str, int] = {}
         self._below = 0
@@ -79,7 +81,8 @@ class Watch:
         self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
-                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {way_out(reason)}"
+                told = way_out(reason, self._steps)
+                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {told}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         auc = line.get(suffixed("auc", self._view))
@@ -87,8 +90,8 @@ class Watch:
             return
         self._below = self._below + 1 if auc < CHANCE else 0
         if self._below >= RUNNING:
-            yield "below", _BELOW
+            yield "below", _BELOW + self._steps
         # Ties at one half make the ROC curve of equal scores the diagonal, and chance of the partial areas too.
         areas = [line.get(suffixed(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
         if all(math.isclose(area, CHANCE) for area in (auc, *areas)):
-            yield "constant", _CONSTANT
+            yield "constant", _CONSTANT + self._steps

@@ -24,6 +24,6 @@ def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked:
     try:
         scores = codes(model.predict(rows.features).cpu().numpy())
     except ValueError as error:
-        raise ValueError(f"the global model's scores: {error}: the run has diverged; lower learning-rate") from None
+        raise ValueError(f"the global model's scores: {error}: the run has diverged, its steps are too large") from None
     bins = places(scores, first_edges(BINS) if asked is None else asked.edges)
     return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5)

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
 from payloads.wire import (
     ARRAYS,
     METRICS,
@@ -45,7 +45,17 @@ from payloads.wire import (
     payload_record,
 )
 from problems.randomness import Purpose, stream
-from strategies.replies import NO_ANSWER, Exchange, Reply, RoundReport, SiteStates, Weights, mean_model, shortened
+from strategies.replies import (
+    NO_ANSWER,
+    Exchange,
+    Reply,
+    RoundReport,
+    SiteStates,
+    Weights,
+    mean_model,
+    shortened,
+    way_out,
+)
 from strategies.roster import DivergedError, Roster, SetupError, StrategyError, call_the_roll, reason_of
 from strategies.schema import Schema, agreed
 
@@ -55,11 +65,6 @@ _EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
 
 def _state(made: int) -> str:
     return f"that of round {made}" if made else "none"
-
-
-def _advice(dropped: Mapping[int, str]) -> str:
-    diverged = any("not finite" in reason for reason in dropped.values())
-    return "; where sites' values are not finite the steps were too large: lower learning-rate" if diverged else ""
 
 
 class PayloadStrategy(Strategy):
@@ -86,6 +91,8 @@ class PayloadStrategy(Strategy):
     vertical: ClassVar[bool] = False
     fewest_clients: ClassVar[int] = 1
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    # the family's own keys of step sizes
+    own_steps: ClassVar[tuple[str, ...]] = ()
     # the common settings that change nothing in a run of this strategy
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
     down_type: ClassVar[type[Payload] | None] = None
@@ -375,7 +382,7 @@ class PayloadStrategy(Strategy):
                     f"round {server_round}",
                     got=f"{bad} of {value.size} values of the server's {name} that are not finite",
                     allowed="finite ones, since every reply was",
-                    hint="the run has diverged: lower learning-rate or server-learning-rate",
+                    hint=f"the run has diverged: lower {self.steps()}",
                 )
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
@@ -477,7 +484,7 @@ class PayloadStrategy(Strategy):
             raise StrategyError(
                 f"round {server_round}: partition {site} gave no good reply, max-retries is "
                 f"{self.training.max_retries}: {reason}; {type(self).__name__} {self.needs_all_clients}"
-                f"{_advice(dropped)}"
+                f"{self._advice(dropped)}"
             )
         fewest, given = self.training.fewest_replies(exchange.wanted), self.training.min_train_nodes
         if len(found) < fewest:
@@ -485,10 +492,19 @@ class PayloadStrategy(Strategy):
             first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(
                 f"round {server_round}: {len(found)} good replies of {len(exchange.sent)}, min-train-nodes is "
-                f"{told}; partition {first[0]}: {first[1]}{_advice(dropped)}"
+                f"{told}; partition {first[0]}: {first[1]}{self._advice(dropped)}"
             )
         if not exchange.phase:
             self._remember(server_round, found)
+
+    @classmethod
+    def steps(cls) -> str:
+        """The keys to lower where values are not finite, in words."""
+        common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.unread]
+        return " or ".join([*map(kebab, common), *cls.own_steps])
+
+    def _advice(self, dropped: Mapping[int, str]) -> str:
+        return next((f"; {way_out(reason, self.steps())}" for reason in dropped.values() if "not finite" in reason), "")
 
     def _remember(self, server_round: int, found: Mapping[int, Reply]) -> None:
         """Note which good replies come from clients that keep a state, and tell of those that have lost it.

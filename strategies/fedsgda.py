@@ -28,6 +28,7 @@ class FedSGDA(MinimaxStrategy):
     down_type = FedSGDADown
     phases: ClassVar[dict[str, type[Payload]]] = {GRADIENTS: LocalGradient}
     state_type = EstimatorState
+    own_steps: ClassVar[tuple[str, ...]] = ("fedsgda.primal-step", "fedsgda.dual-step")
     unread: ClassVar[tuple[str, ...]] = (
         "learning_rate",
         "lr_decay",

@@ -26,10 +26,10 @@ def shortened(reason: str) -> str:
     return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"
 
 
-def way_out(reason: str) -> str:
-    """What to do about a site that is dropped again and again."""
+def way_out(reason: str, steps: str) -> str:
+    """What to do about a site that is dropped again and again; ``steps``: the keys of step sizes."""
     if "not finite" in reason:
-        return "its steps are too large: lower learning-rate"
+        return f"its steps are too large: lower {steps}"
     if NO_ANSWER in reason:
         return "start it again, or raise round-timeout where it is only slow"
     return "its own log says more"

@@ -21,6 +21,7 @@ INNER = "inner"
 class LocalSCGDAM(MinimaxStrategy):
     """Averages x, y, h, u and v of the round's clients; shows the network at h beside that at w."""
 
+    own_steps: ClassVar[tuple[str, ...]] = ("scgdam.eta",)
     unread: ClassVar[tuple[str, ...]] = ("learning_rate", "server_learning_rate")
     down_type = SCGDAMDown
     up_type = CompositionalUp

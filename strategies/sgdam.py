@@ -15,6 +15,7 @@ from strategies.replies import Reply, mean, mean_model
 class LocalSGDAM(MinimaxStrategy):
     """Averages the points and (u, v) of the round's clients."""
 
+    own_steps: ClassVar[tuple[str, ...]] = ("sgdam.eta",)
     unread: ClassVar[tuple[str, ...]] = ("learning_rate", "server_learning_rate")
     down_type = SGDAMDown
     up_type = SaddleMomentum

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.config import Scalar, parse_run_config
+from apps.config import Scalar, known_keys, parse_run_config
 from apps.registry import ALGORITHMS
 from payloads.settings import kebab
 from tests.battery.federation import federate
@@ -37,3 +37,5 @@ def test_what_is_not_read_changes_nothing_and_what_is_does(strategy: str, tmp_pa
     told = dict(text.split("=", 1) for text in parse_run_config(flat).without_effect)
     foreign = {"fedx.gamma", "vfb2.window"} - {f"{ALGORITHMS[strategy].table}.{key}" for key in ("gamma", "window")}
     assert told.keys() == unread | foreign
+    steps = ALGORITHMS[strategy].strategy.steps().split(" or ")
+    assert {*steps} <= {*known_keys()} - unread

@@ -58,7 +58,7 @@ def test_a_run_tells_of_the_sites_that_were_missing(tmp_path: Path, caplog: pyte
     ("reason", "way_out"), [("2 of 3 values are not finite", "lower learning-rate"), ("no answer", "round-timeout")]
 )
 def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: str, way_out: str) -> None:
-    watch, dropped = Watch(), {"4": reason}
+    watch, dropped = Watch("", "learning-rate"), {"4": reason}
     rounds = [(dropped, [0]), (dropped, [0]), ({}, [4]), (dropped, [0]), ({}, [0]), (dropped, [0]), (dropped, [0])]
     said = [watch.take({"round": r, "dropped": d}, a) for r, (d, a) in enumerate([*rounds, rounds[0]], start=1)]
     assert [len(texts) for texts in said] == [0, 0, 0, 0, 0, 0, 1, 0]
@@ -76,7 +76,7 @@ def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: 
 def test_scores_that_say_nothing_are_told_of_once(
     aucs: list[float | None], areas: float, told: tuple[int, str] | None
 ) -> None:
-    watch, found = Watch("inner"), []
+    watch, found = Watch("inner", "learning-rate"), []
     assert not watch.take({"round": 0, "dropped": {}, "auc_inner": 0.5, "pauc_fpr30_inner": 0.5}, [])
     for number, auc in enumerate(aucs, start=1):
         scores = {} if auc is None else {"auc_inner": auc, "pauc_fpr30_inner": areas, "pauc_fpr50_inner": areas}
