@@ -338,11 +338,12 @@ class RunDirectory:
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
         if pictures and MATPLOTLIB not in missing:
-            from apps.curves import draw_curves  # matplotlib takes a second to import
+            from apps.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
 
             title = f"{result['strategy']} on {result['dataset']}"
+            rows = rows_in_words(tomllib.loads((self.path / "config.toml").read_text("utf-8")))
             with room_for(self.path / "curves.png"):
-                draw_curves(self.lines(), self.path / "curves.png", title=title, view=view)
+                draw_curves(self.lines(), self.path / "curves.png", title, rows, view)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still come to its end

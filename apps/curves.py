@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.evaluation import suffixed
+from problems.data import OWN
 
 RANKING = {
     "auc": "AUC",
@@ -16,8 +17,17 @@ RANKING = {
 }
 
 
-def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, view: str = "") -> None:
-    """Draw metrics.jsonl's lines, those of a view where it is named, as one PNG.
+def rows_in_words(config: Mapping[str, Any]) -> str:
+    """The rows that a run evaluates its models on, from the keys of its config.toml."""
+    if config.get("validation-fraction"):
+        return "validation rows"
+    if config.get("partition") == OWN and not config.get("data-dir"):
+        return "rows held out by the sites"
+    return "the test set"
+
+
+def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, view: str = "") -> None:
+    """Draw metrics.jsonl's lines, those of a view where it is named, as one PNG; `rows` are those evaluated on.
 
     Written without pyplot, whose state belongs to the main thread.
     """
@@ -37,8 +47,8 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, view
     losses = [(line["round"], line[loss]) for line in lines if loss in line]
     if losses:
         right.plot(*zip(*losses, strict=True), color="tab:gray", marker="." if len(losses) < 40 else None)
-    left.set(xlabel="round", ylabel="on the test set", title=f"{title}, {view}" if view else title)
-    right.set(xlabel="round", ylabel="loss", title="objective on the test set")
+    left.set(xlabel="round", ylabel=f"on {rows}", title=f"{title}, {view}" if view else title)
+    right.set(xlabel="round", ylabel="loss", title=f"objective on {rows}")
     if left.lines:
         left.legend(loc="lower right", frameon=False)
     for axes in (left, right):

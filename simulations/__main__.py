@@ -244,11 +244,14 @@ def list_everything(
 def compare(
     directories: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run directories")],
     metric: Annotated[str | None, typer.Option(help="whose curve compare.png shows; auc where runs have it")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="once a curve, runs that differ only in their seed being one: its name")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="a folder for compare.csv and compare.png")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare runs: their metrics in the last evaluated round, their costs, and what differs in their configs."""
-    comparison = Comparison.of(directories)
+    comparison = Comparison.of(directories, name or ())
     drawn = comparison.drawn(metric)
     if out is not None:
         comparison.save(out, drawn)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from apps.config import SHOWING_KEYS, ConfigError
+from apps.config import SHOWING_KEYS, ConfigError, Scalar, flattened, parse_run_config
+from apps.curves import RANKING, rows_in_words
 from apps.files import write_atomic
 from apps.missing import in_words
+from apps.registry import ALGORITHMS
 from problems.extras import require
 from simulations.output import shown, shown_metric, table
 from simulations.paired import Difference, difference
-from simulations.records import FINISHED, METRICS, RunRecord, evaluation, read_run
+from simulations.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 _UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
 _MEGABYTE = 1e6
 MISSING = " (sites missing)"
+_CHARACTERS, _LINE = 110, 0.18  # of a legend: those of its width, and a line's height in inches
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,33 @@ class Comparison:
     """Some runs side by side."""
 
     runs: list[RunRecord]
+    # what groups of runs are called, by their labels; empty: by these
+    names: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, paths: Sequence[Path]) -> Comparison:
-        """Read runs; they are named by their directories, or by their whole paths where those are the same.
+    def of(cls, paths: Sequence[Path], names: Sequence[str] = ()) -> Comparison:
+        """Read runs; they are called by their directories, or by their whole paths where those are the same.
+
+        Args:
+            paths: their directories.
+            names: of their groups, runs that differ only in their seed being one, in the order of the first of each;
+                empty: what differs in their configs.
 
         Raises:
-            ConfigError: naming the first directory that holds no run.
+            ConfigError: naming the first directory that holds no run; there are not as many names as groups.
         """
-        names = [path.resolve().name for path in paths]
-        unique = len(set(names)) == len(names)
-        return cls([read_run(path, name if unique else str(path)) for path, name in zip(paths, names, strict=True)])
+        folders = [path.resolve().name for path in paths]
+        unique = len(set(folders)) == len(folders)
+        found = cls([read_run(path, name if unique else str(path)) for path, name in zip(paths, folders, strict=True)])
+        labels = list(dict.fromkeys(map(found.label, found.runs)))
+        if names and (len(names) != len(labels) or len(set(names)) < len(names)):
+            raise ConfigError(
+                "--name",
+                got=f"{len(names)}: {', '.join(names)}",
+                allowed=f"{len(labels)} different ones, for: {'; '.join(labels)}",
+                hint="give one for each, in this order",
+            )
+        return cls(found.runs, dict(zip(labels, names, strict=True)) if names else {})
 
     @cached_property
     def differing(self) -> list[str]:
@@ -50,6 +70,16 @@ class Comparison:
         found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
         clients = {run.setting("clients") for run in self.runs} - {None}  # an unfinished run does not say
         return [*found, "clients"] if len(clients) > 1 else found
+
+    @cached_property
+    def _told(self) -> list[str]:
+        """Those of `differing` in which a run departs from the defaults of its strategy, which follow from its name."""
+        return [
+            key
+            for key in self.differing
+            if key in ("strategy", "clients")
+            or any(run.setting(key) not in (None, _defaults(run.config.get("strategy")).get(key)) for run in self.runs)
+        ]
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -64,10 +94,11 @@ class Comparison:
     def label(self, run: RunRecord) -> str:
         """What tells a run, seeds apart, from the others, and whether sites were missing in any of its seeds."""
         label = self._label(run)
-        return label + MISSING if label in self._labels_with_missing else label
+        label += MISSING if label in self._labels_with_missing else ""
+        return self.names.get(label, label)
 
     def _label(self, run: RunRecord) -> str:
-        keys = [key for key in self.differing if key != "seed"]
+        keys = [key for key in self._told if key != "seed"]
         parts = [f"{key}={shown(run.setting(key))}" for key in keys if run.setting(key) is not None]
         text = "  ".join(parts) or f"{run.setting('strategy')} on {run.config.get('dataset')}"
         return text if run.status == FINISHED else f"{text} ({run.status})"
@@ -105,7 +136,7 @@ class Comparison:
             for row in rows
         ]
         blocks = [table(columns, cells)]
-        keys = [key for key in self.differing if key not in ("strategy", "dataset", "seed")]
+        keys = [key for key in self._told if key not in ("strategy", "dataset", "seed")]
         if keys:
             settings = [[row["run"], *(shown(row["config"][key]) for key in keys)] for row in rows]
             blocks.append("what differs:\n" + table(["run", *keys], settings))
@@ -159,7 +190,9 @@ class Comparison:
             ) from None
         write_atomic(folder / "compare.csv", self.csv().encode())
         if metric is not None:
-            draw(self.curves(metric), folder / "compare.png", metric)
+            rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
+            where = "" if metric in OF_TRAINING else f" on {' or '.join(rows)}"
+            draw(self.curves(metric), folder / "compare.png", f"{RANKING.get(metric, metric)}{where}")
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
         """How far a metric is from that of the first runs in the last evaluated round, over the seeds that both have.
@@ -182,6 +215,12 @@ class Comparison:
             if run.curve(metric):
                 groups.setdefault(self.label(run), []).append(run.curve(metric))
         return groups
+
+
+@cache
+def _defaults(strategy: Scalar | None) -> dict[str, Scalar]:
+    """The run config of which only the strategy is given; empty: there is no such strategy any more."""
+    return flattened(parse_run_config({"strategy": strategy}).resolved()) if strategy in ALGORITHMS else {}
 
 
 def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
@@ -218,30 +257,31 @@ def mean_and_spread(curves: Sequence[Mapping[int, float]]) -> tuple[list[int], n
     return rounds, values.mean(axis=0), spread
 
 
-def draw(groups: Mapping[str, Sequence[Mapping[int, float]]], path: Path, metric: str) -> None:
-    """Draw one line a group, its standard deviation shaded where it has several curves, as one PNG."""
+def draw(groups: Mapping[str, Sequence[Mapping[int, float]]], path: Path, ordinate: str) -> None:
+    """Draw one line a group, its standard deviation shaded where it has several curves, as one PNG; names below."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    titles = [f"{label}  ({len(curves)} runs)" if len(curves) > 1 else label for label, curves in groups.items()]
+    columns = min(3, max(1, _CHARACTERS // max(map(len, titles), default=1)))
+    titles = [textwrap.fill(title, _CHARACTERS).replace("$", r"\$") for title in titles]
+    lines = sum(title.count("\n") + 1 for title in titles) / columns
+    figure = Figure(figsize=(9, 5 + _LINE * lines), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     colors = colormaps["tab10" if len(groups) <= 10 else "tab20"]
-    for number, (label, curves) in enumerate(groups.items()):
+    for number, (title, curves) in enumerate(zip(titles, groups.values(), strict=True)):
         rounds, mean, spread = mean_and_spread(curves)
         color = colors(number % colors.N)
-        name = f"{label}  ({len(curves)} runs)" if len(curves) > 1 else label
         marker = "." if len(rounds) < 40 else None
-        axes.plot(rounds, mean, label=name.replace("$", r"\$"), color=color, marker=marker)
+        axes.plot(rounds, mean, label=title, color=color, marker=marker)
         if len(curves) > 1:
             axes.fill_between(rounds, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
-    axes.set(xlabel="round", ylabel=f"{metric} on the test set")
+    axes.set(xlabel="round", ylabel=ordinate)
     axes.grid(alpha=0.3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(groups) > 8:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=7)
-    else:
-        axes.legend(frameon=False)
+    if groups:
+        figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize="small")
     figure.savefig(path, dpi=120)

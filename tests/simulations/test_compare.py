@@ -161,6 +161,38 @@ def test_runs_that_differ_only_in_their_seed_are_one_curve(tmp_path: Path) -> No
     }
 
 
+def test_a_curve_is_called_by_what_departs_from_its_strategy_or_as_one_says(command: Line, tmp_path: Path) -> None:
+    paths = [
+        fake(tmp_path / "a", {"strategy": "coda", "seed": 1}),
+        fake(tmp_path / "b", {"strategy": "coda", "seed": 2}),
+        fake(tmp_path / "c", {"strategy": "fedx1", "fedx.margin": 0.5, "validation-fraction": 0.2}),
+    ]
+    comparison = Comparison.of(paths)
+    first, second = "strategy=coda  validation-fraction=0", "strategy=fedx1  validation-fraction=0.2  fedx.margin=0.5"
+    assert [*comparison.curves("auc")] == [first, second]
+    assert {"loss", "coda.stage-decay", "fedx.tau"} < {*comparison.differing}
+    assert [*Comparison.of(paths, ["one", "other"]).curves("auc")] == ["one", "other"]
+    code, _, err = command("compare", *paths, "--name", "one")
+    assert (code, f"--name: got 1: one, allowed: 2 different ones, for: {first.replace('  ', ' ')}; " in err) == (
+        1,
+        True,
+    )
+
+
+def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("simulations.compare.draw", lambda groups, path, ordinate: said.append(ordinate))
+    runs = [fake(tmp_path / "a"), fake(tmp_path / "b", {"validation-fraction": 0.2})]
+    for paths, metric in ((runs[:1], "auc"), (runs[1:], "loss"), (runs, "auc"), (runs, "objective")):
+        Comparison.of(paths).save(tmp_path / "out", metric)
+    assert said == [
+        "AUC on the test set",
+        "loss on validation rows",
+        "AUC on the test set or validation rows",
+        "objective",
+    ]
+
+
 def test_mean_and_standard_deviation() -> None:
     rounds, mean, spread = mean_and_spread([{0: 0.5, 1: 0.6, 2: 0.9}, {0: 0.7, 2: 0.5}])
     assert rounds == [0, 2]
