@@ -350,12 +350,13 @@ class RunDirectory:
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:
-        """Say why a run ended without a result, where there is room to say it."""
+        """Say why a run ended without a result, where there is room to say it and no reason has been told before."""
+        if not self.ended:  # under `flwr stop` the rounds go on for a moment, and fail on what has been closed
+            with contextlib.suppress(DiskFullError):
+                write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
         with contextlib.suppress(OSError):
             if self._events is not None:
                 self._events.close()
-        with contextlib.suppress(DiskFullError):
-            write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
 def _numbered(base: Path, name: str) -> list[Path]:

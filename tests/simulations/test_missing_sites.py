@@ -183,10 +183,14 @@ def test_a_stopped_simulation_says_where(monkeypatch: pytest.MonkeyPatch, tmp_pa
     run, _ = federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
     handlers[0]()
     assert not (run.path / "failure.json").exists()
-    (run.path / "result.json").unlink()
-    handlers[0]()
-    reason = json.loads((run.path / "failure.json").read_text())["reason"]
-    assert reason == "stopped by `flwr stop` or a signal in round 1 of 1; there is no checkpoint"
+    token = apps.training.ROUND_LISTENER.set(lambda line: handlers[1]() if line["round"] == 1 else None)
+    try:
+        with pytest.raises(RunFailedError, match="closed"):  # the rounds go on while Flower ends the process
+            federate(tmp_path / "other", {**LOCAL, "num-server-rounds": 3})
+    finally:
+        apps.training.ROUND_LISTENER.reset(token)
+    reason = json.loads((tmp_path / "other" / "failure.json").read_text())["reason"]
+    assert reason == "stopped by `flwr stop` or a signal in round 1 of 3; there is no checkpoint"
 
 
 def test_a_full_disk_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
