@@ -1,8 +1,8 @@
 """Federated training loops as one writes them by hand: plain PyTorch, one model that is reused, no messages.
 
 The rivals of the engine's benchmarks. Each does its algorithm's arithmetic with autograd on written-out losses, draws
-its batches and lazy scores as the federation does, and averages lists of tensors. Sites are of equal size here, so
-that FedX's weights are all one; they are left out.
+its batches, scores and lazy scores as the federation does, and averages lists of tensors. Sites are of equal size
+here, so that FedX's weights are all one; they are left out.
 """
 
 from __future__ import annotations
@@ -90,6 +90,8 @@ class Averaging:
 class Pairwise(Averaging):
     """What the pairwise loops share: rows by class, u of every positive, the momentum and its step."""
 
+    score: nn.Module = nn.Sigmoid()
+
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         super().__init__(sites, plan, model)
         self.positives = [features[labels > 0.5] for features, labels in sites]
@@ -116,7 +118,7 @@ class Pairwise(Averaging):
 
     def scores(self, site: int, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         rows = torch.cat([self.positives[site][first], self.negatives[site][second]])
-        scores = self.model(rows)
+        scores = self.score(self.model(rows))
         return scores[: len(first)], scores[len(first) :]
 
     def observe(self, site: int, rows: Tensor, hinge: Tensor) -> Tensor:
@@ -176,6 +178,8 @@ class LocalPair(Pairwise):
 class FedX1(Pairwise):
     """FedX with the pairwise sigmoid: every active score meets scores of the last round's pool."""
 
+    score: nn.Module = nn.Identity()
+
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         super().__init__(sites, plan, model)
         count = plan.cohort * plan.steps * plan.batch
@@ -211,6 +215,8 @@ class FedX1(Pairwise):
 class FedX2(FedX1):
     """FedX for the partial AUC: the pool carries log u, and the step is a momentum's."""
 
+    score: nn.Module = nn.Sigmoid()
+
     def train(self, site: int) -> None:
         momentum = self.start_momentum()
         most = math.log(self.num_negatives)
@@ -238,7 +244,7 @@ class Minimax(Averaging):
 
     def value(self, scores: Tensor, labels: Tensor, saddle: Tensor) -> Tensor:
         """Equation (63) on a batch."""
-        (a, b, dual), p, rest = saddle, self.prior, 1 - labels
+        (a, b, dual), p, rest, scores = saddle, self.prior, 1 - labels, torch.tanh(scores)
         squares = (1 - p) * (scores - a) ** 2 * labels + p * (scores - b) ** 2 * rest
         linear = 2 * (1 + dual) * scores * (p * rest - (1 - p) * labels)
         return (squares + linear).mean() - p * (1 - p) * dual**2
