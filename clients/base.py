@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, settings_of
 from payloads.wire import ROUND, ready_to_send
 from problems.models import NUMPY_DTYPES, FlatModel
 from problems.models.flat import Copy
@@ -160,12 +160,15 @@ class PayloadClient(NumPyClient, Generic[M]):
     memory: ClassVar[type[Payload] | None] = None
     # what it sends in exchanges before a round's own, by their names
     phases: ClassVar[dict[str, type[Payload]]] = {}
+    settings_type: ClassVar[type[Settings]] = Settings
+    settings: Any
     default_loss: ClassVar[str] = CROSS_ENTROPY
 
     def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         self.site = site
         self.model = model
         self.training = training
+        self.settings = settings_of(self, self.settings_type, settings)
         self.loss = self.default_loss if training.loss == "auto" else training.loss
         # exchanged beside the model
         self.inbox: Any = None

@@ -15,7 +15,6 @@ import torch
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import Site
 from clients.minimax import MinimaxClient
 from clients.scaffold import keep_control, recall_control
 from payloads.coda import (
@@ -29,9 +28,8 @@ from payloads.coda import (
     stage_of,
 )
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
 from payloads.wire import PHASE
-from problems.minimax import AUCOracle, Oracle
+from problems.minimax import AUCOracle
 from problems.minimax.oracle import direction
 from problems.sampling import Indices
 
@@ -41,9 +39,8 @@ class StagewiseClient(MinimaxClient):
 
     phases: ClassVar[dict[str, type[Payload]]] = {CLASS_SCORES: ClassScores}
 
-    def __init__(self, site: Site, model: Oracle, training: TrainingSettings, settings: Settings | None = None) -> None:
-        super().__init__(site, model, training, settings)
-        self.coda = settings if isinstance(settings, CodaSettings) else CodaSettings()
+    settings_type = CodaSettings
+    settings: CodaSettings
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -70,14 +67,14 @@ class StagewiseClient(MinimaxClient):
     def steps(self, server_round: int) -> Iterator[tuple[int, float]]:
         """The round's iterations, each with eta: the learning rate with its own drops, divided by ``stage-decay`` for
         every stage before this one."""
-        decay = self.coda.stage_decay ** -stage_of(server_round, self.coda).index
+        decay = self.settings.stage_decay ** -stage_of(server_round, self.settings).index
         for iteration in self.local_iterations(server_round):
             yield iteration, self.training.learning_rate_at(iteration) * decay
 
     def gradient(self, batch: Indices) -> Tensor:
         """(d,) the gradient at the current point; valid until the next call."""
         gradient = self.model.gradient(batch)
-        if self.coda.scaled_dual and isinstance(self.model, AUCOracle):
+        if self.settings.scaled_dual and isinstance(self.model, AUCOracle):
             gradient[self.model.primal_dim :] /= self.model.prior * (1 - self.model.prior)
         return gradient
 
@@ -98,7 +95,7 @@ class CodaClient(StagewiseClient):
         x, reference = point[: self.model.primal_dim], self.reference(inbox)
         for iteration, step in self.steps(server_round):
             point.addcmul_(signs, self.gradient(sampler.batch(iteration)), value=step)
-            if pull := step * self.coda.proximal:
+            if pull := step * self.settings.proximal:
                 x.add_(reference, alpha=pull).div_(1 + pull)
 
 
@@ -122,7 +119,7 @@ class CodascaClient(StagewiseClient):
         for iteration, step in self.steps(server_round):
             gradient = self.gradient(sampler.batch(iteration))
             total += gradient
-            if pull := step * self.coda.proximal:
+            if pull := step * self.settings.proximal:
                 x.lerp_(reference, pull)
             point.addcmul_(signs, gradient.add_(correction), value=step)
         keep_control(self, own, total / self.training.local_steps)

@@ -40,13 +40,15 @@ class ProximalClient(SampleLossClient):
 
     phases: ClassVar[dict[str, type[Payload]]] = {SMOOTHNESS: Smoothness}
 
+    settings_type = CompositeSettings
+    settings: CompositeSettings
+
     def __init__(
         self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
     ) -> None:
         super().__init__(site, model, training, settings)
-        self.composite = settings if isinstance(settings, CompositeSettings) else CompositeSettings()
-        self.sizes = StepSizes(training, self.composite)
-        self.penalty, self.ridge = _terms(self.composite, model.layout, model.dtype, model.device)
+        self.sizes = StepSizes(training, self.settings)
+        self.penalty, self.ridge = _terms(self.settings, model.layout, model.dtype, model.device)
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -69,7 +71,7 @@ class ProximalClient(SampleLossClient):
         largest = linear_smoothness(self.model.module, self.site.features, SAMPLE_LOSSES[self.loss])
         if largest is None:
             return None
-        return np.array([largest + self.composite.ridge], dtype=np.dtype(self.training.dtype))
+        return np.array([largest + self.settings.ridge], dtype=np.dtype(self.training.dtype))
 
 
 class CompositeClient(ProximalClient):
@@ -152,7 +154,7 @@ class FastFedDAClient(ProximalClient):
     """
 
     def update(self, server_round: int) -> Tensor:
-        w, half = self.model.parameters, self.composite.mu / 2
+        w, half = self.model.parameters, self.settings.mu / 2
         v = w.clone()
         iterations = self.local_iterations(server_round)
         for t, (_, batch) in zip(iterations, self.steps(server_round), strict=True):

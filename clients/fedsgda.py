@@ -10,11 +10,9 @@ import torch
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import Site
 from clients.minimax import MinimaxClient
 from payloads.fedsgda import GRADIENTS, STORM_RHO, FedSGDADown, FedSGDASettings, LocalGradient
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
 from payloads.wire import PHASE
 from problems.minimax import Oracle
 from problems.minimax.oracle import direction
@@ -30,9 +28,8 @@ class FedSGDAClient(MinimaxClient):
     phases: ClassVar[dict[str, type[Payload]]] = {GRADIENTS: LocalGradient}
     rho: ClassVar[float] = 0.0
 
-    def __init__(self, site: Site, model: Oracle, training: TrainingSettings, settings: Settings | None = None) -> None:
-        super().__init__(site, model, training, settings)
-        self.fedsgda = settings if isinstance(settings, FedSGDASettings) else FedSGDASettings()
+    settings_type = FedSGDASettings
+    settings: FedSGDASettings
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -59,7 +56,7 @@ class FedSGDAClient(MinimaxClient):
 
     def update(self, server_round: int, estimate: Tensor) -> None:
         """Framework 3: K steps along local(z_k) - local(z) + estimate, the same mini-batch in both gradients."""
-        oracle, fedsgda = self.model, self.fedsgda
+        oracle, fedsgda = self.model, self.settings
         shrink = server_round ** fedsgda.decay(self.rho)  # (t + 1)^rho
         signs = direction(oracle, fedsgda.primal_step / shrink, fedsgda.dual_step / shrink)
         sampler, start = self.sampler(), oracle.parameters.clone()

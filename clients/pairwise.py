@@ -68,11 +68,13 @@ class PairwiseClient(ScoringClient):
 
     memory: ClassVar[type[Payload] | None] = InnerEstimates
 
+    settings_type = FedXSettings
+    settings: FedXSettings
+
     def __init__(
         self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
     ) -> None:
-        super().__init__(site, model, training)
-        self.settings = settings if isinstance(settings, FedXSettings) else FedXSettings()
+        super().__init__(site, model, training, settings)
         self.objective = make_objective(self.loss, **self.settings.objective_options)
         self.score_of = pairwise_score(self.training.score, self.loss).value
         self.partners: Indices = site.everyone if self.objective.partners == "all" else site.negatives

@@ -29,14 +29,16 @@ class LocalSCGDAMClient(MinimaxClient):
     up = CompositionalUp
     default_loss: ClassVar[str] = COMPOSITIONAL_AUC
 
+    settings_type = SCGDAMSettings
+    settings: SCGDAMSettings
+
     def __init__(self, site: Site, model: Oracle, training: TrainingSettings, settings: Settings | None = None) -> None:
         super().__init__(site, model, training, settings)
         if not isinstance(model, CompositionalOracle):
             raise TypeError(f"LocalSCGDAM needs a CompositionalOracle, got {type(model).__name__}")
         self.problem = model
-        self.scgdam = settings if isinstance(settings, SCGDAMSettings) else SCGDAMSettings()
         self.batches = self.sampler()
-        self.outer_batches = self.outer_sampler() if self.scgdam.independent_batches else None
+        self.outer_batches = self.outer_sampler() if self.settings.independent_batches else None
 
     def outer_sampler(self) -> EpochSampler:
         """Batches for f alone, drawn independently of those for g."""
@@ -57,7 +59,7 @@ class LocalSCGDAMClient(MinimaxClient):
 
     def update(self, server_round: int, received: FloatArray | None) -> Tensor:
         """Lines 2 to 4, p times; returns (u, v) as one vector (d,)."""
-        problem, scgdam, training = self.problem, self.scgdam, self.training
+        problem, scgdam, training = self.problem, self.settings, self.training
         eta, primal = scgdam.eta, problem.primal_dim
         iterations = self.local_iterations(server_round)
         momentum = self.compose(iterations[0], 1.0).clone() if received is None else self.vector(received)
@@ -75,7 +77,7 @@ class LocalSCGDAMClient(MinimaxClient):
     def compose(self, position: int, weight: float) -> Tensor:
         """Move h by a batch's g, which weighs ``weight``; the batch's gradients at the new h, (d,)."""
         outer = None if self.outer_batches is None else self.outer_batches.batch(position)
-        exact = self.scgdam.hessian == "exact"
+        exact = self.settings.hessian == "exact"
         return self.problem.compose(
-            self.batches.batch(position), weight, self.scgdam.rho, exact=exact, outer_rows=outer
+            self.batches.batch(position), weight, self.settings.rho, exact=exact, outer_rows=outer
         )

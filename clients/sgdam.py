@@ -7,12 +7,9 @@ import torch
 from flwr.common import Scalar
 from torch import Tensor
 
-from clients.base import Site
 from clients.minimax import MinimaxClient
 from payloads.record import FloatArray
-from payloads.settings import Settings, TrainingSettings
 from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
-from problems.minimax import Oracle
 from problems.minimax.oracle import direction
 
 
@@ -27,9 +24,8 @@ class LocalSGDAMClient(MinimaxClient):
     down = SGDAMDown
     up = SaddleMomentum
 
-    def __init__(self, site: Site, model: Oracle, training: TrainingSettings, settings: Settings | None = None) -> None:
-        super().__init__(site, model, training, settings)
-        self.sgdam = settings if isinstance(settings, SGDAMSettings) else SGDAMSettings()
+    settings_type = SGDAMSettings
+    settings: SGDAMSettings
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -43,7 +39,7 @@ class LocalSGDAMClient(MinimaxClient):
 
     def update(self, server_round: int, received: FloatArray | None) -> Tensor:
         """Lines 2 and 4, K times; returns the momentum (d,)."""
-        oracle, sgdam, training, sampler = self.model, self.sgdam, self.training, self.sampler()
+        oracle, sgdam, training, sampler = self.model, self.settings, self.training, self.sampler()
         point, iterations = oracle.parameters, self.local_iterations(server_round)
         signs = direction(oracle, sgdam.gamma_x * sgdam.eta, sgdam.gamma_y * sgdam.eta)
         weight = torch.full_like(point, sgdam.beta_x * sgdam.eta)  # (d,) of a new gradient

@@ -24,11 +24,13 @@ class LocalSGDMClient(SampleLossClient):
     down = SGDMDown
     up = LocalMomentum
 
+    settings_type = SGDMSettings
+    settings: SGDMSettings
+
     def __init__(
         self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
     ) -> None:
         super().__init__(site, model, training, settings)
-        self.sgdm = settings if isinstance(settings, SGDMSettings) else SGDMSettings()
         # of a negative and of a positive, for the ratio loss
         self.weights: tuple[float, float] | None = None
 
@@ -40,7 +42,7 @@ class LocalSGDMClient(SampleLossClient):
         self.inform(inbox.class_counts)
         momentum = self.vector_or_none(inbox.momentum)
         for step, batch in self.steps(server_round):
-            momentum = momentum_step(self.model, momentum, self.gradient(batch), self.sgdm.momentum, step)
+            momentum = momentum_step(self.model, momentum, self.gradient(batch), self.settings.momentum, step)
         assert momentum is not None
         self.outbox = LocalMomentum(momentum=momentum.cpu().numpy())
         return self.fitted()
@@ -50,7 +52,7 @@ class LocalSGDMClient(SampleLossClient):
         if self.loss != RATIO_LOSS:
             return
         counts = self.site.class_counts if class_counts is None else class_counts
-        self.weights = ratio_weights(counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
+        self.weights = ratio_weights(counts, self.settings.ratio_alpha, self.settings.ratio_beta)
 
     def slope(self, logits: Tensor, labels: Tensor) -> Tensor:
         if self.weights is None:

@@ -68,13 +68,14 @@ class VFB2Client(PayloadClient[NoModel]):
     phases: ClassVar[dict[str, type[Payload]]] = PHASES
     default_loss = VERTICAL
     algorithm: ClassVar[str]
+    settings_type = VFB2Settings
+    settings: VFB2Settings
 
     def __init__(
         self, site: Party, model: NoModel, training: TrainingSettings, settings: Settings | None = None
     ) -> None:
         super().__init__(site, model, training, settings)  # type: ignore[arg-type]
         self.party = site
-        self.vfb2 = settings if isinstance(settings, VFB2Settings) else VFB2Settings()
         self.keepsake: dict[str, NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
 
@@ -163,7 +164,7 @@ class VFB2Client(PayloadClient[NoModel]):
 
     def free_port(self) -> int:
         """A port of this host's own interface where one is needed: for TCP without an address; else 0."""
-        if self.party.advertised or self.vfb2.transport != "tcp":
+        if self.party.advertised or self.settings.transport != "tcp":
             return 0
         return local_addresses(1)[0].port
 
@@ -214,11 +215,11 @@ class VFB2Client(PayloadClient[NoModel]):
         """
         number = int(segment.segment[0])
         held, digest = self.counts(), self.digest(segment.salt.tobytes())
-        self.facts |= facts_of(segment, self.vfb2, held.tolist(), digest)
+        self.facts |= facts_of(segment, self.settings, held.tolist(), digest)
         start = self.start(segment)
         outcome = self.run(segment, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
-        remember(self.party, self.state.aligned, self.vfb2.label_epsilon, outcome.flips)
+        remember(self.party, self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = dataclasses.replace(
             self.state,
             serial=segment.serial,
@@ -250,9 +251,9 @@ class VFB2Client(PayloadClient[NoModel]):
         state: VFB2State = self.state
         base = int(segment.base[0])
         if base < 0:
-            if not self.vfb2.label_epsilon or self.party.partition_id != segment.active[0]:
+            if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
                 return PartyState()
-            return PartyState(flips=own_flips(self.party, state, self.vfb2.label_epsilon, self.facts))
+            return PartyState(flips=own_flips(self.party, state, self.settings.label_epsilon, self.facts))
         older, newer = (int(number) for number in state.segments)
         if base == newer:
             return PartyState(state.newer, state.newer_table, state.flips)
@@ -266,7 +267,7 @@ class VFB2Client(PayloadClient[NoModel]):
 
     def run(self, segment: Segment, start: PartyState) -> Outcome:
         """The segment itself."""
-        me, vfb2, endpoint = self.party.partition_id, self.vfb2, self.endpoint(segment)
+        me, vfb2, endpoint = self.party.partition_id, self.settings, self.endpoint(segment)
         injection = injection_of(vfb2, me, self.party.parties, self.training.seed)
         with sockets(endpoint.addresses[me]):
             holding = self.party.data.holding(self.state.aligned)
@@ -277,8 +278,8 @@ class VFB2Client(PayloadClient[NoModel]):
     def endpoint(self, segment: Segment) -> Endpoint:
         """How the others are reached and recognised."""
         certificates, addresses = segment.peers()
-        silence = self.vfb2.silence_timeout
-        limits = Limits(join=self.vfb2.join_timeout, silence=silence, beat=min(1.0, silence / 4))
+        silence = self.settings.silence_timeout
+        limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         places = [Address.parse(address) for address in addresses]
         return Endpoint(places, self.identity(), certificates, self.party.authority, limits)
 

@@ -7,7 +7,7 @@ does not check that an override has the type of the value it replaces, so this i
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -31,6 +31,22 @@ class Settings(BaseModel):
         populate_by_name=True,
         allow_inf_nan=False,
     )
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def settings_of(owner: object, wanted: type[S], given: Settings | None) -> S:
+    """The settings that a half of an algorithm was given, or the defaults where it was given none.
+
+    Raises:
+        TypeError: they are another algorithm's; names both types.
+    """
+    if given is None:
+        return wanted()
+    if type(given) is not wanted:
+        raise TypeError(f"{type(owner).__name__} takes {wanted.__name__}, got {type(given).__name__}")
+    return given
 
 
 class TrainingSettings(Settings):

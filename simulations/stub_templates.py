@@ -80,16 +80,11 @@ class {{ prefix }}Client(SampleLossClient):
 {% if default_loss %}
     default_loss = {{ default_loss }}
 {% endif %}
-{% if down or up or memory or default_loss %}
-
-{% endif %}
 {% if settings %}
-    def __init__(
-        self, site: Site, model: FlatModel, training: TrainingSettings, settings: Settings | None = None
-    ) -> None:
-        super().__init__(site, model, training, settings)
-        assert settings is None or isinstance(settings, {{ prefix }}Settings)
-        self.own = settings or {{ prefix }}Settings()
+    settings_type = {{ prefix }}Settings
+    settings: {{ prefix }}Settings
+{% endif %}
+{% if down or up or memory or default_loss or settings %}
 
 {% endif %}
     def fit(
@@ -130,22 +125,15 @@ class {{ prefix }}(PayloadStrategy):
 {% if state %}
     state_type = {{ prefix }}State
 {% endif %}
-{% if down or up or state %}
-
-{% endif %}
-{% if settings or state %}
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
 {% if settings %}
-        super().__init__(training, settings or {{ prefix }}Settings())
-        assert isinstance(self.settings, {{ prefix }}Settings)
-        self.own: {{ prefix }}Settings = self.settings
-{% else %}
-        super().__init__(training, settings)
+    settings_type = {{ prefix }}Settings
+    settings: {{ prefix }}Settings
 {% endif %}
 {% if state %}
-        # what the server keeps, None before round 1
-        self.state: {{ prefix }}State | None = None
+    # what the server keeps, None before round 1
+    state: {{ prefix }}State | None
 {% endif %}
+{% if down or up or state or settings %}
 
 {% endif %}
     def meet(self, roster: Roster) -> None:
@@ -165,15 +153,6 @@ class {{ prefix }}(PayloadStrategy):
 {% endif %}
         # return mean_model(replies, self.weights(replies)), {}  # strategies.replies has the parts of a mean
         raise NotImplementedError(f"combine of round {server_round}: fill in what {len(replies)} replies become")
-{% if state %}
-
-    def snapshot(self) -> {{ prefix }}State | None:
-        return self.state
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, {{ prefix }}State)
-        self.state = state
-{% endif %}
 '''
 
 _ROW = r'''"""{{ prefix }}: its row of the registry."""

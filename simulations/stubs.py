@@ -66,17 +66,11 @@ def _imports(one: NewAlgorithm) -> dict[str, dict[str, set[str]]]:
     }
     strategy: dict[str, set[str]] = {
         own: settings | {classes[part] for part in ("Down", "Up", "State") if part in classes},
-        "payloads.record": {"FloatArray", *(["Payload"] if one.state else [])},
+        "payloads.record": {"FloatArray"},
         "strategies.base": {"PayloadStrategy"},
         "strategies.replies": {"Reply"},
         "strategies.roster": {"Roster"},
     }
-    if one.settings or one.state:
-        strategy["payloads.settings"] = {"Settings", "TrainingSettings"}
-    if one.settings:
-        client["clients.base"] = {"Site"}
-        client["payloads.settings"] = {"Settings", "TrainingSettings"}
-        client["problems.models"] = {"FlatModel"}
     losses = {"problems.objectives.classification": {_constant(loss) for loss in one.losses}}
     if one.losses[0] != CROSS_ENTROPY:
         client["problems.objectives.classification"] = {_constant(one.losses[0])}

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, settings_of
 from payloads.wire import (
     ARRAYS,
     METRICS,
@@ -44,6 +44,7 @@ from payloads.wire import (
     need,
     payload_record,
 )
+from problems.objectives.classification import CROSS_ENTROPY
 from problems.randomness import Purpose, stream
 from strategies.replies import (
     NO_ANSWER,
@@ -95,6 +96,9 @@ class PayloadStrategy(Strategy):
     own_steps: ClassVar[tuple[str, ...]] = ()
     # the common settings that change nothing in a run of this strategy
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
+    settings_type: ClassVar[type[Settings]] = Settings
+    settings: Any
+    default_loss: ClassVar[str] = CROSS_ENTROPY
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
@@ -103,7 +107,10 @@ class PayloadStrategy(Strategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         self.training = training or TrainingSettings()
-        self.settings = settings
+        self.settings = settings_of(self, self.settings_type, settings)
+        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
+        # what the server keeps from round to round, a ``state_type``; None before there is any
+        self.state: Any = None
         # fixed by the handshake
         self.roster: Roster | None = None
         self.schema: Schema | None = None  # of sites that read files of their own
@@ -161,10 +168,12 @@ class PayloadStrategy(Strategy):
 
     def snapshot(self) -> Payload | None:
         """The strategy's state as one record, or None before there is any."""
-        return None
+        state: Payload | None = self.state
+        return state if state is not None and state.arrays() else None
 
     def restore(self, state: Payload) -> None:
         """Continue from a `snapshot`."""
+        self.state = state
 
     def site_states(self) -> SiteStates | None:
         """What is known of the clients' states, or None before any keeps one; a part of the checkpoint."""

@@ -8,6 +8,7 @@ point: E[s|-] - E[s|+] (for `AUC_MINIMAX`; other problems keep their dual block)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -32,36 +33,34 @@ from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
 from strategies.minimax import MinimaxStrategy
 from strategies.replies import Reply, mean_model
-from strategies.scaffold import ControlledStrategy, Vector, exact
+from strategies.scaffold import ControlledStrategy
 
 
 class StagewiseStrategy(MinimaxStrategy):
     """What both share: the stages' references and the restart of lambda."""
 
     state_type = StageState
+    state: StageState
+    settings_type = CodaSettings
+    settings: CodaSettings
     phases: ClassVar[dict[str, type[Payload]]] = {CLASS_SCORES: ClassScores}
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or CodaSettings())
-        assert isinstance(self.settings, CodaSettings)
-        self.coda: CodaSettings = self.settings
-        # (d,) of the stage under way, where there is a pull towards it
-        self.reference: Vector | None = None
-        # (d,) the sum of its points so far, where a stage will follow
-        self.total: Vector | None = None
+        super().__init__(training, settings)
+        self.state = StageState()
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """The first stage's reference: the initial model, or noise."""
-        spread, start = self.coda.reference_noise, model_arrays(arrays)[0].astype(np.float64)
-        if self.coda.proximal:
+        spread, start = self.settings.reference_noise, model_arrays(arrays)[0].astype(np.float64)
+        if self.settings.proximal:
             noise = stream(self.training.seed, Purpose.REFERENCE_NOISE)
-            self.reference = noise.normal(0, spread, len(start)) if spread else start
+            self.state = StageState(reference=noise.normal(0, spread, len(start)) if spread else start)
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Restart lambda in the first round of every stage but the first."""
-        stage = stage_of(server_round, self.coda)
+        stage = stage_of(server_round, self.settings)
         starts = stage.index > 0 and server_round == stage.first
-        if not (starts and self.coda.restart_dual and self.loss == AUC_MINIMAX):
+        if not (starts and self.settings.restart_dual and self.loss == AUC_MINIMAX):
             return arrays
         dual = self.best_dual(server_round, arrays)
         if dual is None:
@@ -93,33 +92,24 @@ class StagewiseStrategy(MinimaxStrategy):
 
     def told_reference(self) -> FloatArray | None:
         """(d,) the reference as the clients need it, or None where the model they get is the same."""
-        if self.reference is None:
+        if self.state.reference is None:
             return None
-        reference = self.reference.astype(np.dtype(self.training.dtype))
+        reference = self.state.reference.astype(np.dtype(self.training.dtype))
         # nothing pulls at y; that lambda is y and comes last is what is known of it here
         pulled = slice(-1) if self.loss == AUC_MINIMAX else slice(None)
         return None if np.array_equal(reference[pulled], self._model[0][pulled]) else reference
 
     def follow(self, server_round: int, point: FloatArray) -> None:
         """Add a round's point (d,) to the stage's sum; at the stage's end their mean is the next reference."""
-        if not (self.coda.proximal and self.coda.stage_rounds):
+        if not (self.settings.proximal and self.settings.stage_rounds):
             return
-        self.total = point.astype(np.float64) if self.total is None else self.total + point
-        stage = stage_of(server_round, self.coda)
-        if stage_of(server_round + 1, self.coda) != stage:
-            self.reference = self.total / (server_round + 1 - stage.first)
-            self.total = None
-
-    def snapshot(self) -> StageState | None:
-        state = self._state()
-        return state if state.arrays() else None
-
-    def _state(self) -> StageState:
-        return StageState(reference=self.reference, total=self.total)
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, StageState)
-        self.reference, self.total = exact(state.reference), exact(state.total)
+        before = self.state.total
+        total = point.astype(np.float64) if before is None else before + point
+        stage = stage_of(server_round, self.settings)
+        if stage_of(server_round + 1, self.settings) == stage:
+            self.state = replace(self.state, total=total)
+        else:
+            self.state = replace(self.state, reference=total / (server_round + 1 - stage.first), total=None)
 
 
 class Coda(StagewiseStrategy):
@@ -144,18 +134,11 @@ class Codasca(ControlledStrategy, StagewiseStrategy):
     down_type = CodascaDown
 
     def down(self, server_round: int) -> CodascaDown:
-        reference, control = self.told_reference(), self.told_control()
+        reference, control = self.told_reference(), self.told(self.state.control)
         return CodascaDown(population=self.population, reference=reference, control=control)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        arrays, metrics = super().combine(server_round, replies)
+        arrays, control = self.averaged(replies, self.state.control)
+        self.state = replace(self.state, control=control)
         self.follow(server_round, arrays[0])
-        return arrays, metrics
-
-    def _state(self) -> StageState:
-        return StageState(reference=self.reference, total=self.total, control=self.control)
-
-    def restore(self, state: Payload) -> None:
-        super().restore(state)
-        assert isinstance(state, StageState)
-        self.control = exact(state.control)
+        return arrays, {}

@@ -28,12 +28,12 @@ class ProximalStrategy(LocalSGD):
     # steps that may be too long for f are worth a warning
     warns: ClassVar[bool] = True
     unread: ClassVar[tuple[str, ...]] = ("score",)
+    settings_type = CompositeSettings
+    settings: CompositeSettings
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or CompositeSettings())
-        assert isinstance(self.settings, CompositeSettings)
-        self.composite: CompositeSettings = self.settings
-        self.sizes = StepSizes(self.training, self.composite)
+        super().__init__(training, settings)
+        self.sizes = StepSizes(self.training, self.settings)
         self._penalty: Penalty | None = None
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
@@ -61,7 +61,7 @@ class ProximalStrategy(LocalSGD):
         """P_{step g} of (d,), in the point's number type."""
         if self._penalty is None:
             layout = self.layout or [("parameters", (len(point), 1))]
-            self._penalty = make_penalty(self.composite.penalty, layout, **self.composite.penalty_options)
+            self._penalty = make_penalty(self.settings.penalty, layout, **self.settings.penalty_options)
         result: FloatArray = self._penalty.prox(torch.from_numpy(np.array(point)), step).numpy()
         return result
 

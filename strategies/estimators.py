@@ -11,14 +11,10 @@ over the same clients.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, replace
 
 from payloads.fedsgda import STORM_RHO, EstimatorState, FedSGDASettings
-
-Vector = NDArray[np.float64]
+from payloads.record import FloatArray
 
 
 @dataclass(frozen=True)
@@ -31,13 +27,14 @@ class Question:
         large: the question goes to a large batch of clients.
     """
 
-    reference: Vector | None = None
+    reference: FloatArray | None = None
     weight: float = 0.0
     large: bool = False
 
 
 class GradientEstimator(ABC):
-    """Base of the estimators; float64, whatever travels.
+    """Base of the estimators: functions of the round t = 0, 1, ... and of what the round before left, None in round 0.
+    The server's vectors are float64, whatever travels.
 
     Attributes:
         rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
@@ -50,33 +47,18 @@ class GradientEstimator(ABC):
     def __init__(self, settings: FedSGDASettings) -> None:
         self.settings = settings
         self.decay = settings.decay(self.rho)
-        # of the round before
-        self.previous: Vector | None = None
-        self.estimate: Vector | None = None
 
     @abstractmethod
-    def question(self, t: int) -> Question:
-        """What to ask in round t = 0, 1, ..."""
+    def question(self, t: int, state: EstimatorState | None) -> Question:
+        """What to ask in round t."""
 
     @abstractmethod
-    def combined(self, t: int, collected: Vector) -> Vector:
+    def combined(self, t: int, state: EstimatorState | None, collected: FloatArray) -> FloatArray:
         """(d,) the estimate of round t from the mean of the clients' answers."""
 
-    def update(self, t: int, point: Vector, collected: Vector) -> Vector:
-        """The estimate at the point (d,) of round t, remembered for the next."""
-        self.estimate = self.combined(t, collected)
-        self.previous = point
-        return self.estimate
-
-    def snapshot(self) -> EstimatorState | None:
-        """What the next round needs, or None before the first."""
-        if self.previous is None or self.estimate is None:
-            return None
-        return EstimatorState(previous=self.previous, estimate=self.estimate)
-
-    def restore(self, state: EstimatorState) -> None:
-        """Continue from a `snapshot`."""
-        self.previous, self.estimate = state.previous.astype(np.float64), state.estimate.astype(np.float64)
+    def update(self, t: int, state: EstimatorState | None, point: FloatArray, collected: FloatArray) -> EstimatorState:
+        """What round t leaves: its point (d,) and the estimate there."""
+        return EstimatorState(previous=point, estimate=self.combined(t, state, collected))
 
     def starts(self, t: int) -> bool:
         """Whether round t begins a period."""
@@ -86,32 +68,33 @@ class GradientEstimator(ABC):
 class Minibatch(GradientEstimator):
     """The mean of the clients' gradients; nothing is sent or computed at another point."""
 
-    def question(self, t: int) -> Question:
+    def question(self, t: int, state: EstimatorState | None) -> Question:
         return Question()
 
-    def combined(self, t: int, collected: Vector) -> Vector:
+    def combined(self, t: int, state: EstimatorState | None, collected: FloatArray) -> FloatArray:
         return collected
 
 
 class Storm(GradientEstimator):
-    """(1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019)."""
+    """(1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019), with
+    alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)), and 1 in round 0."""
 
     rho = STORM_RHO
 
     def alpha(self, t: int) -> float:
-        """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)); 1 in round 0."""
-        if self.previous is None:
-            return 1.0
+        """alpha_t of a round after the first."""
         power: float = (t + 1) ** (2 * self.decay)
         return min(1.0, self.settings.alpha_constant / power)
 
-    def question(self, t: int) -> Question:
-        weight = 1.0 - self.alpha(t)
-        return Question(self.previous, weight) if weight else Question()
+    def question(self, t: int, state: EstimatorState | None) -> Question:
+        if state is None or self.alpha(t) == 1:
+            return Question()
+        return Question(state.previous, 1.0 - self.alpha(t))
 
-    def combined(self, t: int, collected: Vector) -> Vector:
-        weight = 1.0 - self.alpha(t)
-        return collected + weight * self.estimate if self.estimate is not None and weight else collected
+    def combined(self, t: int, state: EstimatorState | None, collected: FloatArray) -> FloatArray:
+        if state is None or self.alpha(t) == 1:
+            return collected
+        return collected + (1.0 - self.alpha(t)) * state.estimate
 
 
 class Spider(GradientEstimator):
@@ -120,14 +103,13 @@ class Spider(GradientEstimator):
 
     periodic = True
 
-    def question(self, t: int) -> Question:
-        return Question(large=True) if self.starts(t) else Question(self.previous, 1.0)
+    def question(self, t: int, state: EstimatorState | None) -> Question:
+        if state is None or self.starts(t):
+            return Question(large=True)
+        return Question(state.previous, 1.0)
 
-    def combined(self, t: int, collected: Vector) -> Vector:
-        if self.starts(t):
-            return collected
-        assert self.estimate is not None
-        return self.estimate + collected
+    def combined(self, t: int, state: EstimatorState | None, collected: FloatArray) -> FloatArray:
+        return collected if state is None or self.starts(t) else state.estimate + collected
 
 
 class Svrg(GradientEstimator):
@@ -136,37 +118,19 @@ class Svrg(GradientEstimator):
 
     periodic = True
 
-    def __init__(self, settings: FedSGDASettings) -> None:
-        super().__init__(settings)
-        self.kept: tuple[Vector, Vector] | None = None
-
-    def question(self, t: int) -> Question:
-        if self.starts(t):
+    def question(self, t: int, state: EstimatorState | None) -> Question:
+        if state is None or self.starts(t):
             return Question(large=True)
-        assert self.kept is not None
-        return Question(self.kept[0], 1.0)
+        return Question(state.snapshot, 1.0)
 
-    def combined(self, t: int, collected: Vector) -> Vector:
-        if self.starts(t):
+    def combined(self, t: int, state: EstimatorState | None, collected: FloatArray) -> FloatArray:
+        if state is None or self.starts(t):
             return collected
-        assert self.kept is not None
-        return self.kept[1] + collected
+        assert state.snapshot_gradient is not None
+        return state.snapshot_gradient + collected
 
-    def update(self, t: int, point: Vector, collected: Vector) -> Vector:
-        estimate = super().update(t, point, collected)
-        if self.starts(t):
-            self.kept = (point, estimate)
-        return estimate
-
-    def snapshot(self) -> EstimatorState | None:
-        if self.previous is None or self.estimate is None or self.kept is None:
-            return None
-        point, gradient = self.kept
-        return EstimatorState(
-            previous=self.previous, estimate=self.estimate, snapshot=point, snapshot_gradient=gradient
-        )
-
-    def restore(self, state: EstimatorState) -> None:
-        super().restore(state)
-        if state.snapshot is not None and state.snapshot_gradient is not None:
-            self.kept = (state.snapshot.astype(np.float64), state.snapshot_gradient.astype(np.float64))
+    def update(self, t: int, state: EstimatorState | None, point: FloatArray, collected: FloatArray) -> EstimatorState:
+        new = super().update(t, state, point, collected)
+        if state is None or self.starts(t):
+            return replace(new, snapshot=point, snapshot_gradient=new.estimate)
+        return replace(new, snapshot=state.snapshot, snapshot_gradient=state.snapshot_gradient)

@@ -11,7 +11,6 @@ from flwr.serverapp import Grid
 
 from payloads.fedprox import PROXIMAL_MU, FedProxSettings
 from payloads.record import FloatArray
-from payloads.settings import Settings, TrainingSettings
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply
 from strategies.roster import StrategyError
@@ -21,15 +20,13 @@ class FedProx(LocalSGD):
     """Sends mu in every message's config. Weighted by examples it averages as Flower's FedProx does, to the bit: by the
     numbers that the replies name, in the arithmetic of the model's number type."""
 
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or FedProxSettings())
-        assert isinstance(self.settings, FedProxSettings)
-        self.fedprox: FedProxSettings = self.settings
+    settings_type = FedProxSettings
+    settings: FedProxSettings
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        told = ConfigRecord({**config, PROXIMAL_MU: self.fedprox.proximal_mu})
+        told = ConfigRecord({**config, PROXIMAL_MU: self.settings.proximal_mu})
         return super().configure_train(server_round, arrays, told, grid, **more)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:

@@ -28,6 +28,9 @@ class FedSGDA(MinimaxStrategy):
     down_type = FedSGDADown
     phases: ClassVar[dict[str, type[Payload]]] = {GRADIENTS: LocalGradient}
     state_type = EstimatorState
+    state: EstimatorState | None
+    settings_type = FedSGDASettings
+    settings: FedSGDASettings
     own_steps: ClassVar[tuple[str, ...]] = ("fedsgda.primal-step", "fedsgda.dual-step")
     unread: ClassVar[tuple[str, ...]] = (
         "learning_rate",
@@ -39,14 +42,12 @@ class FedSGDA(MinimaxStrategy):
     kind: ClassVar[type[GradientEstimator]]
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or FedSGDASettings())
-        assert isinstance(self.settings, FedSGDASettings)
-        self.fedsgda: FedSGDASettings = self.settings
-        self.estimator = self.kind(self.fedsgda)
+        super().__init__(training, settings)
+        self.estimator = self.kind(self.settings)
 
     def meet(self, roster: Roster) -> None:
         super().meet(roster)
-        large = self.fedsgda.large_batch
+        large = self.settings.large_batch
         if self.estimator.periodic and isinstance(large, int) and large > len(roster):
             raise SetupError(
                 "fedsgda.large-batch",
@@ -59,10 +60,10 @@ class FedSGDA(MinimaxStrategy):
         """The gradient collection phase: lines 3-5."""
         assert self.roster is not None
         t, training = server_round - 1, self.training
-        question = self.estimator.question(t)
+        question = self.estimator.question(t, self.state)
         count = self.roster.share(training.fraction_train, training.fewest_asked)
         if question.large:
-            large = self.fedsgda.large_batch
+            large = self.settings.large_batch
             count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
         places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
         dtype = np.dtype(training.dtype)
@@ -75,20 +76,13 @@ class FedSGDA(MinimaxStrategy):
             )
         replies = self.ask(server_round, places, arrays, down, GRADIENTS)
         collected = exact_mean([reply.payload.gradient for reply in replies])
-        self.estimator.update(t, model_arrays(arrays)[0].astype(np.float64), collected)
+        self.state = self.estimator.update(t, self.state, model_arrays(arrays)[0].astype(np.float64), collected)
         return arrays
 
     def down(self, server_round: int) -> FedSGDADown:
-        assert self.estimator.estimate is not None
-        estimate = self.estimator.estimate.astype(np.dtype(self.training.dtype))
+        assert self.state is not None
+        estimate = self.state.estimate.astype(np.dtype(self.training.dtype))
         return FedSGDADown(population=self.population, estimate=estimate)
-
-    def snapshot(self) -> EstimatorState | None:
-        return self.estimator.snapshot()
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, EstimatorState)
-        self.estimator.restore(state)
 
 
 class FedSGDAMB(FedSGDA):

@@ -26,7 +26,7 @@ from payloads.fedx import SCORING, SCORING_ROUND, FedXPool, FedXPredictions
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings, TrainingSettings
 from strategies.pairwise import PairwiseStrategy
-from strategies.replies import Reply
+from strategies.replies import Reply, mean_model
 from strategies.roster import SetupError
 
 
@@ -103,6 +103,8 @@ class FedX1(PairwiseStrategy):
             )
         # the pool, oldest round first
         self.blocks: list[Block] = []
+        # (d,) the participants' mean G
+        self.momentum: FloatArray | None = None
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Lines 3-4: every client scores K batches with the initial model, whatever ``fraction-train`` says."""
@@ -142,7 +144,8 @@ class FedX1(PairwiseStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """Line 26 (FedX2: 27): the mean of the models and momenta; the round's predictions join the pool."""
         self.admit(server_round, replies)
-        return self.average(replies)
+        self.momentum = self.mean_momentum(replies, self.momentum)
+        return mean_model(replies, self.weights(replies)), {}
 
     def admit(self, server_round: int, replies: list[Reply]) -> None:
         """Append a round's blocks and let go of those older than ``tau`` rounds."""
@@ -150,12 +153,12 @@ class FedX1(PairwiseStrategy):
             Block(server_round, reply.place, len(replies), dataclasses.replace(reply.payload, momentum=None))
             for reply in replies
         ]
-        rounds = sorted({block.server_round for block in self.blocks} | {server_round})[-self.fedx.tau :]
+        rounds = sorted({block.server_round for block in self.blocks} | {server_round})[-self.settings.tau :]
         self.blocks = [block for block in [*self.blocks, *fresh] if block.server_round in rounds]
 
     def limits(self, place: int) -> Mapping[str, int]:
         """Predictions: those of K batches, no larger than what the site holds, or ``history-size`` of them."""
-        fedx, steps = self.fedx, self.training.local_steps
+        fedx, steps = self.settings, self.training.local_steps
         positives = steps * min(fedx.positive_batch_size, int(self.positives[place]))
         partners = steps * min(fedx.negative_batch_size, int(self.partners[place]))
         most = fedx.history_size or max(positives, partners)
@@ -233,7 +236,7 @@ class FedX2(FedX1):
 
     def check_payload(self, payload: Any) -> None:
         super().check_payload(payload)
-        noisy = self.fedx.prediction_noise > 0
+        noisy = self.settings.prediction_noise > 0
         if payload.momentum is not None and payload.positive_u is None and not noisy:
             raise PayloadError("positive_u: missing beside a momentum")
         if payload.positive_u is not None and noisy:

@@ -24,7 +24,6 @@ class MinimaxStrategy(PayloadStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
         # fixed by the handshake: (2,) p and n / N in float64, where a site's f_i needs them
         self.population: FloatArray | None = None
 

@@ -6,21 +6,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from payloads.coda import ControlChange, ControlVariate
-from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings
+from payloads.record import FloatArray
 from strategies.base import PayloadStrategy
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, exact_mean, mean_buffers, step_towards
-
-Vector = NDArray[np.float64]
-
-
-def exact(value: FloatArray | None) -> Vector | None:
-    """A kept array in float64."""
-    return None if value is None else value.astype(np.float64)
 
 
 class ControlledStrategy(PayloadStrategy):
@@ -38,28 +29,22 @@ class ControlledStrategy(PayloadStrategy):
     up_type = ControlChange
     joint_states = True
 
-    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings)
-        # (d,) c, from round 1 on
-        self.control: Vector | None = None
-
-    def told_control(self) -> FloatArray | None:
+    def told(self, control: FloatArray | None) -> FloatArray | None:
         """(d,) c as the clients get it, or None while it is zero."""
-        return None if self.control is None else self.control.astype(np.dtype(self.training.dtype))
+        return None if control is None else control.astype(np.dtype(self.training.dtype))
 
-    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+    def averaged(self, replies: list[Reply], control: FloatArray | None) -> tuple[list[FloatArray], FloatArray | None]:
+        """The new model and the new c (d,), None for zero."""
         assert self.roster is not None
         weights = self.weights(replies)
         point = step_towards(replies, self._model[0], self.training.server_learning_rate, weights)
         arrays = [point, *mean_buffers(replies, weights)]
         if self.report.state_lost:
-            self.control = None
-            return arrays, {}
+            return arrays, None
         # a client's c_i counts in c as in the mean over all sites, whoever answered
         shares = None if weights is None else self.roster.sample_weights[[reply.place for reply in replies]]
         change = len(replies) / len(self.roster) * exact_mean([reply.payload.change for reply in replies], shares)
-        self.control = change if self.control is None else self.control + change
-        return arrays, {}
+        return arrays, change if control is None else control + change
 
 
 class Scaffold(ControlledStrategy, LocalSGD):
@@ -69,13 +54,13 @@ class Scaffold(ControlledStrategy, LocalSGD):
     down_type = ControlVariate
     state_type = ControlVariate
 
+    state: ControlVariate | None
+
     def down(self, server_round: int) -> ControlVariate | None:
-        control = self.told_control()
+        control = None if self.state is None else self.told(self.state.control)
         return None if control is None else ControlVariate(control=control)
 
-    def snapshot(self) -> ControlVariate | None:
-        return None if self.control is None else ControlVariate(control=self.control)
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, ControlVariate)
-        self.control = exact(state.control)
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        arrays, control = self.averaged(replies, None if self.state is None else self.state.control)
+        self.state = None if control is None else ControlVariate(control=control)
+        return arrays, {}

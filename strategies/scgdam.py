@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.record import FloatArray, PayloadError
 from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
 from payloads.settings import Settings, TrainingSettings
 from problems.minimax import AUC_MINIMAX
@@ -25,15 +25,16 @@ class LocalSCGDAM(MinimaxStrategy):
     unread: ClassVar[tuple[str, ...]] = ("learning_rate", "server_learning_rate")
     down_type = SCGDAMDown
     up_type = CompositionalUp
+    # the participants' means
     state_type = CompositionalState
+    state: CompositionalState | None
+    settings_type = SCGDAMSettings
+    settings: SCGDAMSettings
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or SCGDAMSettings())
-        assert isinstance(self.settings, SCGDAMSettings)
+        super().__init__(training, settings)
         self.loss = AUC_MINIMAX  # f, whatever its argument: it needs the prior
         self.headline = INNER if self.settings.headline == INNER else ""
-        # the participants' means, from round 1 on
-        self.state: CompositionalState | None = None
 
     def down(self, server_round: int) -> SCGDAMDown:
         if self.state is None:
@@ -74,10 +75,3 @@ class LocalSCGDAM(MinimaxStrategy):
             return {}
         buffers = self.state.inner_buffers
         return {INNER: [self.state.inner] if buffers is None else [self.state.inner, buffers]}
-
-    def snapshot(self) -> CompositionalState | None:
-        return self.state
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, CompositionalState)
-        self.state = state

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from payloads.record import FloatArray, IntArray, Payload
+from payloads.record import FloatArray, IntArray
 from payloads.settings import Settings, TrainingSettings
 from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
-from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, ratio_weights
+from problems.objectives.classification import RATIO_LOSS, ratio_weights
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, mean, mean_model
 from strategies.roster import Roster, SetupError
@@ -18,18 +16,16 @@ class LocalSGDM(LocalSGD):
 
     down_type = SGDMDown
     up_type = LocalMomentum
+    # the participants' mean m
     state_type = LocalMomentum
-    default_loss: ClassVar[str] = CROSS_ENTROPY
+    state: LocalMomentum | None
+    settings_type = SGDMSettings
+    settings: SGDMSettings
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or SGDMSettings())
-        assert isinstance(self.settings, SGDMSettings)
-        self.sgdm: SGDMSettings = self.settings
-        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
+        super().__init__(training, settings)
         # fixed by the handshake: negatives and positives of all sites together, for the ratio loss
         self.class_counts: IntArray | None = None
-        # (d,) the participants' mean m, from round 1 on
-        self.momentum: FloatArray | None = None
 
     def meet(self, roster: Roster) -> None:
         super().meet(roster)
@@ -37,7 +33,7 @@ class LocalSGDM(LocalSGD):
             return
         self.class_counts = roster.class_counts.sum(axis=0)
         try:
-            ratio_weights(self.class_counts, self.sgdm.ratio_alpha, self.sgdm.ratio_beta)
+            ratio_weights(self.class_counts, self.settings.ratio_alpha, self.settings.ratio_beta)
         except ValueError as error:
             raise SetupError(
                 "loss",
@@ -47,19 +43,12 @@ class LocalSGDM(LocalSGD):
             ) from None
 
     def down(self, server_round: int) -> SGDMDown:
-        return SGDMDown(class_counts=self.class_counts, momentum=self.momentum)
+        return SGDMDown(class_counts=self.class_counts, momentum=None if self.state is None else self.state.momentum)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         weights = self.weights(replies)
-        self.momentum = mean([reply.payload.momentum for reply in replies], weights)
+        self.state = LocalMomentum(momentum=mean([reply.payload.momentum for reply in replies], weights))
         return mean_model(replies, weights), {}
-
-    def snapshot(self) -> LocalMomentum | None:
-        return None if self.momentum is None else LocalMomentum(momentum=self.momentum)
-
-    def restore(self, state: Payload) -> None:
-        assert isinstance(state, LocalMomentum)
-        self.momentum = state.momentum
 
 
 class LocalSGDMRatio(LocalSGDM):

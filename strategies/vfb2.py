@@ -79,12 +79,12 @@ class VFB2(PayloadStrategy):
     down_type = Segment
     up_type = Report
     state_type = VFB2Progress
+    settings_type = VFB2Settings
+    settings: VFB2Settings
     phases: ClassVar[dict[str, type[Payload]]] = PHASES
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
-        super().__init__(training, settings or VFB2Settings())
-        assert isinstance(self.settings, VFB2Settings)
-        self.vfb2: VFB2Settings = self.settings
+        super().__init__(training, settings)
         # fixed once the parties have shown who they are
         self.credentials: list[Credentials] = []
         self.summaries: list[DataSummary] = []
@@ -111,27 +111,27 @@ class VFB2(PayloadStrategy):
 
     def meet(self, roster: Roster) -> None:
         """Refuse too few parties, and lists of seconds that do not fit them."""
-        parties, fewest = len(roster), 2 if self.vfb2.allow_two_parties else self.fewest_clients
+        parties, fewest = len(roster), 2 if self.settings.allow_two_parties else self.fewest_clients
         if parties < fewest:
             allowed, way_out = "2 or more", "take more clients"
             if parties == 2:
                 allowed = "3 or more, since two parties learn each other's partial sums, which no mask can hide"
                 way_out = "take at least 3, or set vfb2.allow-two-parties=true"
             raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
-        if self.vfb2.active_parties > parties:
+        if self.settings.active_parties > parties:
             raise SetupError(
                 "vfb2.active-parties",
-                got=self.vfb2.active_parties,
+                got=self.settings.active_parties,
                 allowed=f"at most as many as parties, {parties}",
                 hint="lower it",
             )
         for name in ("extra_compute", "delay", "jitter"):
             try:
-                self.vfb2.seconds(name, parties)
+                self.settings.seconds(name, parties)
             except ValueError:
                 raise SetupError(
                     f"vfb2.{name.replace('_', '-')}",
-                    got=f"{getattr(self.vfb2, name)!r} for {parties} parties",
+                    got=f"{getattr(self.settings, name)!r} for {parties} parties",
                     allowed="one number, or one for each of them",
                     hint="see docs/vertical.md",
                 ) from None
@@ -165,9 +165,9 @@ class VFB2(PayloadStrategy):
             " + ".join(map(str, columns)),
             ", ".join(map(str, self.active)),
         )
-        warn_of_looks(self.training.num_server_rounds * self.vfb2.epochs, columns)
+        warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns)
         if eigenvalue is not None:
-            check_step(self.training.learning_rate, eigenvalue, self.vfb2)
+            check_step(self.training.learning_rate, eigenvalue, self.settings)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Learn how the parties are reached and show them each other; then who holds labels, and whether the rows are
@@ -182,8 +182,8 @@ class VFB2(PayloadStrategy):
         everyone = range(len(self.roster))
         replies = self.ask(server_round, everyone, arrays, self.meeting(), DATA_SUMMARY)
         self.summaries = [reply.payload for reply in replies]
-        self.active = active_parties(self.summaries, self.vfb2.active_parties)
-        if self.vfb2.alignment == "digest" or self.rows is not None:
+        self.active = active_parties(self.summaries, self.settings.active_parties)
+        if self.settings.alignment == "digest" or self.rows is not None:
             rows = check_rows([(summary.rows, summary.digest) for summary in self.summaries])
             if self.rows is not None and rows != self.rows:
                 raise SetupError(
@@ -215,17 +215,17 @@ class VFB2(PayloadStrategy):
         last, every = number == training.num_server_rounds, training.checkpoint_every
         shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
         certificates, certificate_lengths = joined(shown, PAGE)
-        places = addresses_of(self.credentials, self.vfb2.transport, self.serial)
+        places = addresses_of(self.credentials, self.settings.transport, self.serial)
         addresses, address_lengths = joined([address.encode() for address in places])
         return Segment(
             serial=np.array([self.serial]),
             segment=np.array([number]),
             base=np.array([number - 1]),
-            step=np.array([step_of(training, self.vfb2, number)]),
+            step=np.array([step_of(training, self.settings, number)]),
             salt=text(bytes.fromhex(self.salt)),
             rows=None if self.rows is None else np.array(self.rows),
             active=np.array(self.active, dtype=np.int64),
-            curvature=np.array([number == 0 and self.vfb2.check_step != "off"]),
+            curvature=np.array([number == 0 and self.settings.check_step != "off"]),
             evaluate=np.array([last or number % training.evaluate_every == 0]),
             share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
             last=np.array([last]),
@@ -238,7 +238,7 @@ class VFB2(PayloadStrategy):
     @property
     def shares(self) -> bool:
         """Whether the server may get the blocks: it is asked to, and every party agrees."""
-        return self.vfb2.assemble and all(bool(shown.share[0]) for shown in self.credentials)
+        return self.settings.assemble and all(bool(shown.share[0]) for shown in self.credentials)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
         """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.

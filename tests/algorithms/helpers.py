@@ -165,14 +165,14 @@ class Federation:
 
     def __init__(self, case: Case, sites: Sequence[Site] | None = None, start: Array | None = None) -> None:
         row = ALGORITHMS[case.strategy]
+        settings = case.settings if row.table == "fedx" else None
         self.case = case
         self.sites = list(sites or make_sites(case.sizes))
         self.models = [SCORERS[case.scorer].model() for _ in self.sites]
         self.clients: list[PayloadClient] = [
-            row.client(site, model, case.common, case.settings)
-            for site, model in zip(self.sites, self.models, strict=True)
+            row.client(site, model, case.common, settings) for site, model in zip(self.sites, self.models, strict=True)
         ]
-        self.strategy: PayloadStrategy = row.strategy(case.common, case.settings)
+        self.strategy: PayloadStrategy = row.strategy(case.common, settings)
         self.strategy.roster = roster_of(self.sites)
         self.strategy.meet(self.strategy.roster)
         self.arrays = self.models[0].arrays() if start is None else [start]

@@ -220,9 +220,10 @@ def test_the_server_sums_in_float64() -> None:
     strategy = Coda(TrainingSettings(dtype="float32"), CodaSettings(stage_rounds=2))
     for server_round in (1, 2):
         strategy.follow(server_round, np.full(3, 0.1 * server_round, np.float32))
-    assert strategy.reference is not None
-    assert strategy.reference.dtype == np.float64
-    np.testing.assert_allclose(strategy.reference, (np.float32(0.1) + np.float64(np.float32(0.2))) / 2, rtol=1e-15)
+    reference = strategy.state.reference
+    assert reference is not None
+    assert reference.dtype == np.float64
+    np.testing.assert_allclose(reference, (np.float32(0.1) + np.float64(np.float32(0.2))) / 2, rtol=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -306,7 +306,7 @@ def test_the_estimate_is_of_those_who_answered(
 def test_the_server_computes_in_float64_whatever_travels(name: str, tmp_path: Path) -> None:
     kept: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FedSGDA, "snapshot", lambda self: kept.append(self.estimator.snapshot()) or kept[-1])
+        patch.setattr(FedSGDA, "snapshot", lambda self: kept.append(self.state) or kept[-1])
         Finished(tmp_path, name, {**PL, "dtype": "float32", "checkpoint-every": 1, "num-server-rounds": 2})
     states = [state.arrays() for state in kept if state is not None]
     assert {value.dtype.name for state in states for value in state.values()} == {"float64"}

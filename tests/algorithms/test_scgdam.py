@@ -255,7 +255,7 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr("apps.curves.draw_curves", lambda lines, path, title, view: drawn.append(view))
+    monkeypatch.setattr("apps.curves.draw_curves", lambda lines, path, title, rows, view: drawn.append(view))
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="flwr"):
         one = Watched(tmp_path, {**KEYS, **data, "scgdam.headline": headline, "evaluate-every": 1, "pictures": True})

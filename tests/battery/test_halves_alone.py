@@ -1,6 +1,8 @@
 """Each half without the rest: the strategy in somebody else's ServerApp, the client driven by hand."""
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.evaluators import evaluator_for
 from apps.registry import ALGORITHMS
+from payloads.settings import Settings, TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
 from simulations.engine import InProcessGrid
 from tests.battery.federation import ALONE, SMALL, federate, flat_config, model_of, serve
@@ -51,6 +54,21 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
     assert sorted(result.train_metrics_clientapp) == [1, 2, 3]
     assert named.keys() == ours.model.keys()
     assert all(np.array_equal(named[name], value) for name, value in ours.model.items())
+
+
+class Others(Settings):
+    """Settings of no algorithm."""
+
+
+def test_settings_of_another_algorithm_are_refused_by_both_halves(strategy: str) -> None:
+    row = ALGORITHMS[strategy]
+    assert row.strategy.settings_type is row.client.settings_type is row.settings
+    nothing: Any = None
+    halves = (partial(row.strategy, None), partial(row.client, nothing, nothing, TrainingSettings()))
+    for half in halves:
+        name = half.func.__name__
+        with pytest.raises(TypeError, match=f"{name} takes {row.settings.__name__}, got Others"):
+            half(Others())
 
 
 @pytest.mark.parametrize("seed", [0, 1])
