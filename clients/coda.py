@@ -17,17 +17,9 @@ from torch import Tensor
 
 from clients.minimax import MinimaxClient
 from clients.scaffold import keep_control, recall_control
-from payloads.coda import (
-    CLASS_SCORES,
-    ClassScores,
-    CodaDown,
-    CodascaDown,
-    CodaSettings,
-    ControlChange,
-    ControlVariate,
-    stage_of,
-)
+from payloads.coda import CLASS_SCORES, ClassScores, CodaDown, CodascaDown, CodaSettings, stage_of
 from payloads.record import FloatArray, Payload
+from payloads.scaffold import ControlChange, ControlVariate
 from payloads.wire import PHASE
 from problems.minimax import AUCOracle
 from problems.minimax.oracle import direction

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from clients.base import PayloadClient
 from clients.local_sgd import SampleLossClient
-from payloads.coda import ControlChange, ControlVariate
 from payloads.record import FloatArray
+from payloads.scaffold import ControlChange, ControlVariate
 from problems.models import NUMPY_DTYPES
 
 

@@ -34,15 +34,7 @@ if TYPE_CHECKING:
     from clients.sgdam import LocalSGDAMClient
     from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
     from clients.vfb2 import VFB2Client, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
-    from payloads.coda import (
-        ClassScores,
-        CodaDown,
-        CodascaDown,
-        CodaSettings,
-        ControlChange,
-        ControlVariate,
-        StageState,
-    )
+    from payloads.coda import ClassScores, CodaDown, CodascaDown, CodaSettings, StageState
     from payloads.composite import CompositeSettings, CorrectionState, Smoothness
     from payloads.fedprox import FedProxSettings
     from payloads.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
@@ -50,6 +42,7 @@ if TYPE_CHECKING:
     from payloads.handshake import Scaling, SiteReport
     from payloads.held_out import ScoreCounts, ScoreEdges
     from payloads.record import Payload, PayloadError
+    from payloads.scaffold import ControlChange, ControlVariate
     from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
     from payloads.settings import Settings, TrainingSettings
     from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings

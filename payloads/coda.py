@@ -13,7 +13,7 @@ Data with a Constant Communication Complexity" (ICML 2021).
 | T_s / I, rounds of stage s   | ``stage_rounds`` and ``stage_growth``     |
 | alpha_s between two stages   | ``restart_dual``, from `ClassScores`      |
 | I; eta_g (CODASCA)           | ``local-steps``; ``server-learning-rate`` |
-| c_k, c (CODASCA)             | `ControlVariate`; ``control``             |
+| c_k, c (CODASCA)             | `payloads.scaffold`; ``control``          |
 """
 
 from __future__ import annotations
@@ -94,25 +94,11 @@ class CodascaDown(CodaDown):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ControlChange(Payload):
-    """Up, for CODASCA: the client's new control variate minus its old one."""
-
-    change: FloatArray = array("d")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class ClassScores(Payload):
     """Up, in the phase `CLASS_SCORES`: the sums of a site's scores by class, negatives first, and of how many."""
 
     sums: FloatArray = array(2)
     counts: IntArray = array(2, kind="int")
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class ControlVariate(Payload):
-    """CODASCA's client state: c_k."""
-
-    control: FloatArray = array("d")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

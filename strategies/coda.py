@@ -17,15 +17,7 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from payloads.coda import (
-    CLASS_SCORES,
-    ClassScores,
-    CodaDown,
-    CodascaDown,
-    CodaSettings,
-    StageState,
-    stage_of,
-)
+from payloads.coda import CLASS_SCORES, ClassScores, CodaDown, CodascaDown, CodaSettings, StageState, stage_of
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record

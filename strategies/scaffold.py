@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from payloads.coda import ControlChange, ControlVariate
 from payloads.record import FloatArray
+from payloads.scaffold import ControlChange, ControlVariate
 from strategies.base import PayloadStrategy
 from strategies.local_sgd import LocalSGD
 from strategies.replies import Reply, exact_mean, mean_buffers, step_towards

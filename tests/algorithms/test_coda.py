@@ -9,14 +9,8 @@ import pytest
 from flwr.app import Message
 
 from apps.config import Scalar
-from payloads.coda import (
-    CLASS_SCORES,
-    ClassScores,
-    CodaDown,
-    CodascaDown,
-    CodaSettings,
-    ControlChange,
-)
+from payloads.coda import CLASS_SCORES, ClassScores, CodaDown, CodascaDown, CodaSettings
+from payloads.scaffold import ControlChange
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD, payload_record
 from problems.randomness import Purpose, stream

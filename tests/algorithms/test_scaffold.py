@@ -9,7 +9,7 @@ import pytest
 from apps.config import Scalar
 from clients.base import Site
 from clients.scaffold import ScaffoldClient
-from payloads.coda import ControlChange, ControlVariate
+from payloads.scaffold import ControlChange, ControlVariate
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
 from strategies.replies import Reply

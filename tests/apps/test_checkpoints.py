@@ -21,8 +21,8 @@ from apps.registry import ALGORITHMS
 from apps.state_store import StateStore
 from payloads.fedx import InnerEstimates
 from payloads.record import PayloadError
+from payloads.scaffold import ControlVariate
 from strategies.replies import SiteStates
-from strategies.scaffold import ControlVariate
 from tests.battery.federation import Run, federate, flat_config
 
 CONFIG: dict[str, Any] = {"strategy": "fedx2", "num-server-rounds": 3, "checkpoint-every": 1}
