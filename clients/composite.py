@@ -24,6 +24,19 @@ from problems.objectives.composite import linear_smoothness
 from problems.penalties import Penalty, make_penalty, selected
 
 
+def correction(start: FloatArray, gradient: FloatArray, point: FloatArray, step: float) -> FloatArray:
+    """(d,) c_i^{r+1} of Algorithm 1, line 16: the mean of all clients' gradients in round r minus the client's own.
+
+    Args:
+        start: (d,) P(x-bar^r), from which all clients set out.
+        gradient: (d,) the mean of the client's gradients in round r.
+        point: (d,) x-bar^{r+1}, which the server made of all their steps.
+        step: eta-tilde of round r.
+    """
+    made: FloatArray = (start - point) / step - gradient
+    return made
+
+
 @lru_cache(maxsize=64)
 def _terms(
     composite: CompositeSettings, layout: Layout, dtype: torch.dtype, device: torch.device
@@ -87,35 +100,29 @@ class CompositeClient(ProximalClient):
 
     def update(self, server_round: int) -> Tensor:
         """z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
-        sizes, z, correction = self.sizes, self.model.parameters, self.correction(server_round)
-        eta, shift = sizes.local(server_round), self.vector(correction)
+        sizes, z, own = self.sizes, self.model.parameters, self.own_correction(server_round)
+        eta, shift = sizes.local(server_round), self.vector(own)
         pre = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()
         start = pre.cpu().numpy().copy()
         for t, (_, batch) in enumerate(self.steps(server_round), start=1):
             pre.sub_(self.gradient(batch).add_(shift), alpha=eta)
             if t < self.training.local_steps:  # nothing is computed at z_tau
                 self.penalty.prox(pre, t * eta, out=z)
-        corrections = np.empty((2, len(correction)), correction.dtype)
-        corrections[0] = correction
-        mean = (start - pre.cpu().numpy()) / (eta * self.training.local_steps)
-        corrections[1] = correction - mean + start / sizes.between(server_round)
-        self.state = CorrectionState(server_round=np.array([server_round]), corrections=corrections)
+        gradient = (start - pre.cpu().numpy()) / (eta * self.training.local_steps) - own
+        number = np.array([server_round])
+        self.state = CorrectionState(server_round=number, correction=own, start=start, gradient=gradient)
         return pre
 
-    def correction(self, server_round: int) -> FloatArray:
-        """(d,) c_i: the mean of all clients' gradients of the round before, told by the last two models, minus its own.
-
-        0 in the first round, and where the client knows nothing of the round before.
-        """
+    def own_correction(self, server_round: int) -> FloatArray:
+        """(d,) c_i of a round; 0 in the first, and where the client knows nothing of the round before."""
         point = self.model.point()
-        kept = 0 if self.state is None else int(self.state.check({"d": len(point)}, finite=False).server_round[0])
-        if kept and kept == server_round:
-            again: FloatArray = self.state.correction
-            return again
-        if not kept or kept != server_round - 1:
+        state: CorrectionState | None = self.state and self.state.check({"d": len(point)}, finite=False)
+        kept = 0 if state is None else int(state.server_round[0])
+        if state is not None and kept == server_round:
+            return state.correction
+        if state is None or kept != server_round - 1:
             return np.zeros_like(point)
-        correction: FloatArray = self.state.carried - point / self.sizes.between(kept)
-        return correction
+        return correction(state.start, state.gradient, point, self.sizes.between(kept))
 
 
 class FedMidClient(ProximalClient):

@@ -137,23 +137,14 @@ class StepSizes:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CorrectionState(Payload):
-    """What a client keeps of its newest round; that round counts once a later round's model has come down."""
+    """What a client keeps of its newest round r; that round counts once a later round's model has come down."""
 
     server_round: IntArray = array(1, kind="int")
-    # c_i of that round; P(x-bar^r) / eta-tilde minus the mean gradient: c_i^{r+1} is this minus x-bar^{r+1} / eta-tilde
-    corrections: FloatArray = array(2, "d")
-
-    @property
-    def correction(self) -> FloatArray:
-        """(d,) c_i of that round."""
-        row: FloatArray = self.corrections[0]
-        return row
-
-    @property
-    def carried(self) -> FloatArray:
-        """(d,) what the next round's is made of."""
-        row: FloatArray = self.corrections[1]
-        return row
+    # c_i^r, for a round that is made again
+    correction: FloatArray = array("d")
+    # P(x-bar^r) and the mean of the round's gradients, which make c_i^{r+1}
+    start: FloatArray = array("d")
+    gradient: FloatArray = array("d")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
