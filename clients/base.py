@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings, settings_of
+from payloads.settings import Settings, TrainingSettings, refuse_other, settings_of
 from payloads.wire import ROUND, ready_to_send
 from problems.models import NUMPY_DTYPES, FlatModel
 from problems.models.flat import Copy
@@ -177,7 +177,13 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.state: Any = None
 
     def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
-        """Load the model, seed torch for this (client, round), clear the outbox; returns the round."""
+        """Load the model, seed torch for this (client, round), clear the outbox; returns the round.
+
+        Raises:
+            TypeError: the inbox or the state holds another algorithm's record.
+        """
+        refuse_other(self, self.down, self.inbox)
+        refuse_other(self, self.memory, self.state)
         server_round = int(config[ROUND])
         self.model.load(parameters)
         self.outbox = None

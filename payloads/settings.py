@@ -36,17 +36,25 @@ class Settings(BaseModel):
 S = TypeVar("S", bound=Settings)
 
 
-def settings_of(owner: object, wanted: type[S], given: Settings | None) -> S:
+def refuse_other(owner: object, wanted: type | None, given: object) -> None:
+    """Refuse a half of an algorithm what is another's.
+
+    Raises:
+        TypeError: ``given`` is neither None nor of the type ``wanted``; names both types.
+    """
+    if given is not None and type(given) is not wanted:
+        name = "nothing" if wanted is None else wanted.__name__
+        raise TypeError(f"{type(owner).__name__} takes {name}, got {type(given).__name__}")
+
+
+def settings_of(owner: object, wanted: type[S], given: S | None) -> S:
     """The settings that a half of an algorithm was given, or the defaults where it was given none.
 
     Raises:
         TypeError: they are another algorithm's; names both types.
     """
-    if given is None:
-        return wanted()
-    if type(given) is not wanted:
-        raise TypeError(f"{type(owner).__name__} takes {wanted.__name__}, got {type(given).__name__}")
-    return given
+    refuse_other(owner, wanted, given)
+    return wanted() if given is None else given
 
 
 class TrainingSettings(Settings):

@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, settings_of
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other, settings_of
 from payloads.wire import (
     ARRAYS,
     METRICS,
@@ -172,7 +172,12 @@ class PayloadStrategy(Strategy):
         return state if state is not None and state.arrays() else None
 
     def restore(self, state: Payload) -> None:
-        """Continue from a `snapshot`."""
+        """Continue from a `snapshot`.
+
+        Raises:
+            TypeError: it is another algorithm's.
+        """
+        refuse_other(self, self.state_type, state)
         self.state = state
 
     def site_states(self) -> SiteStates | None:

@@ -1,5 +1,6 @@
 """Each half without the rest: the strategy in somebody else's ServerApp, the client driven by hand."""
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.evaluators import evaluator_for
 from apps.registry import ALGORITHMS
+from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
 from simulations.engine import InProcessGrid
+from strategies.base import PayloadStrategy
 from tests.battery.federation import ALONE, SMALL, federate, flat_config, model_of, serve
 
 UNKNOWN = -1.0
@@ -60,6 +63,11 @@ class Others(Settings):
     """Settings of no algorithm."""
 
 
+@dataclass(frozen=True, eq=False)
+class Other(Payload):
+    """A record of no algorithm."""
+
+
 def test_settings_of_another_algorithm_are_refused_by_both_halves(strategy: str) -> None:
     row = ALGORITHMS[strategy]
     assert row.strategy.settings_type is row.client.settings_type is row.settings
@@ -69,6 +77,19 @@ def test_settings_of_another_algorithm_are_refused_by_both_halves(strategy: str)
         name = half.func.__name__
         with pytest.raises(TypeError, match=f"{name} takes {row.settings.__name__}, got Others"):
             half(Others())
+
+
+def test_records_of_another_algorithm_are_refused_by_both_halves(strategy: str) -> None:
+    row = ALGORITHMS[strategy]
+    client = row.client.__new__(row.client)
+    for name, kind in (("inbox", row.client.down), ("state", row.client.memory)):
+        client.inbox = client.state = None
+        setattr(client, name, Other())
+        with pytest.raises(TypeError, match=f"takes {kind.__name__ if kind else 'nothing'}, got Other"):
+            client.fit([], {"server-round": 1})
+    if row.strategy.restore is PayloadStrategy.restore:
+        with pytest.raises(TypeError, match="got Other"):
+            row.strategy().restore(Other())
 
 
 @pytest.mark.parametrize("seed", [0, 1])
