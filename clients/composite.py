@@ -25,7 +25,7 @@ from problems.penalties import Penalty, make_penalty, selected
 
 
 def correction(start: FloatArray, gradient: FloatArray, point: FloatArray, step: float) -> FloatArray:
-    """(d,) c_i^{r+1} of Algorithm 1, line 16: the mean of all clients' gradients in round r minus the client's own.
+    """(d,) c_i^{r+1} of Algorithm 1, line 19: the mean of all clients' gradients in round r minus the client's own.
 
     Args:
         start: (d,) P(x-bar^r), from which all clients set out.
@@ -99,7 +99,7 @@ class CompositeClient(ProximalClient):
     memory = CorrectionState
 
     def update(self, server_round: int) -> Tensor:
-        """z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
+        """Lines 6 to 13: z-hat <- z-hat - eta (grad f_i(z) + c_i), z <- P_{(t+1) eta g}(z-hat)."""
         sizes, z, own = self.sizes, self.model.parameters, self.own_correction(server_round)
         eta, shift = sizes.local(server_round), self.vector(own)
         pre = self.penalty.prox(z, sizes.between(server_round - 1), out=z).clone()

@@ -166,7 +166,6 @@ ROWS = {
         {{ prefix }},
         {{ prefix }}Client,
         "{{ table }}",
-        {{ prefix ~ "Settings" if settings else "Settings" }},
         ({{ losses | join(", ") }}{{ "," if losses | length == 1 }}),
         "{{ mark }} what it minimises and how, in at most 105 characters (authors, year)",
         "{{ sends }}",

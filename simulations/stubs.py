@@ -85,7 +85,6 @@ def _imports(one: NewAlgorithm) -> dict[str, dict[str, set[str]]]:
             "apps.algorithms": {"Algorithm"},
             f"clients.{one.family}": {f"{one.prefix}Client"},
             f"strategies.{one.family}": {one.prefix},
-            **({own: settings} if settings else {"payloads.settings": {"Settings"}}),
             **losses,
         },
     }

@@ -103,7 +103,7 @@ class Composite(ProximalStrategy):
         return arrays
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
+        """Line 15: x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
         start = self.prox(self._model[0], self.sizes.between(server_round - 1))
         self.made = self.move(replies, start)
         return [self.made, *self.buffers(replies)], {}

@@ -20,7 +20,6 @@ class Algorithm:
     Attributes:
         strategy, client: the two halves.
         table: the run-config table of its own settings, or "" for none.
-        settings: the model that table is parsed into.
         losses: the losses it can minimise; the client's ``default_loss`` is what ``loss = "auto"`` means.
         description: one line for ``python -m simulations list``.
         sends: what travels beside the model.
@@ -29,7 +28,11 @@ class Algorithm:
     strategy: type[PayloadStrategy]
     client: type[PayloadClient[Any]]
     table: str
-    settings: type[Settings]
     losses: tuple[str, ...]
     description: str
     sends: str
+
+    @property
+    def settings(self) -> type[Settings]:
+        """The model that the table is parsed into."""
+        return self.strategy.settings_type

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.coda import CodaClient, CodascaClient
-from payloads.coda import CodaSettings
 from problems.minimax import AUC_MINIMAX
 from strategies.coda import Coda, Codasca
 
@@ -13,7 +12,6 @@ ROWS = {
         Coda,
         CodaClient,
         "coda",
-        CodaSettings,
         (AUC_MINIMAX,),
         "minimax AUC by local descent ascent with all clients, stage by stage (CoDA, Guo et al. 2020)",
         "the stage's reference point; class sums of scores between stages",
@@ -22,7 +20,6 @@ ROWS = {
         Codasca,
         CodascaClient,
         "coda",
-        CodaSettings,
         (AUC_MINIMAX,),
         "the same with control variates against unequal sites (CODASCA, Yuan et al. 2021)",
         "control variates; the stage's reference point; class sums of scores between stages",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
-from payloads.composite import CompositeSettings
 from problems.objectives.classification import SAMPLE_LOSSES
 from strategies.composite import Composite, FastFedDA, FedDA, FedMid
 
@@ -13,7 +12,6 @@ ROWS = {
         Composite,
         CompositeClient,
         "composite",
-        CompositeSettings,
         tuple(SAMPLE_LOSSES),
         "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)",
         "nothing",
@@ -22,7 +20,6 @@ ROWS = {
         FedMid,
         FedMidClient,
         "composite",
-        CompositeSettings,
         tuple(SAMPLE_LOSSES),
         "the same by local proximal SGD and plain averaging (FedMid, Yuan et al. 2021)",
         "nothing",
@@ -31,7 +28,6 @@ ROWS = {
         FedDA,
         FedDAClient,
         "composite",
-        CompositeSettings,
         tuple(SAMPLE_LOSSES),
         "the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
         "nothing; the model is the dual point",
@@ -40,7 +36,6 @@ ROWS = {
         FastFedDA,
         FastFedDAClient,
         "composite",
-        CompositeSettings,
         tuple(SAMPLE_LOSSES),
         "dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
         "nothing; the model is the dual point",

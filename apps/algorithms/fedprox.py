@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.fedprox import FedProxClient
-from payloads.fedprox import FedProxSettings
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.fedprox import FedProx
 
@@ -13,7 +12,6 @@ ROWS = {
         FedProx,
         FedProxClient,
         "fedprox",
-        FedProxSettings,
         (CROSS_ENTROPY,),
         "local SGD on cross-entropy with a pull to the server's model, averaged by samples (FedProx, Li et al. 2020)",
         "nothing",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
-from payloads.fedsgda import FedSGDASettings
 from problems.minimax import AUC_MINIMAX
 from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 
@@ -13,7 +12,6 @@ ROWS = {
         FedSGDAMB,
         FedSGDAClient,
         "fedsgda",
-        FedSGDASettings,
         (AUC_MINIMAX,),
         "nonconvex-PL minimax, a few clients a round, minibatch estimator (FedSGDA, Frameworks 1-3)",
         "a local gradient; the global estimate",
@@ -22,7 +20,6 @@ ROWS = {
         FedSGDASTORM,
         FedSGDAStormClient,
         "fedsgda",
-        FedSGDASettings,
         (AUC_MINIMAX,),
         "the same with the STORM estimator, which needs no large batch",
         "a difference of local gradients; the point before, the global estimate",
@@ -31,7 +28,6 @@ ROWS = {
         FedSGDASPIDER,
         FedSGDAClient,
         "fedsgda",
-        FedSGDASettings,
         (AUC_MINIMAX,),
         "the same with the SPIDER estimator and a periodic large batch of clients (Appendix B)",
         "a difference of local gradients; the point before, the global estimate",
@@ -40,7 +36,6 @@ ROWS = {
         FedSGDASVRG,
         FedSGDAClient,
         "fedsgda",
-        FedSGDASettings,
         (AUC_MINIMAX,),
         "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",
         "a difference of local gradients; the last snapshot, the global estimate",

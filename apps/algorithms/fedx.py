@@ -5,7 +5,6 @@ from __future__ import annotations
 from apps.algorithms import Algorithm
 from clients.fedx import FedX1Client, FedX2Client
 from clients.pairwise import LocalPairClient
-from payloads.fedx import FedXSettings
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.fedx import FedX1, FedX2
 from strategies.pairwise import LocalPair
@@ -15,7 +14,6 @@ ROWS = {
         FedX1,
         FedX1Client,
         "fedx",
-        FedXSettings,
         tuple(LINEAR),
         "pairwise risk with linear f (AUC) over all sites' pairs (FedX, Algorithm 1)",
         "prediction sets of positives and negatives",
@@ -24,7 +22,6 @@ ROWS = {
         FedX2,
         FedX2Client,
         "fedx",
-        FedXSettings,
         tuple(PAIRWISE_LOSSES),
         "compositional pairwise risk (partial AUC, AUPRC, p-norm push) over all sites' pairs (FedX, Algorithm 2)",
         "prediction sets, inner-function estimates u, momentum",
@@ -33,7 +30,6 @@ ROWS = {
         LocalPair,
         LocalPairClient,
         "fedx",
-        FedXSettings,
         tuple(PAIRWISE_LOSSES),
         "the same pairwise losses on each site's own pairs only (FedX's baseline)",
         "momentum, for non-linear f",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.local_sgd import LocalSGDClient
-from payloads.settings import Settings
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.local_sgd import LocalSGD
 
@@ -13,7 +12,6 @@ ROWS = {
         LocalSGD,
         LocalSGDClient,
         "",
-        Settings,
         (CROSS_ENTROPY,),
         "local SGD on cross-entropy with plain averaging (Stich 2019)",
         "nothing",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.scaffold import ScaffoldClient
-from payloads.settings import Settings
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.scaffold import Scaffold
 
@@ -13,7 +12,6 @@ ROWS = {
         Scaffold,
         ScaffoldClient,
         "",
-        Settings,
         (CROSS_ENTROPY,),
         "local SGD on cross-entropy with control variates against unequal sites (SCAFFOLD, Karimireddy et al. 2020)",
         "control variates",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.scgdam import LocalSCGDAMClient
-from payloads.scgdam import SCGDAMSettings
 from problems.minimax import COMPOSITIONAL_AUC
 from strategies.scgdam import LocalSCGDAM
 
@@ -13,7 +12,6 @@ ROWS = {
         LocalSCGDAM,
         LocalSCGDAMClient,
         "scgdam",
-        SCGDAMSettings,
         (COMPOSITIONAL_AUC,),
         "minimax AUC one cross-entropy step from the model, with momentum (LocalSCGDAM, Zhang et al. 2023)",
         "the inner estimate, momentum",

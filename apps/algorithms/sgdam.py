@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.sgdam import LocalSGDAMClient
-from payloads.sgdam import SGDAMSettings
 from problems.minimax import AUC_MINIMAX
 from strategies.sgdam import LocalSGDAM
 
@@ -13,7 +12,6 @@ ROWS = {
         LocalSGDAM,
         LocalSGDAMClient,
         "sgdam",
-        SGDAMSettings,
         (AUC_MINIMAX,),
         "local descent ascent with momentum and plain averaging (LocalSGDAM, Sharma et al. 2022)",
         "momentum",

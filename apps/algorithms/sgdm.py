@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from apps.algorithms import Algorithm
 from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
-from payloads.sgdm import SGDMSettings
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS
 from strategies.sgdm import LocalSGDM, LocalSGDMRatio
 
@@ -13,7 +12,6 @@ ROWS = {
         LocalSGDM,
         LocalSGDMClient,
         "sgdm",
-        SGDMSettings,
         (CROSS_ENTROPY,),
         "local SGD with momentum on cross-entropy, models and momenta averaged",
         "momentum",
@@ -22,7 +20,6 @@ ROWS = {
         LocalSGDMRatio,
         LocalSGDMRatioClient,
         "sgdm",
-        SGDMSettings,
         (RATIO_LOSS,),
         "the same on the ratio loss, in which the rare class weighs more (Wang et al. 2021)",
         "momentum; class counts of all sites together",
