@@ -1,16 +1,6 @@
 """A party's columns, the weights on them and the state of its algorithm.
 
-VFB2 (AAAI 2021), algorithms 2 to 7, with batches of rows B in place of one row, b = |B|; a block X (n, d) with weights
-w (d,) and step gamma, and theta (b,) the slopes of the losses at the rows of B:
-
-- SGD: w <- w - gamma (X_B' theta / b + weight g'(w)).
-- SVRG: w <- w - gamma (X_B' (theta - theta0_B) / b + mu + weight g'(w)), mu = X' theta0 / n, where theta0 (n,) holds
-  the slopes at the snapshot.
-- SAGA: w <- w - gamma (X_B' (theta - alpha_B) / b + avg + weight g'(w)); then avg <- avg + X_B' (theta - alpha_B) / n
-  and alpha_B <- theta. It begins with alpha (n,) the slopes at the start and avg = X' alpha / n.
-
-The paper keeps gradients, with the regulariser in them; here the table and the snapshot keep one slope a row and the
-regulariser is taken at the block as it is, which is the same update.
+`problems.vertical.updates` has the updates as formulas; here they are compiled where they can be, and checked.
 """
 
 from __future__ import annotations
@@ -25,6 +15,7 @@ from scipy import sparse
 
 from problems.vertical.kernels import load_dense_kernels
 from problems.vertical.objectives import Array, Objective
+from problems.vertical.updates import update_block
 
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 ALGORITHMS = (SGD, SVRG, SAGA)
@@ -206,24 +197,12 @@ class DenseBlock(Block):
         ):
             return
         theta = self._slopes(theta, len(rows))
-        sampled = self._taken(rows)  # (b, d)
-        w = self._w
-        change = theta
-        if self.algorithm != SGD:
-            if self._theta is None:
-                raise self._needs_theta()
-            change = theta - self._theta.take(rows)
-        total: Array = change.dot(sampled)  # (d,) X_B' change
-        direction = total / len(rows)
-        if self._mean is not None:
-            direction += self._mean
-        direction += self.objective.penalty_slope(w)
-        direction *= self.step
-        w -= direction
-        if self.algorithm == SAGA and self._theta is not None and self._mean is not None:
-            total /= self.rows
-            self._mean += total
-            self._theta[rows] = theta
+        if self.algorithm != SGD and self._theta is None:
+            raise self._needs_theta()
+        sampled, slope = self._taken(rows), self.objective.penalty_slope(self._w)
+        update_block(
+            self._w, sampled, rows, theta, self.step, slope, self._theta, self._mean, keeps=self.algorithm == SAGA
+        )
 
     def predict(self, features: Features) -> Array:
         self._check_columns(features)
