@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 from functools import lru_cache
 from typing import Any
@@ -12,15 +11,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import own_data, resources, vertical
+from apps import resources
+from apps.algorithm import HANDSHAKE, Held, Sites
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.party_audit import audited
 from apps.state_store import StateStore
 from clients.base import PayloadClient, Site
 from clients.held_out import score
-from clients.parties import NoModel, Party
-from clients.vertical.policy import RefusalError
-from clients.vfb2 import VFB2Client
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
@@ -96,7 +92,7 @@ def node_place(context: Context) -> tuple[int, int]:
     return place
 
 
-def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Site | Party:
+def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
     """What a node holds of the run's data.
 
     Args:
@@ -106,13 +102,7 @@ def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None)
         ConfigError, DataError: the node config is wrong, or the data cannot be used.
     """
     resources.hold_threads(config.training)
-    partition_id, num_partitions = node_place(context)
-    if config.algorithm.strategy.vertical:
-        return vertical.make_party(config, context, partition_id, num_partitions)
-    if own_data.reads_own(config):
-        rows = own_data.own_rows(config, context.node_config, partition_id)
-        return own_data.own_site(config, rows, partition_id, scaling)
-    return resources.site(config, num_partitions, partition_id)
+    return config.algorithm.sites.hold(config, context, node_place(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
@@ -122,20 +112,15 @@ def report_of(context: Context, config: RunConfig) -> SiteReport:
         ConfigError, DataError: the node config is wrong, or the data cannot be used.
         PolicyError: the party does not take part in such a run.
     """
-    place = node_place(context)
-    if config.algorithm.strategy.vertical:
-        vertical.make_party(config, context, *place)
-        return SiteReport(identity=np.array(place))
-    if own_data.reads_own(config):
-        return own_data.own_report(own_data.own_rows(config, context.node_config, place[0]), *place)
-    return SiteReport(identity=np.array(place), class_counts=np.array(site_of(context, config).class_counts))
+    resources.hold_threads(config.training)
+    return config.algorithm.sites.report(config, context, node_place(context))
 
 
 def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClient[Any]:
     """The registered client of this node, on resident data and a resident model skeleton."""
     config = run_config(context)
     site = site_of(context, config, scaling)
-    model = NoModel() if isinstance(site, Party) else resources.trained(config, site)
+    model = config.algorithm.sites.model(config, site)
     return config.algorithm.client(site, model, config.training, config.family)  # type: ignore[arg-type]
 
 
@@ -144,9 +129,8 @@ def query(message: Message, context: Context) -> Message:
     """The handshake: who this site is and what it holds, or why it cannot take part."""
     try:
         config = run_config(context)
-        with _audited(config, "handshake", message, context) as facts:
+        with config.algorithm.sites.audit(config, HANDSHAKE, context, message):
             report = report_of(context, config)
-            facts.update(vertical.facts_of(config))
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
         return _refusal(error, message)
@@ -159,15 +143,6 @@ def query(message: Message, context: Context) -> Message:
         }
     )
     return Message(content(config=versions, payload=report.to_record()), reply_to=message)
-
-
-def _audited(
-    config: RunConfig, event: str, message: Message, context: Context
-) -> contextlib.AbstractContextManager[dict[str, Any]]:
-    """Where a party's owner keeps a log, a line of it; see `audited`."""
-    if config.algorithm.strategy.vertical:
-        return audited(event, context, message)
-    return contextlib.nullcontext({})
 
 
 def _refusal(error: Exception, message: Message) -> Message:
@@ -191,18 +166,18 @@ def train(message: Message, context: Context) -> Message:
     """One call of ``fit``: records in, payload in the inbox, state from the context, and back. A party that says no
     answers with its reason."""
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
+    config = run_config(context)
     try:
-        with _audited(run_config(context), phase, message, context) as facts:
-            return _fit(message, context, facts)
-    except RefusalError as error:
+        with config.algorithm.sites.audit(config, phase, context, message) as facts:
+            return _fit(message, context, config.algorithm.sites, facts)
+    except config.algorithm.sites.refusals as error:
         return _refusal(error, message)
 
 
-def _fit(message: Message, context: Context, facts: dict[str, Any]) -> Message:
+def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]) -> Message:
     records = message.content
     client = make_client(context, scaling_of(records))
-    if isinstance(client, VFB2Client):
-        client.facts = facts
+    sites.begin(client, facts)
     config = dict(need(records, CONFIG, ConfigRecord))
     server_round = int(config[ROUND])  # type: ignore[arg-type]
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
@@ -227,8 +202,7 @@ def _fit(message: Message, context: Context, facts: dict[str, Any]) -> Message:
             context.state[MADE] = ConfigRecord({ROUND: server_round})
             if store is not None:
                 store.save(server_round, client.state)
-    if isinstance(client, VFB2Client):
-        vertical.keep(client, context, config)
+    sites.end(client, context, config)
     return Message(
         content(
             arrays=model_record(arrays) if arrays else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,10 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from apps import resources
-from apps.config import RunConfig
+from apps.algorithm import RunConfig
+from apps.evaluator import Evaluator
+from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
-from payloads.sgdm import SGDMSettings
-from problems.data import Columns, Samples
+from problems.data import Samples
 from problems.metrics import accuracy, binary_metrics
 from problems.minimax import AUC_SCORE, SADDLES
 from problems.minimax.auc import best_saddle, saddle_value
@@ -72,44 +73,6 @@ def shown(metrics: Mapping[str, float], view: str = "") -> str:
     return "  ".join(
         f"{name} {metrics[name]:{FORMATS.get(plain, '.4f')}}" for name, plain in names.items() if name in metrics
     )
-
-
-class Evaluator(ABC):
-    """Metrics of flat arrays, by name.
-
-    Attributes:
-        summary: what is trained, for the log.
-        layout: names and shapes of the parts of the flat model, where it has parts.
-        columns: what the model's features are and were scaled by, where they come from a table.
-    """
-
-    summary: str
-    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    columns: Columns | None = None
-
-    @abstractmethod
-    def start(self) -> list[FloatArray]:
-        """The run's starting point."""
-
-    @abstractmethod
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        """The metrics of some arrays.
-
-        Raises:
-            ValueError: the run has diverged.
-        """
-
-    def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """What the clients measured, and what the server makes of it.
-
-        Raises:
-            ValueError: the run has diverged.
-        """
-        return dict(measured)
-
-    @abstractmethod
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """The entries of the model file."""
 
 
 class ScoreEvaluator(Evaluator):

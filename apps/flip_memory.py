@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.config import ConfigError
 from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
+from apps.settings import ConfigError
 from apps.state_store import STATE_DIR
 from clients.vertical.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from apps.evaluation import suffixed
-from strategies.replies import way_out
+from strategies.rounds.errors import way_out
 
 # rounds, or evaluations, running before a warning
 RUNNING = 3

@@ -72,14 +72,7 @@ def on_model(mod: Mod) -> Mod:
 
 def objection(config: RunConfig) -> str | None:
     """Why the algorithm cannot take a model that was clipped or noised on its way, or None."""
-    if config.algorithm.strategy.vertical:
-        return "no model travels in a vertical run, so that there is nothing to clip or to noise"
-    if config.run.strategy == "composite":
-        return (
-            "composite's clients work out their corrections from the models that travel: from one that was clipped or "
-            "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
-        )
-    return None
+    return config.algorithm.objection or None
 
 
 def uncovered(config: RunConfig) -> list[str]:

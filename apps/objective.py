@@ -12,9 +12,11 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator, ModelEvaluator, ScoreEvaluator
-from payloads.composite import CompositeSettings
+from apps.algorithm import RunConfig
+from apps.evaluation import ModelEvaluator, ScoreEvaluator
+from apps.evaluator import Evaluator
+from apps.settings import ConfigError
+from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import EXAMPLES
 from problems.data import FederatedData

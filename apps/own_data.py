@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apps.config import ConfigError, RunConfig
+from apps.algorithm import RunConfig
 from apps.resources import device_of, dtype_of
+from apps.settings import ConfigError
 from clients.base import Site
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
 from problems.data.spec import PAGE
-from strategies.schema import Schema
+from strategies.rounds.schema import Schema
 
 DATA_PATH = "data-path"
 

@@ -16,9 +16,9 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from apps.config import ConfigError
 from apps.files import OWNER_ONLY, make_folder
 from apps.own_data import DATA_PATH
+from apps.settings import ConfigError
 from apps.state_store import RUN_TOKEN, STATE_DIR
 from clients.vertical.policy import PolicyError
 from payloads.wire import CONFIG, find

@@ -17,7 +17,7 @@ from payloads.flower_internals import add_exit_handler
 from payloads.record import PayloadError
 from problems.data import DataError
 from problems.models import ModelError
-from strategies.roster import StrategyError
+from strategies.rounds.errors import StrategyError
 
 # What a user can put right; each message is complete without a traceback.
 EXPECTED = (ConfigError, DataError, ModelError, PayloadError, StrategyError, ValueError, OSError)

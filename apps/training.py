@@ -17,7 +17,8 @@ from flwr.serverapp import Grid
 from apps import resources
 from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import Evaluator, better, shown, suffixed
+from apps.evaluation import better, shown, suffixed
+from apps.evaluator import Evaluator
 from apps.evaluators import evaluator_for, own_evaluator
 from apps.missing import Watch, dropped_sites
 from apps.own_data import reads_own
@@ -28,8 +29,8 @@ from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.held_out import held_out_scores
-from strategies.replies import SiteStates
-from strategies.roster import DivergedError, StrategyError
+from strategies.rounds.errors import DivergedError, StrategyError
+from strategies.rounds.site_states import SiteStates
 
 DEPLOYMENT = "deployment"
 FLOWER_SIMULATION = "flower-simulation"

@@ -14,12 +14,14 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from apps.config import COLUMN_PARTITIONS, ConfigError, RunConfig
+from apps.algorithm import RunConfig
+from apps.checks import COLUMN_PARTITIONS
 from apps.files import make_folder, write_tensors
 from apps.flip_memory import FlipMemory
 from apps.own_data import DATA_PATH
 from apps.party_policy import policy_of
 from apps.party_table import PartyTable
+from apps.settings import ConfigError
 from apps.state_store import RUN_TOKEN, STATE_DIR
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.identity import Identity
@@ -158,15 +160,6 @@ def _policy(vfb2: VFB2Settings, node: Mapping[str, Any], place: int, parties: in
     except PolicyError as error:
         raise error.at(f"party {place}") from None
     return policy
-
-
-def facts_of(config: RunConfig) -> dict[str, Any]:
-    """What a party is asked to take part in, for the log of its owner; nothing of another kind of run."""
-    if not isinstance(config.family, VFB2Settings):
-        return {}
-    vfb2 = config.family
-    told = {"strategy": config.run.strategy, "alignment": vfb2.alignment, "masking": vfb2.masking}
-    return {**told, "label-epsilon": vfb2.label_epsilon}
 
 
 def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> None:

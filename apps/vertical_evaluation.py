@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
-from apps.config import RunConfig
-from apps.evaluation import Evaluator
+from apps.algorithm import RunConfig
+from apps.evaluator import Evaluator
 from apps.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC

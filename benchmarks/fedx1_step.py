@@ -18,7 +18,8 @@ import torch
 
 from clients.base import Site
 from clients.fedx import FedX1Client
-from payloads.fedx import FedXPool, FedXSettings
+from methods.fedx import FedXPool
+from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
 

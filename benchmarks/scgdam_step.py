@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from clients.base import Site
 from clients.scgdam import LocalSCGDAMClient
-from payloads.scgdam import SCGDAMDown, SCGDAMSettings
+from methods.scgdam import SCGDAMDown, SCGDAMSettings
 from payloads.settings import TrainingSettings
 from problems.minimax import CompositionalOracle
 from problems.models import FlatModel, build_model

@@ -13,126 +13,25 @@ between rounds is `state`. None of it needs Flower's runtime, so a client can be
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
-from numpy.typing import NDArray
 from torch import Tensor
 
+from methods.method import Method, Task
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other, settings_of
-from payloads.wire import ROUND, ready_to_send
-from problems.models import NUMPY_DTYPES, FlatModel
+from payloads.wire import PHASE, ROUND, ready_to_send
+from problems.models import FlatModel
 from problems.models.flat import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
-from problems.sampling import EpochSampler, Indices, on_device
+from problems.site import Site
 
-
-@dataclass(frozen=True, eq=False)
-class Site:
-    """A client's identity and its resident data.
-
-    Attributes:
-        partition_id: which partition this is; addresses all of the client's randomness.
-        features: (n, *shape) on the device and in the number type of the run.
-        labels: (n,) 0.0 or 1.0, likewise.
-        positives: indices of the rows of that class.
-        negatives: likewise.
-        held_out: rows of its own that it does not train with, where it reads a file of its own.
-    """
-
-    partition_id: int
-    features: Tensor
-    labels: Tensor
-    positives: Indices
-    negatives: Indices
-    held_out: Site | None = None
-    _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
-        default_factory=dict, init=False, repr=False
-    )
-
-    @classmethod
-    def from_arrays(
-        cls,
-        partition_id: int,
-        features: NDArray[Any],
-        labels: NDArray[Any],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> Self:
-        """Build a site from (n, *shape) features and (n,) labels in {0, 1}.
-
-        On a CPU, features of that number type stay where they are.
-        """
-        return cls(
-            partition_id,
-            _as_tensor(features, dtype, device),
-            torch.tensor(labels, dtype=dtype, device=device),
-            np.flatnonzero(labels == 1),
-            np.flatnonzero(labels == 0),
-        )
-
-    def __len__(self) -> int:
-        return self.labels.shape[0]
-
-    @property
-    def class_counts(self) -> tuple[int, int]:
-        """The numbers of negatives and of positives."""
-        return len(self.negatives), len(self.positives)
-
-    @cached_property
-    def everyone(self) -> Indices:
-        """(n,) the indices of all rows."""
-        return np.arange(len(self))
-
-    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
-        """Mini-batches of some of the rows, addressed by their number.
-
-        While the site and the indices are in memory it is one sampler, which draws an epoch once and not in every
-        message.
-        """
-        kept = self._samplers.get(purpose)
-        if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
-            fresh = EpochSampler(indices, batch_size, seed, purpose, self.partition_id)
-            kept = self._samplers[purpose] = (indices, batch_size, seed, fresh)
-        return kept[3]
-
-    def rows(self, indices: Indices | None) -> Tensor:
-        """(len(indices), *shape) the features of some samples, or of all."""
-        return self.features if indices is None else _picked(self.features, on_device(indices, self.labels.device))
-
-    def targets(self, indices: Indices | None) -> Tensor:
-        """(len(indices),) the labels of some samples, or of all."""
-        return self.labels if indices is None else _picked(self.labels, on_device(indices, self.labels.device))
-
-    def samples(self, indices: Indices | None) -> tuple[Tensor, Tensor]:
-        """Both."""
-        if indices is None:
-            return self.features, self.labels
-        places = on_device(indices, self.labels.device)
-        return _picked(self.features, places), _picked(self.labels, places)
-
-
-def _picked(values: Tensor, places: Tensor) -> Tensor:
-    return values.index_select(0, places)  # values[places] takes two to three times as long
-
-
-def _as_tensor(array: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    if torch.device(device).type != "cpu" or array.dtype != NUMPY_DTYPES[dtype]:
-        return torch.tensor(array, dtype=dtype, device=device)
-    shared = array.view()
-    try:
-        shared.setflags(write=True)  # PyTorch has no tensors that are read-only, and warns of arrays that are
-    except ValueError:
-        return torch.tensor(array, dtype=dtype)
-    return torch.from_numpy(shared)
+__all__ = ["MethodClient", "PayloadClient", "ScoringClient", "Site", "Trained"]
 
 
 class Trained(Protocol):
@@ -204,31 +103,49 @@ class PayloadClient(NumPyClient, Generic[M]):
         if self.model.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
-    def local_iterations(self, server_round: int) -> range:
-        """The numbers of this round's K local iterations, counted over the whole run."""
-        steps = self.training.local_steps
-        return range((server_round - 1) * steps, server_round * steps)
 
-    def vector(self, array: FloatArray) -> Tensor:
-        """(d,) a received array as a tensor of its own, of the model's number type and on its device."""
-        # a copy by NumPy: torch.tensor takes a multiple of the time over a read-only array
-        own = torch.from_numpy(np.array(array, NUMPY_DTYPES[self.model.parameters.dtype]))
-        return own if self.model.device.type == "cpu" else own.to(self.model.device)
+class MethodClient(PayloadClient[M]):
+    """The adapter between the client half of a `Method` and Flower. Subclasses name their `method`."""
 
-    def vector_or_zeros(self, array: FloatArray | None) -> Tensor:
-        """(d,) likewise; zeros where nothing was received."""
-        return torch.zeros_like(self.model.parameters) if array is None else self.vector(array)
+    method: ClassVar[Method]
 
-    def vector_or_none(self, array: FloatArray | None) -> Tensor | None:
-        """(d,) likewise; None where nothing was received."""
-        return None if array is None else self.vector(array)
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if method := cls.__dict__.get("method"):
+            cls.down, cls.up, cls.memory, cls.default_loss = method.down, method.up, method.memory, method.loss
+            cls.settings_type, cls.phases = method.settings, {name: phase.up for name, phase in method.phases.items()}
 
-    def sampler(self) -> EpochSampler:
-        """Mini-batches of ``batch-size`` of all local samples, addressed by the number of the local iteration."""
-        return self.site.sampler(self.site.everyone, self.training.batch_size, self.training.seed, Purpose.SAMPLES)
+    def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
+        super().__init__(site, model, training, settings)
+        self.objective = self.method.objective(model, site, self.loss, training, self.settings)
+
+    def fit(
+        self, parameters: list[FloatArray], config: dict[str, Scalar]
+    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+        """The method's client half: one round of it or, in a phase of the method's own, the answer to the server."""
+        task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
+        down = self.received(config)
+        if (phase := config.get(PHASE)) is not None:
+            self.outbox = method.phases[str(phase)].answer(x, down, task)
+            return [], len(self.site), {}
+        carry = method.start(x, down, self.state, task)
+        for eta, batch in method.batches(task, down):
+            carry = method.step(carry, batch, eta, task)
+        arrived, self.outbox, self.state = method.finish(carry, task)
+        if arrived is not x:
+            x.copy_(arrived)
+        return self.fitted()
+
+    def task(self, server_round: int) -> Task[Any, Any]:
+        """What the method is told of a round."""
+        return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
+
+    def received(self, config: dict[str, Scalar]) -> Any:
+        """What came down beside the model: the inbox, unless a method takes it from the message's config."""
+        return self.inbox
 
 
-class ScoringClient(PayloadClient[FlatModel]):
+class ScoringClient(MethodClient[FlatModel]):
     """Base of the clients that train a network's scores."""
 
     def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
@@ -238,3 +155,9 @@ class ScoringClient(PayloadClient[FlatModel]):
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()
         loss = float(cross_entropy(logits, self.site.labels))
         return loss, len(self.site), {"accuracy": float(correct)}
+
+
+def client_of(method: Method, name: str) -> type[ScoringClient]:
+    """The client class of a method that trains a network's scores; ``name``: of the strategy, e.g. FedAvgM."""
+    about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
+    return type(f"{name}Client", (ScoringClient,), {"method": method, **about})

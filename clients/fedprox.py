@@ -1,32 +1,18 @@
-"""FedProx's client half (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous
-Networks", MLSys 2020)."""
+"""The client half of FedProx; `methods.fedprox` is the method."""
 
 from __future__ import annotations
 
 from flwr.common import Scalar
 
-from clients.local_sgd import SampleLossClient
-from payloads.fedprox import PROXIMAL_MU, FedProxSettings
-from payloads.record import FloatArray
+from clients.base import ScoringClient
+from methods.fedprox import FEDPROX, PROXIMAL_MU
 
 
-class FedProxClient(SampleLossClient):
-    """K steps of SGD on cross-entropy + mu/2 |w - w_server|^2. mu is the message's ``proximal-mu``, which Flower's own
-    FedProx sends too; without one it is the settings'."""
+class FedProxClient(ScoringClient):
+    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. Flower's own FedProx sends mu as well."""
 
-    settings_type = FedProxSettings
-    settings: FedProxSettings
+    method = FEDPROX
 
-    def fit(
-        self, parameters: list[FloatArray], config: dict[str, Scalar]
-    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
-        server_round = self.begin(parameters, config)
-        mu, point = float(config.get(PROXIMAL_MU, self.settings.proximal_mu)), self.model.parameters
-        reference = point.clone()
-        for step, batch in self.steps(server_round):
-            gradient = self.gradient(batch)
-            # w <- w - eta (g + mu (w - w_server))
-            if pull := step * mu:
-                point.lerp_(reference, pull)
-            point.add_(gradient, alpha=-step)
-        return self.fitted()
+    def received(self, config: dict[str, Scalar]) -> float | None:
+        mu = config.get(PROXIMAL_MU)
+        return None if mu is None else float(mu)

@@ -1,6 +1,6 @@
 """Hooks of MkDocs: the API reference's pages, nav entries of whole folders, and links that lead out of docs/.
 
-On a git host the pages' links to sources, such as ``../payloads/fedx.py``, lead to the file. On the site they lead to
+On a git host the pages' links to sources, such as ``../methods/fedx.py``, lead to the file. On the site they lead to
 the module's page in the API reference, to the page made of a Markdown file above docs/, or else to one that shows the
 file.
 """
@@ -18,7 +18,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 PROJECT = Path(__file__).resolve().parents[1]
-PACKAGES = ("payloads", "problems", "strategies", "clients", "apps", "simulations")  # from the lowest floor up
+# from the lowest floor up
+PACKAGES = ("payloads", "problems", "methods", "strategies", "clients", "apps", "simulations")
 OTHER_PAGES = {  # Markdown files that are not in docs/
     "README.md": "readme.md",
     "examples/README.md": "examples.md",
@@ -53,7 +54,7 @@ def modules() -> dict[str, str]:
 
 
 def module_name(source: str) -> str:
-    """``payloads/fedx.py`` -> ``payloads.fedx``; ``problems/data/__init__.py`` -> ``problems.data``."""
+    """``methods/fedx.py`` -> ``methods.fedx``; ``problems/data/__init__.py`` -> ``problems.data``."""
     return source.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
@@ -68,7 +69,7 @@ def reference_index(pages: dict[str, str]) -> str:
     """The API reference's first page: a table of modules for each package."""
     parts = [
         "# API reference\n",
-        "The modules of the six packages. A name that begins with an underscore is private.\n",
+        "The modules of the seven packages. A name that begins with an underscore is private.\n",
     ]
     for package in PACKAGES:
         parts.append(

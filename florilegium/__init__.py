@@ -20,33 +20,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from apps.config import ConfigError
     from apps.server_app import RunFailedError
-    from clients.base import PayloadClient, ScoringClient, Site
-    from clients.coda import CodaClient, CodascaClient, StagewiseClient
-    from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient, ProximalClient
+    from clients.base import MethodClient, PayloadClient, ScoringClient, Site
+    from clients.coda import CodaClient, CodascaClient
+    from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
     from clients.fedprox import FedProxClient
     from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
     from clients.fedx import FedX1Client, FedX2Client
-    from clients.local_sgd import LocalSGDClient, SampleLossClient
+    from clients.local_sgd import LocalSGDClient
     from clients.minimax import MinimaxClient
-    from clients.pairwise import LocalPairClient, PairwiseClient
+    from clients.pairwise import LocalPairClient
     from clients.scaffold import ScaffoldClient
     from clients.scgdam import LocalSCGDAMClient
     from clients.sgdam import LocalSGDAMClient
     from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
     from clients.vfb2 import VFB2Client, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
-    from payloads.coda import ClassScores, CodaDown, CodascaDown, CodaSettings, StageState
-    from payloads.composite import CompositeSettings, CorrectionState, Smoothness
-    from payloads.fedprox import FedProxSettings
-    from payloads.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
-    from payloads.fedx import FedXPool, FedXPredictions, FedXSettings, InnerEstimates, Momentum
+    from methods.coda import ClassScores, CodaDown, CodaSettings, StageState
+    from methods.codasca import CodascaDown
+    from methods.composite import CorrectionState
+    from methods.fedprox import FedProxSettings
+    from methods.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
+    from methods.fedx import FedXPool, FedXPredictions, FedXState
+    from methods.method import Method, Phase, Plan, Replies, Task
+    from methods.pairwise import FedXSettings, InnerEstimates, Momentum
+    from methods.penalised import CompositeSettings, Smoothness
+    from methods.scaffold import ControlChange, ControlVariate
+    from methods.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
+    from methods.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
+    from methods.sgdm import LocalMomentum, SGDMDown, SGDMSettings
     from payloads.handshake import Scaling, SiteReport
     from payloads.held_out import ScoreCounts, ScoreEdges
     from payloads.record import Payload, PayloadError
-    from payloads.scaffold import ControlChange, ControlVariate
-    from payloads.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
     from payloads.settings import Settings, TrainingSettings
-    from payloads.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
-    from payloads.sgdm import LocalMomentum, SGDMDown, SGDMSettings
     from payloads.vfb2 import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
     from simulations.launch import run
     from simulations.records import RunRecord
@@ -55,12 +59,13 @@ if TYPE_CHECKING:
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
     from strategies.fedprox import FedProx
     from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-    from strategies.fedx import FedX1, FedX2, FedXState
+    from strategies.fedx import FedX1, FedX2
     from strategies.local_sgd import LocalSGD
+    from strategies.method import MethodStrategy
     from strategies.minimax import MinimaxStrategy
     from strategies.pairwise import LocalPair, PairwiseStrategy
-    from strategies.roster import StrategyError
-    from strategies.scaffold import ControlledStrategy, Scaffold
+    from strategies.rounds.errors import StrategyError
+    from strategies.scaffold import Scaffold
     from strategies.scgdam import LocalSCGDAM
     from strategies.sgdam import LocalSGDAM
     from strategies.sgdm import LocalSGDM, LocalSGDMRatio
@@ -87,7 +92,6 @@ __all__ = [
     "ConfigError",
     "ControlChange",
     "ControlVariate",
-    "ControlledStrategy",
     "CorrectionState",
     "Credentials",
     "DataSummary",
@@ -133,17 +137,21 @@ __all__ = [
     "LocalSGDMClient",
     "LocalSGDMRatio",
     "LocalSGDMRatioClient",
+    "Method",
+    "MethodClient",
+    "MethodStrategy",
     "MinimaxClient",
     "MinimaxStrategy",
     "Momentum",
-    "PairwiseClient",
     "PairwiseStrategy",
     "Payload",
     "PayloadClient",
     "PayloadError",
     "PayloadStrategy",
-    "ProximalClient",
+    "Phase",
+    "Plan",
     "ProximalStrategy",
+    "Replies",
     "Report",
     "RunFailedError",
     "RunRecord",
@@ -154,7 +162,6 @@ __all__ = [
     "SGDMDown",
     "SGDMSettings",
     "SaddleMomentum",
-    "SampleLossClient",
     "Scaffold",
     "ScaffoldClient",
     "Scaling",
@@ -167,9 +174,9 @@ __all__ = [
     "SiteReport",
     "Smoothness",
     "StageState",
-    "StagewiseClient",
     "StagewiseStrategy",
     "StrategyError",
+    "Task",
     "TrainingSettings",
     "VFB2Client",
     "VFB2Progress",

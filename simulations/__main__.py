@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, compare, sweep, reproduce, list, the two references, and new-algorithm."""
+"""``python -m simulations``: run, check, compare, sweep, reproduce, list, and the two references."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ from simulations.catalogue import catalogue, description, summary
 from simulations.checking import check_run
 from simulations.choosing import Choosing
 from simulations.compare import Comparison
-from simulations.enrolment import checkout, write
 from simulations.expansion import expand
 from simulations.experiment import find_experiment
 from simulations.flower import FlowerError, gpu_share, run_with_flower
 from simulations.launch import run_centralized, run_federation, run_nonfederated
-from simulations.new_algorithm import describe
 from simulations.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.plan import TEST, VALIDATION, Sweep
 from simulations.records import FINISHED, STOPPED
@@ -369,46 +367,6 @@ def reproduce(
         first, reason = next(iter(outcome.failed.items()))
         count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
         raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
-
-
-Several = list[str] | None
-
-
-@cli.command("new-algorithm")
-def new_algorithm(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="its run-config name, e.g. fed-avgm")],
-    setting: Annotated[Several, typer.Option(help="a key of its own table and the default, e.g. momentum=0.9")] = None,
-    down: Annotated[
-        Several, typer.Option(help="a field, as long as the model, that the server sends beside it")
-    ] = None,
-    up: Annotated[Several, typer.Option(help="such a field that a client sends")] = None,
-    state: Annotated[Several, typer.Option(help="such a field that the server keeps from round to round")] = None,
-    memory: Annotated[Several, typer.Option(help="such a field that a client keeps")] = None,
-    loss: Annotated[Several, typer.Option(help="a loss it minimises; the first is its default; cross-entropy")] = None,
-    class_name: Annotated[str, typer.Option(help="what its classes' names begin with, e.g. FedAvgM")] = "",
-    family: Annotated[str, typer.Option(help="the name of its modules and its table; NAME with _ for -")] = "",
-    into: Annotated[Path | None, typer.Option(metavar="DIR", help="root of a checkout; without, this one")] = None,
-) -> None:
-    """Write the stubs of a new algorithm and a test that fails until they are filled in."""
-    one = describe(
-        name,
-        family=family,
-        prefix=class_name,
-        losses=loss or [],
-        settings=setting or [],
-        down=down or [],
-        up=up or [],
-        state=state or [],
-        memory=memory or [],
-    )
-    new, changed = write(one, checkout(into))
-    then = [
-        f"pytest {new[-1]}",
-        f"pytest tests/battery -k {name}",
-        f"python -m simulations run --clients 4 -c 'strategy=\"{name}\"' --out runs/{name}",
-    ]
-    for title, lines in (("fill in:", new), ("named in, nothing to do:", changed), ("then:", then)):
-        typer.echo("\n  ".join([title, *map(str, lines)]))
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from apps.evaluation import ModelEvaluator
 from clients.base import ScoringClient, Site
 from clients.local_sgd import LocalSGDClient
 from clients.pairwise import LocalPairClient
-from payloads.fedx import Momentum
+from methods.pairwise import Momentum
 from problems.data import FederatedData
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.objectives.pairwise import PAIRWISE_LOSSES

@@ -16,7 +16,7 @@ from apps.training import Training
 from simulations.arguments import placed
 from simulations.engine import run_in_process
 from simulations.output import log_off
-from strategies.roster import Roster
+from strategies.rounds.handshake import Roster
 
 
 def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> list[str]:

@@ -9,18 +9,18 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from payloads.fedprox import PROXIMAL_MU, FedProxSettings
+from methods.fedprox import FEDPROX, PROXIMAL_MU, FedProxSettings
 from payloads.record import FloatArray
-from strategies.local_sgd import LocalSGD
-from strategies.replies import Reply
-from strategies.roster import StrategyError
+from strategies.method import MethodStrategy
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.replies import Reply
 
 
-class FedProx(LocalSGD):
+class FedProx(MethodStrategy):
     """Sends mu in every message's config. Weighted by examples it averages as Flower's FedProx does, to the bit: by the
     numbers that the replies name, in the arithmetic of the model's number type."""
 
-    settings_type = FedProxSettings
+    method = FEDPROX
     settings: FedProxSettings
 
     def configure_train(

@@ -13,7 +13,7 @@ from payloads.record import FloatArray
 from payloads.wire import model_record
 from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
 from strategies.base import PayloadStrategy
-from strategies.roster import SetupError
+from strategies.rounds.errors import SetupError
 
 # Equal scores of many rows, and scores far from 0 that differ little, need the most.
 EXCHANGES = 4

@@ -1,13 +1,12 @@
-"""Local SGD's server half: the mean of the models (Stich 2019)."""
+"""The server half of local SGD; `methods.local_sgd` is the method."""
 
 from __future__ import annotations
 
-from strategies.base import PayloadStrategy
-from strategies.roster import Roster
+from methods.local_sgd import LOCAL_SGD
+from strategies.method import MethodStrategy
 
 
-class LocalSGD(PayloadStrategy):
+class LocalSGD(MethodStrategy):
     """Averages the models of the round's clients; nothing else travels."""
 
-    def meet(self, roster: Roster) -> None:
-        self.check_samples(roster)
+    method = LOCAL_SGD

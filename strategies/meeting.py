@@ -18,8 +18,8 @@ from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GR
 from payloads.record import IntArray
 from payloads.vfb2 import ByteArray, Credentials, DataSummary, VFB2Settings
 from problems.vertical.solvers import largest_step
-from strategies.replies import Exchange
-from strategies.roster import SetupError, StrategyError, reason_of, refusal_of
+from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
+from strategies.rounds.exchange import Exchange
 
 # the server's threads of Flower's simulation
 MOST_THREADS, MORE_THREADS = 32, 4

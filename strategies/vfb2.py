@@ -7,15 +7,13 @@ reporter (the first active party) measured, and at checkpoints and the end the b
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from logging import INFO, WARNING
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from logging import INFO
+from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
@@ -38,44 +36,25 @@ from payloads.vfb2 import (
     Segment,
     VFB2Progress,
     VFB2Settings,
-    blamed,
     cut,
     joined,
     text,
 )
-from payloads.wire import ARRAYS, PAYLOAD, payload_record
-from strategies.base import PayloadStrategy
-from strategies.meeting import (
-    active_parties,
-    addresses_of,
-    check_capacity,
-    check_refusals,
-    check_rows,
-    check_step,
-    meet_on,
-    warn_of_looks,
-)
-from strategies.replies import NO_ANSWER, Exchange, Reply
-from strategies.roster import Roster, SetupError
+from strategies.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
+from strategies.rounds.errors import SetupError
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
+from strategies.vertical import VerticalStrategy
 
 # bytes of a party's certificate, the folder of its socket, and host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
 EIGENVALUE = "largest_eigenvalue"
-# seconds that the other parties' replies may take once one has failed: Flower says so late that a client was killed
-PATIENCE = 90.0
 
 
-class VFB2(PayloadStrategy):
+class VFB2(VerticalStrategy):
     """Base of the three: they differ at the parties only."""
 
-    needs_examples = "has clients that hold columns of the same rows"
-    needs_all_clients = "trains a block of columns at every client"
-    retries_failed = True
-    concurrent = True
-    vertical = True
-    fewest_clients = 3
-    number_types = ("float64",)
-    unread: ClassVar[tuple[str, ...]] = ("local_steps", "server_learning_rate", "score")
+    introductions = (CREDENTIALS, DATA_SUMMARY)
     down_type = Segment
     up_type = Report
     state_type = VFB2Progress
@@ -98,16 +77,6 @@ class VFB2(PayloadStrategy):
         self.under_way = 0
         # the parties' blocks, once they have come
         self.blocks: list[FloatArray] = []
-
-    # Before round 1.
-
-    def join(self, grid: Grid) -> Roster:
-        """The handshake, and whether all parties can run at once."""
-        known = self.roster is not None
-        roster = super().join(grid)
-        if not known:
-            check_capacity(grid, len(roster))
-        return roster
 
     def meet(self, roster: Roster) -> None:
         """Refuse too few parties, and lists of seconds that do not fit them."""
@@ -151,9 +120,9 @@ class VFB2(PayloadStrategy):
         self.under_way = 0
         if self.rows is None:
             replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
-            self.rows = check_rows([told(reply.payload) for reply in replies])
+            self.rows = check_rows([rows_of(reply.payload) for reply in replies])
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
-        check_rows([told(reply.payload) for reply in replies])
+        check_rows([rows_of(reply.payload) for reply in replies])
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
@@ -174,12 +143,10 @@ class VFB2(PayloadStrategy):
         the same."""
         assert self.roster is not None
         self.salt = secrets.token_hex(16)
-        messages = self.messages(
-            server_round, range(len(self.roster)), arrays, None, {SALT: self.salt}, phase=CREDENTIALS
-        )
-        self.credentials = [reply.payload for reply in self.receive(server_round, self._send(messages))]
-        self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
         everyone = range(len(self.roster))
+        replies = self.ask(server_round, everyone, arrays, None, CREDENTIALS, {SALT: self.salt})
+        self.credentials = [reply.payload for reply in replies]
+        self.serial = max([self.serial, *(int(shown.serial[0]) for shown in self.credentials)])
         replies = self.ask(server_round, everyone, arrays, self.meeting(), DATA_SUMMARY)
         self.summaries = [reply.payload for reply in replies]
         self.active = active_parties(self.summaries, self.settings.active_parties)
@@ -195,10 +162,6 @@ class VFB2(PayloadStrategy):
             self.rows = rows
 
     # Rounds.
-
-    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send messages; once a party has failed the others are not waited for long."""
-        return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
     def down(self, server_round: int) -> Segment:
         self.under_way = server_round
@@ -240,73 +203,31 @@ class VFB2(PayloadStrategy):
         """Whether the server may get the blocks: it is asked to, and every party agrees."""
         return self.settings.assemble and all(bool(shown.share[0]) for shown in self.credentials)
 
-    def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
-        """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
-
-        Raises:
-            SetupError: the segment has failed as often as it may; names the party to blame.
-        """
-        assert self.roster is not None
-        assert self._exchange is not None
-        exchange = self._exchange
-        if exchange.phase in (CREDENTIALS, DATA_SUMMARY):
-            return super().receive(server_round, replies)
-        attempt = 0
-        while True:
-            found: dict[int, Reply] = {}
-            reasons: dict[int, str] = {}
-            self._sort(server_round, exchange, replies, found, reasons)
-            # a party that others gave up may still have its message, and must not get another
-            hung = NO_ANSWER in reasons.values() and set(reasons.values()) != {NO_ANSWER}
-            reasons = culprits(reasons, len(self.roster))
-            if not reasons or hung or self._grid is None or attempt == self.training.max_retries:
-                break
-            attempt += 1
-            named = "; ".join(f"party {place}: {reason}" for place, reason in reasons.items())
-            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, self.training.max_retries, named)
-            self._wait()
-            # one may have lost its memory, and with it its certificate
-            self.introduce(server_round, exchange.content.array_records[ARRAYS])
-            exchange = self._exchange = again(exchange, self.segment())
-            replies = self._send(self._write(exchange, range(len(self.roster))))
-        self._account(server_round, exchange, found, reasons)
-        return [found[place] for place in sorted(found)]
+    def meet_again(self, server_round: int, arrays: ArrayRecord) -> Segment:
+        """Introduce the parties anew, since one may have lost its memory and with it its certificate."""
+        self.introduce(server_round, arrays)
+        return self.segment()
 
     def limits(self, place: int) -> Mapping[str, int]:
         columns = int(self.summaries[place].columns[0]) if self.summaries else 0
         return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
 
-    def _sort(
-        self,
-        server_round: int,
-        exchange: Exchange,
-        replies: Iterable[Message],
-        found: dict[int, Reply],
-        reasons: dict[int, str],
-    ) -> None:
-        replies = list(replies)
-        check_refusals(exchange, replies)
-        super()._sort(server_round, exchange, replies, found, reasons)
-
-    def _read(self, server_round: int, place: int, message: Message, exchange: Exchange) -> Reply:
-        reply = super()._read(server_round, place, message, exchange)
-        if isinstance(reply.payload, Report):
-            self.check_report(place, reply.payload, exchange.phase)
-        return reply
-
-    def check_report(self, place: int, report: Report, phase: str) -> None:
+    def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Raise `PayloadError` for a report of another attempt, or without what was asked for."""
-        if report.serial[0] != self.serial:
-            raise PayloadError(f"report of attempt {report.serial[0]}, expected {self.serial}")
-        if phase and (report.rows is None or report.digest is None):
+        if not isinstance(payload, Report):
+            return
+        if payload.serial[0] != self.serial:
+            raise PayloadError(f"report of attempt {payload.serial[0]}, expected {self.serial}")
+        if phase and (payload.rows is None or payload.digest is None):
             raise PayloadError(f"the report of the {phase} phase has no rows")
-        if phase != INTERSECTION and place == self.active[0] and self._evaluated() and not report.metrics():
+        if phase != INTERSECTION and place == self.active[0] and self.evaluates() and not payload.metrics():
             raise PayloadError("the reporter's report has no metrics")
         held = int(self.summaries[place].columns[0])
-        if report.weights is not None and len(report.weights) != held:
-            raise PayloadError(f"Report.weights: got {len(report.weights)} weights of a block of {held} columns")
+        if payload.weights is not None and len(payload.weights) != held:
+            raise PayloadError(f"Report.weights: got {len(payload.weights)} weights of a block of {held} columns")
 
-    def _evaluated(self) -> bool:
+    def evaluates(self) -> bool:
+        """Whether the segment under way measures the metrics."""
         training = self.training
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
@@ -314,7 +235,7 @@ class VFB2(PayloadStrategy):
         """No model comes: what was measured and what it cost."""
         self.finish(replies)
         counted = np.array([reply.payload.counters for reply in replies])  # (q, counters)
-        return self._model, {name: float(counted[:, at].max()) for at, name in enumerate(COUNTERS)}
+        return self.model, {name: float(counted[:, at].max()) for at, name in enumerate(COUNTERS)}
 
     def finish(self, replies: Sequence[Reply]) -> None:
         """Take over what a segment brought."""
@@ -371,41 +292,8 @@ def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> flo
     return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)
 
 
-def told(report: Report) -> tuple[IntArray, ByteArray]:
+def rows_of(report: Report) -> tuple[IntArray, ByteArray]:
     """Numbers and digest of a party's rows, in an exchange before round 1."""
     assert report.rows is not None
     assert report.digest is not None
     return report.rows, report.digest
-
-
-def again(exchange: Exchange, segment: Segment) -> Exchange:
-    """The same exchange with another attempt's payload."""
-    records = exchange.content.copy()
-    record = payload_record(segment)
-    assert record is not None
-    records[PAYLOAD] = record
-    return dataclasses.replace(exchange, content=records, sent={})
-
-
-def culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
-    """Whom a failed segment's errors blame: the party most of them name, else everybody who failed.
-
-    Args:
-        reasons: party -> why it gave no good reply. A party that says nothing of others is its own reason.
-        parties: how many there are; who blames another is its own reason too.
-    """
-    named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
-    named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
-    if not named:
-        return {}
-    own = {place: reason for place, (party, reason) in named.items() if party == place}
-    votes = Counter(party for party, _ in named.values())
-    most = max(votes.values())
-    chosen = sorted(party for party, count in votes.items() if count == most)
-    found = {}
-    for party in chosen:
-        others = [reason for place, (accused, reason) in named.items() if accused == party != place]
-        words = [own[party]] if party in own else []
-        words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
-        found[party] = "; ".join(words)
-    return found

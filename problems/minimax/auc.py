@@ -19,12 +19,13 @@ separates the classes. With p = p~ it is the AUC of a population in which every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from problems.minimax.oracle import Oracle
 from problems.models.flat import Copy, FlatModel, FloatArray
 from problems.models.saddle import SCALARS
 from problems.objectives.scores import SCORES, Score
@@ -53,8 +54,8 @@ def best_saddle(scores: Tensor, labels: Tensor) -> Tensor:
     return torch.stack([a, b, b - a])
 
 
-class AUCOracle:
-    """The oracle of (63): gradients of the network by back-propagation, those of a, b and lambda in closed form.
+class AUCOracle(Oracle):
+    """The oracle of (63), whose gradients in a, b and lambda are in closed form.
 
     Args:
         model: a `FlatModel` of a `SaddleNetwork`.
@@ -67,7 +68,7 @@ class AUCOracle:
         self.model, self.features, self.labels, self.score = model, features, labels, score
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
-        self.has_buffers, self.stochastic = model.num_buffers > 0, model.stochastic
+        self.buffers, self.has_buffers, self.stochastic = model.buffers, model.num_buffers > 0, model.stochastic
         self.prior, self.weight = float("nan"), 1.0
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
@@ -75,9 +76,6 @@ class AUCOracle:
 
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         return self.model.arrays(copy)
-
-    def inform(self, prior: float, weight: float = 1.0) -> None:
-        self.prior, self.weight = prior, weight
 
     def scores(self, logits: Tensor) -> Tensor:
         """s of the network's outputs."""
@@ -93,39 +91,32 @@ class AUCOracle:
         sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])
         return sums, torch.stack([(1 - labels).sum(), labels.sum()])
 
-    def gradient(self, rows: Indices | None) -> Tensor:
-        if rows is not None:
-            selected = on_device(rows, self.device)
-            return self._gradient(self.features[selected], self.labels[selected])
-        if self.num_samples <= _CHUNK:
-            return self._gradient(self.features, self.labels)
-        total = torch.zeros_like(self.parameters)
+    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+        if rows is not None or self.num_samples <= _CHUNK:
+            return self._gradient(self.model, z, *self._batch(rows))
+        total = torch.zeros_like(z)
         for features, labels in zip(torch.split(self.features, _CHUNK), torch.split(self.labels, _CHUNK), strict=True):
-            total.add_(self._gradient(features, labels), alpha=len(labels) / self.num_samples)
+            total.add_(self._gradient(self.model, z, features, labels), alpha=len(labels) / self.num_samples)
         return total
 
-    def _gradient(self, features: Tensor, labels: Tensor) -> Tensor:
-        logits = self.model.scores(features)  # (n,)
-        scores = self.scores(logits.detach())
-        a, b, dual = self.parameters[-SCALARS:].unbind()
+    def _batch(self, rows: Indices | None) -> tuple[Tensor, Tensor]:
+        if rows is None:
+            return self.features, self.labels
+        selected = on_device(rows, self.device)
+        return self.features.index_select(0, selected), self.labels.index_select(0, selected)
+
+    def _gradient(self, network: FlatModel, z: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """(d,) the gradient at z over some samples (n,), whose scores are those of ``network``."""
+        logits, pull = network.forward(z, features)  # (n,)
+        scores = self.scores(logits)
+        a, b, dual = z[-SCALARS:].unbind()
         p, rest = self.prior, 1 - labels
         positive, negative = self.weight * (1 - p), self.weight * p
         to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
         linear = negative * rest - positive * labels  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
-        gradient = self.model.vjp(logits, slopes / len(labels))
+        gradient = pull(slopes / len(labels))
         gradient[-SCALARS:] = torch.stack(
             [-2 * to_a.mean(), -2 * to_b.mean(), 2 * (linear * scores).mean() - 2 * p * (1 - p) * dual]
         )
         return gradient
-
-    def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
-        own, buffers = self.parameters.clone(), self.model.buffers.clone()
-        self.parameters.copy_(point)
-        found = self.gradient(rows).clone()
-        self.parameters.copy_(own)
-        self.model.buffers.copy_(buffers)
-        return found
-
-    def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
-        return (self.gradient_at(point, rows) for rows in batches)

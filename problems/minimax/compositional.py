@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,19 +28,21 @@ from torch.overrides import TorchFunctionMode
 from problems.minimax.auc import AUCOracle
 from problems.models.flat import FlatModel, FloatArray
 from problems.objectives.scores import SCORES, Score
-from problems.sampling import Indices, on_device
+from problems.sampling import Indices
 
 COMPOSITIONAL_AUC = "compositional-auc"
+# q (d,) -> grad g^T q (d,)
+Pull = Callable[[Tensor], Tensor]
 
 
 class CompositionalOracle(AUCOracle):
-    """The oracle of f(g(x), y): `parameters` is (x, y), and a second network stands at (h, y), h an estimate of g(x).
+    """The oracle of f(g(x), y) with two networks: one at (x, y), and one at (h, y), h an estimate of g(x).
 
-    What `AUCOracle` has, its gradients among it, is f at (x, y), without g.
+    Each has batch-norm statistics of its own. What `AUCOracle` has, its gradients among it, is f at (x, y), without g.
 
     Args:
-        model: a `FlatModel` of a `SaddleNetwork`, for w.
-        inner: another one, for h.
+        model: a `FlatModel` of a `SaddleNetwork`, for w; its parameters are (x, y).
+        inner: another one, for h; its parameters are (h, y).
         features: as of `AUCOracle`.
         labels: as of `AUCOracle`.
         score: as of `AUCOracle`.
@@ -51,77 +53,74 @@ class CompositionalOracle(AUCOracle):
     ) -> None:
         super().__init__(model, features, labels, score=score)
         self.inner = inner
-        self._outer = AUCOracle(inner, features, labels, score=score)
-        # tensor by tensor: the weights at w, those at h, and the gradient at h
+        # of the trained parameters: their tensors, and where they lie in a flat vector
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
-        self._estimates = _trained(inner, inner.parameters)
-        self._directions = _trained(inner, inner.gradient)
+        stops = accumulate((math.prod(shape) for shape in model.parameter_shapes), initial=0)
+        of_parameters = zip(pairwise(stops), model.parameter_shapes, model.module.parameters(), strict=True)
+        self._places = [(slice(*ends), shape) for ends, shape, weight in of_parameters if weight.requires_grad]
         if model.device.type == "cpu":
             _keep_freed_memory()
 
-    def inform(self, prior: float, weight: float = 1.0) -> None:
-        super().inform(prior, weight)
-        self._outer.inform(prior, weight)
+    def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> Tensor:
+        """Set h (p,) and the batch-norm statistics (b,) at it; without h, to x and the statistics at w.
 
-    def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> None:
-        """Set h (p,) and the batch-norm statistics (b,) at it; without h, to x and the statistics at w."""
+        Returns:
+            (d,) the point (h, y) of the second network.
+        """
         if h is None:
             self.inner.load(self.model.arrays())
         else:
             point = np.append(h, h.dtype.type(self.parameters[-1].item()))
             self.inner.load([point] if buffers is None else [point, buffers])
+        return self.inner.parameters
 
     def inner_arrays(self) -> tuple[FloatArray, FloatArray | None]:
         """h (p,) and the statistics at it, if there are any, as copies."""
         point, *buffers = self.inner.arrays()
         return point[: self.primal_dim], buffers[0] if buffers else None
 
-    def compose(
-        self, rows: Indices, weight: float, rho: float, *, exact: bool = True, outer_rows: Indices | None = None
-    ) -> Tensor:
-        """h <- (1 - weight) h + weight g(x; rows), then the gradients at the new h.
+    def descend(self, z: Tensor, rows: Indices, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
+        """(g(x; rows), y) at z = (x, y), (d,), and how a gradient (d,) is pulled back through g.
 
         Args:
-            rows: the batch xi of g.
             exact: with the Hessian of the cross-entropy; else grad g counts as the identity.
-            outer_rows: the batch zeta of f, where it is another.
 
         Returns:
-            (d,) grad g(x; rows)^T grad_h f(h, y) and grad_y f(h, y). Valid until the next call.
+            The point, and a function that turns q (d,) into grad g(x; rows)^T q in place and returns it. It is called
+            once, and before z changes.
         """
         features, labels = self._batch(rows)
-        curved = exact and rho > 0
-        mode: AbstractContextManager[object] = _LeanBatchNorm() if curved else nullcontext()
-        with mode:
-            logits = self.model.scores(features)  # (n,)
-        errors = self.weight * (torch.sigmoid(logits) - labels) / len(labels)  # d CE / d logits
-        descent = torch.autograd.grad(logits, self._weights, errors, create_graph=curved, allow_unused=True)
-        reached = [i for i, gradient in enumerate(descent) if gradient is not None]
+        if not (exact and rho > 0):
+            logits, pull = self.model.forward(z, features)  # (n,)
+            return torch.sub(z, pull(self._errors(logits, labels)), alpha=rho), lambda q: q
+        with _LeanBatchNorm():
+            logits = self.model.scores(features, z)
+        errors = self._errors(logits, labels)
+        found = torch.autograd.grad(logits, self._weights, errors, create_graph=True, allow_unused=True)
+        reached = [i for i, gradient in enumerate(found) if gradient is not None]
+        weights, descents = [self._weights[i] for i in reached], [found[i] for i in reached]
+        places = [self._places[i] for i in reached]
+        point = z.clone()
+        for (place, shape), descent in zip(places, descents, strict=True):
+            point[place].view(shape).sub_(descent.detach(), alpha=rho)
 
-        h, p = self.inner.parameters, self.primal_dim
-        h.lerp_(self.parameters, weight)
-        for i in reached:
-            self._estimates[i].add_(descent[i].detach(), alpha=-weight * rho)
-        h[p:] = self.parameters[p:]  # y
-
-        gradient = self._outer._gradient(*((features, labels) if outer_rows is None else self._batch(outer_rows)))
-        if curved:
-            q = [self._directions[i] for i in reached]
-            products = torch.autograd.grad([descent[i] for i in reached], [self._weights[i] for i in reached], q)
-            for direction, product in zip(q, products, strict=True):
+        def pull_back(q: Tensor) -> Tensor:
+            directions = [q[place].view(shape) for place, shape in places]
+            products = torch.autograd.grad(descents, weights, directions)
+            for direction, product in zip(directions, products, strict=True):
                 direction.add_(product, alpha=-rho)  # q - rho H q
-        return gradient
+            return q
 
-    def _batch(self, rows: Indices) -> tuple[Tensor, Tensor]:
-        selected = on_device(rows, self.device)
-        return self.features[selected], self.labels[selected]
+        return point, pull_back
 
+    def outer_gradient(self, h: Tensor, rows: Indices) -> Tensor:
+        """(d,) the gradients of f(h, y; rows) in h and in y, at the second network's (h, y); valid until the next."""
+        return self._gradient(self.inner, h, *self._batch(rows))
 
-def _trained(model: FlatModel, vector: Tensor) -> list[Tensor]:
-    """The parts of a flat vector (d,) that belong to trained parameters, in their shapes and without a copy."""
-    parts = torch.split(vector, [math.prod(shape) for shape in model.parameter_shapes])
-    of_parameters = zip(parts, model.parameter_shapes, model.module.parameters(), strict=True)
-    return [part.view(shape) for part, shape, parameter in of_parameters if parameter.requires_grad]
+    def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """(n,) d CE / d logits."""
+        errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / len(labels)
+        return errors
 
 
 @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -15,13 +16,18 @@ from problems.sampling import Indices, on_device
 
 
 class Oracle(Protocol):
-    """A point that a client moves, and the gradients of its f_i.
+    """One site's f_i: its gradients at any point, and the point that the site's client moves.
+
+    f_i depends on the other sites by two numbers alone, p and omega_i; `weigh` makes the f_i that has them.
 
     Attributes:
-        parameters: (d,) the current point z, changed in place.
+        parameters: (d,) the client's point z, changed in place.
         primal_dim: p; the last d - p entries are the dual block.
         num_samples: n.
-        has_buffers: whether a gradient leaves something behind (batch-norm statistics).
+        prior: the share p of positives.
+        weight: omega_i, what the site's samples count in f_i.
+        buffers: (b,) what a gradient leaves behind beside its value (batch-norm statistics).
+        has_buffers: whether there is any of it.
         stochastic: whether a gradient draws random numbers (dropout).
     """
 
@@ -29,44 +35,52 @@ class Oracle(Protocol):
     device: torch.device
     primal_dim: int
     num_samples: int
+    prior: float
+    weight: float
+    buffers: Tensor
     has_buffers: bool
     stochastic: bool
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Set the current point (and the buffers)."""
+        """Set the client's point (and the buffers)."""
 
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
-        """The current point (and the buffers), as copies that ``copy`` makes."""
-
-    def inform(self, prior: float, weight: float = 1.0) -> None:
-        """Tell p, the share of positives, and omega_i, what the site's samples count in f_i; 1 until told."""
+        """The client's point (and the buffers), as copies that ``copy`` makes."""
 
     def value(self) -> float:
-        """f_i at the current point, over all samples."""
+        """f_i at the client's point, over all samples."""
 
-    def gradient(self, rows: Indices | None) -> Tensor:
-        """(d,) the gradient of f_i(.; rows) at the current point; all samples where ``rows`` is None.
+    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+        """(d,) the gradient of f_i(.; rows) at z (d,); over all samples where ``rows`` is None.
 
         Valid until the next call.
         """
 
-    def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
-        """(d,) likewise at another point, which leaves no trace; a tensor of its own."""
+    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
+        """The gradients (d,) at one point for K batches of one size, or None where `peek` is as fast."""
+        return None
 
-    def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
-        """`gradient_at` for batches of one size, one after the other."""
-
-
-def direction(oracle: Oracle, primal_step: float, dual_step: float) -> Tensor:
-    """(d,) what a gradient is multiplied by in a step: -primal_step in the primal block, +dual_step in the dual."""
-    signs = torch.empty_like(oracle.parameters)
-    signs[: oracle.primal_dim] = -primal_step
-    signs[oracle.primal_dim :] = dual_step
-    return signs
+    def weigh(self, prior: float, weight: float = 1.0) -> Self:
+        """The same samples' f_i with another p and omega_i; point and network are shared."""
+        found = copy.copy(self)
+        found.prior, found.weight = prior, weight
+        return found
 
 
-class FunctionOracle:
-    """The oracle of a `MinimaxProblem`.
+def peek(f: Oracle, z: Tensor, rows: Indices | None) -> Tensor:
+    """(d,) a gradient that leaves no trace, as a tensor of its own.
+
+    Batch-norm statistics stay what they were, and whatever is drawn after it (dropout) repeats what it has drawn.
+    """
+    statistics = f.buffers.clone()
+    with torch.random.fork_rng([f.device] if f.device.type == "cuda" else [], enabled=f.stochastic):
+        found = f.gradient(z, rows).clone()
+    f.buffers.copy_(statistics)
+    return found
+
+
+class FunctionOracle(Oracle):
+    """The oracle of a `MinimaxProblem`, which has no classes: f_i is the problem's value times omega_i, whole.
 
     Raises:
         ProblemError: gradients whose shapes are not (p,) and (q,), or that are not tensors.
@@ -78,8 +92,10 @@ class FunctionOracle:
         self.problem = problem
         self.device = device
         self.stochastic = problem.stochastic
-        self.primal_dim, self.num_samples, self.weight = problem.primal_dim, problem.num_samples, 1.0
+        self.primal_dim, self.num_samples = problem.primal_dim, problem.num_samples
+        self.prior, self.weight = float("nan"), 1.0
         self.parameters = torch.zeros(problem.primal_dim + problem.dual_dim, dtype=dtype, device=device)
+        self.buffers = self.parameters[:0]
         begin = problem.start()
         if begin is not None:
             self.parameters.copy_(torch.cat(self._blocks("start", begin)))
@@ -93,36 +109,26 @@ class FunctionOracle:
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         return [copy(self.parameters.detach().cpu().numpy())]
 
-    def inform(self, prior: float, weight: float = 1.0) -> None:
-        """A problem of one's own has no classes; f_i is the problem's value times omega_i, whole."""
-        self.weight = weight
-
     def value(self) -> float:
         x, y = self._split(self.parameters)
         with torch.no_grad():
             return self.weight * float(self.problem.checked_value(x, y, None))
 
     def metrics(self) -> dict[str, float]:
-        """The problem's own metrics at the current point."""
+        """The problem's own metrics at the client's point."""
         with torch.no_grad():
             return dict(self.problem.metrics(*self._split(self.parameters)))
 
-    def gradient(self, rows: Indices | None) -> Tensor:
-        return self.gradient_at(self.parameters, rows)
-
-    def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
-        x, y = self._split(point)
+    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
         selected = None if rows is None else on_device(rows, self.device)
-        return torch.cat(self._blocks("gradients", self.problem.gradients(x, y, selected))).mul_(self.weight)
+        return torch.cat(self._blocks("gradients", self.problem.gradients(*self._split(z), selected))).mul_(self.weight)
 
-    def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
-        if not batches:
-            return iter(())
-        x, y = self._split(point)
-        together = self.problem.batch_gradients(x, y, on_device(np.stack(batches), self.device))
-        if together is None:
-            return (self.gradient_at(point, rows) for rows in batches)
-        return iter(torch.cat(together, dim=1).mul_(self.weight))
+    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
+        rows = list(batches)
+        if not rows:
+            return None
+        together = self.problem.batch_gradients(*self._split(z), on_device(np.stack(rows), self.device))
+        return None if together is None else torch.cat(together, dim=1).mul_(self.weight).unbind()
 
     def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
         return point[: self.primal_dim], point[self.primal_dim :]

@@ -3,11 +3,12 @@ Nonconvex-PL Minimax Problems", Section 6.1)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from problems.minimax.oracle import FunctionOracle
@@ -92,16 +93,15 @@ class SyntheticPLOracle(FunctionOracle):
         self._data = problem.data.numpy()
         self._constants = problem.nu, problem.mu
 
-    def gradient_at(self, point: Tensor, rows: Indices | None) -> Tensor:
-        data = self._data if rows is None else self._data[rows]
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused where it arrives
-            found = _gradients(np.exp, point.numpy().reshape(2, -1), data, *self._constants)
-        return torch.from_numpy(np.concatenate(found))
+    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+        return self._compute(z, self._data if rows is None else self._data[rows])
 
-    def gradients_at(self, point: Tensor, batches: Sequence[Indices]) -> Iterator[Tensor]:
-        if not batches:
-            return iter(())
-        data = self._data[np.stack(batches)]
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = _gradients(np.exp, point.numpy().reshape(2, -1), data, *self._constants)
-        return iter(torch.from_numpy(np.concatenate(found, axis=1)))
+    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
+        rows = list(batches)
+        return self._compute(z, self._data[np.stack(rows)]).unbind() if rows else None
+
+    def _compute(self, z: Tensor, data: NDArray[Any]) -> Tensor:
+        """(..., d) the gradients at z of the means over samples (..., b, 3, p)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused where it arrives
+            found = _gradients(np.exp, z.numpy().reshape(2, -1), data, *self._constants)
+        return torch.from_numpy(np.concatenate(found, axis=-1))

@@ -2,9 +2,9 @@
 
 An update rule is then one line on `model.parameters` and a payload one array, while torch computes on views:
 
-    scores = model.scores(features)                     # (batch,)
-    gradient = model.vjp(scores, weights)               # (d,)
-    model.parameters.add_(gradient, alpha=-learning_rate)
+    weights = model.parameters                          # (d,)
+    scores, pull = model.forward(weights, features)     # (batch,)
+    pull(slopes(scores), into=weights, alpha=-learning_rate)
 
 What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters
 (`requires_grad=False`) travel as well and have a zero gradient. Parameters that share one tensor count once,
@@ -29,7 +29,7 @@ from torch.autograd import Variable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from problems.models.networks import Linear, LinearNoIntercept
+from problems.models.dense import Pullback, dense_network
 from problems.models.zoo import PAGE, ModelError
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
@@ -75,6 +75,8 @@ class FlatModel:
         and the `vjp` of these scores.
     buffers
         `(b,)`, b may be 0.
+    frozen
+        The parts `(start, stop)` of `parameters` that are not trained.
     stochastic
         Whether a forward pass may draw random numbers, as dropout does.
     parameter_names, parameter_shapes, buffer_names, buffer_shapes
@@ -123,21 +125,23 @@ class FlatModel:
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
 
-        # The same memory, on a CPU.
-        self._host_gradient = self.gradient.numpy() if self.device.type == "cpu" else None
         gradients = _views(self.gradient, self.parameter_shapes)
         self._trained = [
             (parameter, gradient)
             for parameter, gradient in zip(parameters.values(), gradients, strict=True)
             if parameter.requires_grad
         ]
-        self._frozen = [
-            gradient
-            for parameter, gradient in zip(parameters.values(), gradients, strict=True)
-            if not parameter.requires_grad
-        ]
         self._bind_gradient()
-        self._linear = type(module) in (Linear, LinearNoIntercept) and not self._frozen
+        stops = list(accumulate((math.prod(shape) for shape in self.parameter_shapes), initial=0))
+        self.frozen = tuple(
+            ends
+            for ends, parameter in zip(pairwise(stops), parameters.values(), strict=True)
+            if not parameter.requires_grad
+        )
+        self._dense = dense_network(module)
+        self._members = list(parameters.values())
+        # The vector whose parts the module's parameters are at present.
+        self._seen = self.parameters
 
         slots: dict[int, _Slot] = {}  # by the tensor's identity, for tensors with several names
         members: list[list[torch.Tensor]] = [list(parameters.values()), list(buffers.values())]
@@ -209,20 +213,50 @@ class FlatModel:
         """Return the parameters `(d,)`; on a CPU their own memory, to be read before it changes."""
         return self._host_arrays[0] if self.device.type == "cpu" else _on_host(self.parameters)
 
-    def scores(self, features: torch.Tensor) -> torch.Tensor:
+    def scores(self, features: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
 
-        Features are cast to the model's dtype and device. Batch norm updates its running statistics.
+        Features are cast to the model's dtype and device. Batch norm updates its running statistics. The weights
+        `(d,)` are the model's own where none are given.
         """
+        self._show(self.parameters if weights is None else weights)
         if not self.module.training:  # walks over all modules
             self.module.train()
         scores: torch.Tensor = self.module(features.to(self.device, self.dtype))
         return scores
 
+    def forward(self, weights: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, Pullback]:
+        """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`; as `torch.func.vjp`.
+
+        Returns
+        -------
+        scores
+            `(batch,)`, without a graph.
+        pull
+            `pull(slopes)`, for slopes `(batch,)`, is `sum_i slopes_i * grad scores_i`, `(d,)`: `self.gradient` itself,
+            overwritten by the next call. `pull(slopes, into=vector, alpha=alpha)` adds alpha times that to a vector
+            `(d,)` in place, which may be the weights. It is called once, and before anything changes the weights.
+        """
+        if self._dense is not None:
+            rows = features if features.ndim == 2 else features.flatten(1)
+            if rows.dtype != self.dtype or rows.device != self.device:
+                rows = rows.to(self.device, self.dtype)
+            return self._dense.forward(weights, rows, self.gradient)
+        scores = self.scores(features, weights)
+
+        def pull(slopes: torch.Tensor, into: torch.Tensor | None = None, alpha: float = 1.0) -> torch.Tensor:
+            gradient = self.vjp(scores, slopes)
+            if into is None:
+                return gradient if alpha == 1 else gradient.mul_(alpha)
+            return into.add_(gradient, alpha=alpha)
+
+        return scores.detach(), pull
+
     def predict(self, features: torch.Tensor, batch_size: int | None = None) -> torch.Tensor:
         """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
         if batch_size is None:
             batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
+        self._show(self.parameters)
         if self.module.training:
             self.module.eval()
         # Made outside inference mode, so that the result may take part in a graph later.
@@ -233,56 +267,18 @@ class FlatModel:
                 predictions[start : start + batch_size] = self.module(batch)
         return predictions
 
-    def vjp(self, scores: torch.Tensor, weights: torch.Tensor, ridge: torch.Tensor | None = None) -> torch.Tensor:
+    def vjp(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Return `sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
 
-        With `ridge` factors `(d,)`, plus their products with the parameters. This is `self.gradient` itself,
-        overwritten by the next call. The graph of `scores` is freed.
+        This is `self.gradient` itself, overwritten by the next call. The graph of `scores` is freed.
         """
-        self._start_gradient(ridge)
+        self.gradient.zero_()
         self._bind_gradient()
         # torch.autograd.backward first compares the shapes as symbols, which takes a fifth of a small network's step
         Variable._execution_engine.run_backward(
             (scores,), (weights,), False, False, (), allow_unreachable=True, accumulate_grad=True
         )
         return self.gradient
-
-    def pullback(
-        self,
-        features: torch.Tensor,
-        slope: Callable[[torch.Tensor], torch.Tensor],
-        ridge: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return the gradient `(d,)` of the mean of a loss, whose derivatives in the scores `(batch,)` are `slope`'s.
-
-        As `vjp(scores, slope(scores) / batch, ridge)`, but a linear module needs no graph. Overwritten by the next
-        call. What `slope` returns is a new tensor.
-        """
-        number = features.shape[0] or 1
-        if not self._linear:
-            scores = self.scores(features)
-            return self.vjp(scores, slope(scores.detach()).div_(number), ridge)
-        rows = features if features.ndim == 2 else features.flatten(1)
-        if rows.dtype != self.dtype or rows.device != self.device:
-            rows = rows.to(self.device, self.dtype)
-        count = rows.shape[1]
-        host = self._host_gradient if rows.is_contiguous() else None
-        if host is None:
-            scores = torch.mv(rows, self.parameters[:count])
-        else:  # products of a tall matrix and a vector take NumPy's BLAS less time than torch's
-            scores = torch.from_numpy(np.dot(rows.numpy(), self._host_arrays[0][:count]))
-        if self.dim > count:
-            scores += self.parameters[count]
-        weights = slope(scores)
-        if self.dim > count:
-            torch.sum(weights, 0, out=self.gradient[count])
-        if host is None:
-            torch.mv(rows.T, weights, out=self.gradient[:count])
-            self.gradient.div_(number)
-        else:
-            np.dot(weights.numpy(), rows.numpy(), out=host[:count])
-            np.divide(host, number, out=host)
-        return self.gradient if ridge is None else self.gradient.addcmul_(self.parameters, ridge)
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
         """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
@@ -332,13 +328,13 @@ class FlatModel:
                 vectors[slot.vector][slot.start : slot.stop] = piece.reshape(-1)
         self.load(vectors if self.num_buffers else vectors[:1])
 
-    def _start_gradient(self, ridge: torch.Tensor | None) -> None:
-        if ridge is None:
-            self.gradient.zero_()
-        else:
-            torch.mul(self.parameters, ridge, out=self.gradient)
-            for frozen in self._frozen:
-                frozen.zero_()
+    def _show(self, weights: torch.Tensor) -> None:
+        """Make the module's parameters parts of a vector of weights."""
+        if weights is self._seen:
+            return
+        for parameter, view in zip(self._members, _views(weights, self.parameter_shapes), strict=True):
+            parameter.data = view
+        self._seen = weights
 
     def _bind_gradient(self) -> None:
         """Make every `.grad` a view of `gradient`, into which autograd then adds.

@@ -57,19 +57,19 @@ def _psm_slope(s: Tensor) -> Tensor:
 
 def make_surrogate(name: str, margin: float) -> Surrogate:
     """The surrogate called ``name`` (square, psm, squared-hinge or logistic)."""
-    match name:
-        case "square":
-            return Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s))
-        case "psm":
-            return Surrogate(torch.sigmoid, _psm_slope)
-        case "squared-hinge":
-            return Surrogate(
-                lambda s: torch.clamp(margin + s, min=0) ** 2, lambda s: 2 * torch.clamp(margin + s, min=0)
-            )
-        case "logistic":
-            return Surrogate(functional.softplus, torch.sigmoid)
-        case _:
-            raise ValueError(f"surrogate {name!r}: allowed are square, psm, squared-hinge and logistic")
+
+    def hinge(s: Tensor) -> Tensor:
+        return torch.clamp(margin + s, min=0)
+
+    surrogates = {
+        "square": Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s)),
+        "psm": Surrogate(torch.sigmoid, _psm_slope),
+        "squared-hinge": Surrogate(lambda s: hinge(s) ** 2, lambda s: 2 * hinge(s)),
+        "logistic": Surrogate(functional.softplus, torch.sigmoid),
+    }
+    if name not in surrogates:
+        raise ValueError(f"surrogate {name!r}: allowed are {', '.join(surrogates)}")
+    return surrogates[name]
 
 
 class PairwiseObjective(ABC):
@@ -147,14 +147,20 @@ class PairwiseObjective(ABC):
 
 
 @dataclass(frozen=True)
-class LinearRisk(PairwiseObjective):
-    """f = identity: the plain pairwise risk (11). Its inner estimate plays no part in any gradient."""
+class SurrogateRisk(PairwiseObjective):
+    """A risk whose l is a surrogate, and whose u its mean."""
 
-    linear: ClassVar[bool] = True
     surrogate: Surrogate
 
     def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
         return _weighted_mean(self.surrogate.value(s), weights)[:, None]
+
+
+@dataclass(frozen=True)
+class LinearRisk(SurrogateRisk):
+    """f = identity: the plain pairwise risk (11). Its inner estimate plays no part in any gradient."""
+
+    linear: ClassVar[bool] = True
 
     def slope(self, s: Tensor, labels: Tensor | None, u: Tensor | None, num_partners: float = math.inf) -> Tensor:
         return self.surrogate.slope(s)
@@ -181,7 +187,7 @@ class KLPartialAUC(PairwiseObjective):
         exponent = self._hinge(s) ** 2 / self.temperature
         if weights is not None:
             exponent = exponent + torch.log(weights).clamp(min=_LOG_ZERO)
-        return (torch.logsumexp(exponent, dim=1) - math.log(s.shape[1]))[:, None]
+        return (torch.logsumexp(exponent, dim=1) - math.log(s.shape[1] or 1))[:, None]
 
     def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
         if gamma == 1:
@@ -198,7 +204,7 @@ class KLPartialAUC(PairwiseObjective):
 
 
 @dataclass(frozen=True)
-class AUPRC(PairwiseObjective):
+class AUPRC(SurrogateRisk):
     """Average precision (14): u = (mean of l over positive partners, mean of l over all), f = -u_1 / u_2.
 
     A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; a stale one is raised to that.
@@ -206,7 +212,6 @@ class AUPRC(PairwiseObjective):
 
     inner_dim: ClassVar[int] = 2
     partners: ClassVar[Literal["negatives", "all"]] = "all"
-    surrogate: Surrogate
 
     def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
         assert labels is not None
@@ -224,14 +229,10 @@ class AUPRC(PairwiseObjective):
 
 
 @dataclass(frozen=True)
-class PNormPush(PairwiseObjective):
+class PNormPush(SurrogateRisk):
     """f = u^p, p >= 1: a positive that many partners outrank weighs more than in proportion."""
 
-    surrogate: Surrogate
     power: float
-
-    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
-        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
 
     def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
         return self.power * u ** (self.power - 1) * self.surrogate.slope(s)

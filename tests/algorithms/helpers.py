@@ -15,15 +15,16 @@ from torch import Tensor, nn
 
 from apps.registry import ALGORITHMS
 from clients.base import PayloadClient, Site
-from payloads.fedx import FedXPool, FedXSettings, Momentum
+from methods.fedx import FedXPool
+from methods.pairwise import FedXSettings, Momentum
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel
 from problems.randomness import Purpose
 from problems.sampling import EpochSampler, PoolQueue
 from strategies.base import PayloadStrategy
-from strategies.replies import Reply
-from strategies.roster import Roster
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
 from tests.reference import fedx
 from tests.reference.fedx import Array, Indices
 
@@ -178,7 +179,8 @@ class Federation:
         self.arrays = self.models[0].arrays() if start is None else [start]
         self.round = 0
         if case.strategy in ("fedx1", "fedx2"):
-            self.strategy.admit(0, [self.call(place) for place in range(len(self.sites))])
+            self.strategy.model = self.arrays
+            self.strategy.admit([self.call(place) for place in range(len(self.sites))])
 
     @property
     def w(self) -> Array:
@@ -187,6 +189,7 @@ class Federation:
     @property
     def pool(self) -> FedXPool:
         """What the next round's clients would get."""
+        self.strategy.model = self.arrays
         return self.strategy.down(self.round + 1)
 
     def participants(self, server_round: int) -> list[int]:
@@ -202,6 +205,7 @@ class Federation:
     def step(self) -> list[Reply]:
         """One round; returns its replies."""
         self.round += 1
+        self.strategy.model = self.arrays
         payload = self.strategy.down(self.round)
         replies = [self.call(place, payload) for place in self.participants(self.round)]
         self.arrays, _ = self.strategy.combine(self.round, replies)

@@ -1,12 +1,32 @@
 """Problems and networks of a user's own, for tests that name them by their dotted path; some of them broken."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from problems.minimax import MinimaxProblem
+from methods import scgdam
+from problems.minimax import CompositionalOracle, MinimaxProblem
+from problems.sampling import Indices
+
+
+def compose(
+    oracle: CompositionalOracle,
+    rows: Indices,
+    weight: float,
+    rho: float,
+    *,
+    exact: bool = True,
+    outer_rows: Indices | None = None,
+) -> Tensor:
+    """A step of h and the gradients there, `methods.scgdam.compose`, at the points of the oracle's two networks."""
+    batch = scgdam.Batch(rows, rows if outer_rows is None else outer_rows)
+    settings = scgdam.SCGDAMSettings(rho=rho, hessian="exact" if exact else "identity")
+    return scgdam.compose(oracle, oracle.parameters, oracle.inner.parameters, batch, weight, settings)
+
 
 # Problems that can be solved.
 

@@ -32,7 +32,7 @@ def make_client(name: str) -> tuple[Any, Site]:
         model = AUCOracle(saddle, site.features, site.labels)
         if row.client.default_loss == COMPOSITIONAL_AUC:
             model = CompositionalOracle(saddle, inner, site.features, site.labels)
-        model.inform(POPULATION[0])
+        model = model.weigh(POPULATION[0])
     return row.client(site, model, TrainingSettings(dtype="float64"), row.settings()), site
 
 

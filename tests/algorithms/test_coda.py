@@ -9,12 +9,14 @@ import pytest
 from flwr.app import Message
 
 from apps.config import Scalar
-from payloads.coda import CLASS_SCORES, ClassScores, CodaDown, CodascaDown, CodaSettings
-from payloads.scaffold import ControlChange
+from methods.coda import CLASS_SCORES, ClassScores, CodaDown, CodaSettings, StageState, follow_stage
+from methods.codasca import CodascaDown
+from methods.method import Plan
+from methods.scaffold import ControlChange
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD, payload_record
+from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
-from strategies.coda import Coda
 from tests.algorithms.watched import CLOSE, EXACT, SITES, STEPS, Watched, lost
 from tests.battery.federation import Exchange, federate, model_of
 from tests.reference import minimax
@@ -211,10 +213,11 @@ def test_impossible_counts_are_dropped(data: dict[str, Scalar], tmp_path: Path) 
 
 
 def test_the_server_sums_in_float64() -> None:
-    strategy = Coda(TrainingSettings(dtype="float32"), CodaSettings(stage_rounds=2))
+    state, training, settings = StageState(), TrainingSettings(dtype="float32"), CodaSettings(stage_rounds=2)
     for server_round in (1, 2):
-        strategy.follow(server_round, np.full(3, 0.1 * server_round, np.float32))
-    reference = strategy.state.reference
+        plan = Plan(server_round, training, settings, AUC_MINIMAX, np.ones((1, 2), np.int64))
+        state = follow_stage(state, np.full(3, 0.1 * server_round, np.float32), plan)
+    reference = state.reference
     assert reference is not None
     assert reference.dtype == np.float64
     np.testing.assert_allclose(reference, (np.float32(0.1) + np.float64(np.float32(0.2))) / 2, rtol=1e-15)

@@ -17,13 +17,15 @@ from apps.client_app import STATE
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from clients.base import Site
-from payloads.composite import SMOOTHNESS, CompositeSettings, CorrectionState, Smoothness
+from methods.composite import CorrectionState
+from methods.penalised import SMOOTHNESS, CompositeSettings, Smoothness
+from methods.samples import sample_batches
 from payloads.settings import TrainingSettings
 from payloads.wire import METRICS, PAYLOAD
 from problems.models import FlatModel, build_model
 from problems.penalties import PENALTIES
 from simulations.engine import FIRST_NODE_ID
-from strategies.replies import Reply
+from strategies.rounds.replies import Reply
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.test_sgdm import BATCH_NORM
 from tests.algorithms.watched import DROPS, Watched
@@ -270,8 +272,10 @@ def test_a_batch_of_all_samples_is_all_of_them_in_their_order() -> None:
     problem, runs = make((12, 12)), {}
     for size in (0, 11, 12, 40):
         one = hand(problem, L1, start=START, local_steps=3, batch_size=size)
-        batches = [batch for _, batch in one.clients[0].steps(1)]
-        assert [len(batch) for batch in batches] == [11] * 3 if size == 11 else batches == [None] * 3
+        site = one.clients[0].site
+        labels = [labels for _, (_, labels) in sample_batches(one.clients[0].task(1), None)]
+        assert [len(part) for part in labels] == [11 if size == 11 else 12] * 3
+        assert all((part is site.labels) == (size != 11) for part in labels)
         runs[size] = one.rounds(4)[-1]
     assert runs[0].tobytes() == runs[12].tobytes() == runs[40].tobytes()
     assert far(runs[11], runs[0]) > 1e-3
@@ -316,7 +320,7 @@ class Hand:
     def round(self) -> Array:
         """One round; the output after it."""
         self.number += 1
-        self.strategy._model = self.arrays
+        self.strategy.model = self.arrays
         answers = [client.fit(self.arrays, {"server-round": self.number}) for client in self.clients]
         replies = [Reply(place, arrays, None, count) for place, (arrays, count, _) in enumerate(answers)]
         self.arrays, _ = self.strategy.combine(self.number, replies)

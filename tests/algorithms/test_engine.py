@@ -9,7 +9,7 @@ import torch
 
 from apps.client_app import STATE
 from clients.base import Site
-from payloads.fedx import InnerEstimates
+from methods.pairwise import InnerEstimates
 from simulations.engine import FIRST_NODE_ID
 from tests.reference import fedx
 

@@ -3,12 +3,23 @@
 import numpy as np
 import pytest
 
-from payloads.fedsgda import EstimatorState, FedSGDASettings
-from strategies.estimators import GradientEstimator, Minibatch, Spider, Storm, Svrg
+from methods.fedsgda import (
+    MINIBATCH,
+    SPIDER,
+    STORM,
+    SVRG,
+    Estimator,
+    EstimatorState,
+    FedSGDASettings,
+    LocalGradient,
+    alpha,
+    ask_storm,
+    estimate,
+)
 from tests.reference.minimax import Array
 
 CLIENTS, DIM, ROUNDS = 5, 4, 11
-KINDS: dict[str, type[GradientEstimator]] = {"mb": Minibatch, "storm": Storm, "spider": Spider, "svrg": Svrg}
+KINDS: dict[str, Estimator] = {"mb": MINIBATCH, "storm": STORM, "spider": SPIDER, "svrg": SVRG}
 SETTINGS = [
     FedSGDASettings(),
     FedSGDASettings(alpha_constant=0.3, rho=0.0, period=3),
@@ -25,34 +36,34 @@ def gradient(client: int, z: Array) -> Array:
     return np.sin((client + 1) * z) + client * z
 
 
-def advance(estimator: GradientEstimator, t: int, state: EstimatorState | None) -> EstimatorState:
+def advance(estimator: Estimator, t: int, state: EstimatorState | None, settings: FedSGDASettings) -> EstimatorState:
     """What round t leaves; its point and its clients depend on t alone."""
     rng = np.random.default_rng(t)
     z, clients = rng.normal(size=DIM), rng.choice(CLIENTS, 2, replace=False).tolist()
-    question = estimator.question(t, state)
+    question = estimator.question(t, state, settings)
     answers = []
     for client in clients:
         answer = gradient(client, z)
         if question.reference is not None:
             answer = answer - question.weight * gradient(client, question.reference)
-        answers.append(answer)
-    return estimator.update(t, state, z, np.mean(answers, axis=0))
+        answers.append(LocalGradient(gradient=answer))
+    return estimate(question, state, z, answers)
 
 
 def test_alpha_by_hand() -> None:
     """min(1, c / (t + 1)^(2 rho)), t = 0, 1, 2, 3, 8, with rho = 1/2: c / (t + 1); round 0 asks for no second point."""
-    storm = Storm(FedSGDASettings(alpha_constant=2.0, rho=0.5))
-    assert storm.question(0, None).weight == 0
-    assert [storm.alpha(t) for t in (0, 1, 2, 3, 8)] == pytest.approx([1.0, 1.0, 2 / 3, 1 / 2, 2 / 9], rel=1e-15)
+    settings = FedSGDASettings(alpha_constant=2.0, rho=0.5)
+    assert ask_storm(0, None, settings).weight == 0
+    assert [alpha(t, settings) for t in (0, 1, 2, 3, 8)] == pytest.approx([1.0, 1.0, 2 / 3, 1 / 2, 2 / 9], rel=1e-15)
 
 
 @each_settings
 @each_kind
 def test_a_restored_state_goes_on_to_the_bit(name: str, settings: FedSGDASettings) -> None:
     """After every round: at a period's end, in its first round, in the middle."""
-    estimator = KINDS[name](settings)
+    estimator = KINDS[name]
     kept = restored = None
     for t in range(ROUNDS):
-        kept, found = advance(estimator, t, kept), advance(estimator, t, restored)
+        kept, found = (advance(estimator, t, state, settings) for state in (kept, restored))
         assert kept.estimate.tobytes() == found.estimate.tobytes()
         restored = EstimatorState.from_record(found.to_record(), {"d": DIM})

@@ -14,13 +14,15 @@ from flwr.app import Error, Message
 from apps import resources
 from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
-from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
+from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
+from methods.minimax import count_population
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD
 from problems.randomness import stream
 from strategies.fedsgda import FedSGDA, FedSGDAMB
-from strategies.roster import Roster, StrategyError
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.handshake import Roster
 from tests.algorithms import minimax_problems
 from tests.algorithms.watched import CLOSE, EXACT, STEPS, Watched
 from tests.battery.federation import Exchange, federate, model_of, save_npz, sites_of
@@ -428,8 +430,9 @@ def test_auc_needs_both_classes(counts: tuple[int, int]) -> None:
     with pytest.raises(StrategyError, match=reason):
         strategy.meet(Roster((1, 2), reports))
     other = FedSGDAMB(TrainingSettings(batch_size=2, loss="synthetic-pl"))
-    other.meet(Roster((1, 2), reports))
-    assert other.population is None
+    other.roster = Roster((1, 2), reports)
+    other.meet(other.roster)
+    assert count_population(other.plan(1)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,48 @@
 """What a client records: all scores of its batches, a uniform subsample, or those of an independent sample."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from clients.fedx import History, subsample
-from problems.randomness import Purpose, stream
+from methods.fedx import FedXPredictions, History, Predictions, make_predictions
+from methods.method import Task
+from methods.pairwise import FedXSettings
+from payloads.settings import TrainingSettings
+from problems.randomness import Purpose
+from problems.site import Site
 from tests.reference import fedx
 
 from .helpers import SCORERS, TOLERANCE, Case, Federation, batches_of, draws_of, reference, reference_clients, segments
 
 BATCHES = (("positive_batch_size", 4), ("negative_batch_size", 6), ("gamma", 0.5), ("beta", 0.5))
+SITE = Site.from_arrays(1, np.zeros((2, 1)), np.array([0, 1]))
 
 
 def history(count: int, per_step: int = 4) -> History:
     """A history of `count` positives with u = 10 * score, as many partners, each labelled by its parity."""
-    made = History()
-    for values in torch.arange(count, dtype=torch.float64).split(per_step):
-        made.add(values, 10 * values[:, None], values + 0.5, values % 2)
-    return made
+    steps = torch.arange(count, dtype=torch.float64).split(per_step)
+    return [(Predictions(step, 10 * step[:, None]), Predictions(step + 0.5, labels=step % 2)) for step in steps]
+
+
+def sent(made: History, size: int, server_round: int = 0) -> FedXPredictions:
+    """What partition 1 sends of a history in a round."""
+    task: Task[FedXSettings, Any] = Task(
+        server_round, TrainingSettings(dtype="float64"), FedXSettings(history_size=size), SITE, None, "kl-opauc"
+    )
+    return make_predictions(made, task)
 
 
 @pytest.mark.parametrize("size", [1, 5, 12, 13])
 def test_a_subsample_has_the_size_and_keeps_u_and_label_beside_their_score(size: int) -> None:
-    sent = subsample(history(12).predictions(np.dtype(np.float64)), size, np.random.default_rng(0))
+    some = sent(history(12), size)
     count = min(size, 12)
-    assert len(set(sent.positive_scores)) == len(set(sent.partner_scores)) == count
-    np.testing.assert_array_equal(sent.positive_u[:, 0], 10 * sent.positive_scores)
-    np.testing.assert_array_equal(sent.partner_labels, (sent.partner_scores - 0.5) % 2 == 1)
+    assert len(set(some.positive_scores)) == len(set(some.partner_scores)) == count
+    assert some.positive_u is not None
+    np.testing.assert_array_equal(some.positive_u[:, 0], 10 * some.positive_scores)
+    np.testing.assert_array_equal(some.partner_labels, (some.partner_scores - 0.5) % 2 == 1)
 
 
 def test_a_subsample_is_uniform() -> None:
@@ -38,10 +51,10 @@ def test_a_subsample_is_uniform() -> None:
     counts = np.zeros((2, 12))
     pairs = np.zeros((12, 12))
     for server_round in range(rounds):
-        sent = subsample(made.predictions(np.dtype(np.float64)), 5, stream(0, Purpose.HISTORY, 1, server_round))
-        chosen = sent.positive_scores.astype(int)
+        some = sent(made, 5, server_round)
+        chosen = some.positive_scores.astype(int)
         counts[0, chosen] += 1
-        counts[1, sent.partner_scores.astype(int)] += 1
+        counts[1, some.partner_scores.astype(int)] += 1
         pairs[np.ix_(chosen, chosen)] += 1
     p, q = 5 / 12, 5 / 12 * 4 / 11  # one entry; two entries together
     assert np.abs(counts - rounds * p).max() < 4.5 * np.sqrt(rounds * p * (1 - p))
@@ -56,7 +69,7 @@ def test_history_size_cuts_what_a_client_sends_and_nothing_else() -> None:
     )
     assert cut.pool.positive_lengths.tolist() == [5, 5, 5]
     assert cut.pool.partner_lengths.tolist() == [5, 5, 5, 5]
-    cut.strategy.blocks = whole.strategy.blocks
+    cut.strategy.state = whole.strategy.state
     for one, other in zip(whole.step(), cut.step(), strict=True):
         np.testing.assert_array_equal(one.model[0], other.model[0])
         rows = np.flatnonzero(np.isin(one.payload.positive_scores, other.payload.positive_scores))

@@ -1,5 +1,8 @@
 """What must hold of FedX whatever the data: full gradients, limits, special cases, bounds and counts."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -142,3 +145,33 @@ def test_a_site_without_pairs_waits() -> None:
     replies = federation.step()
     np.testing.assert_array_equal(replies[1].model[0], middle)
     np.testing.assert_array_equal(replies[1].payload.momentum, momentum)
+
+
+@pytest.mark.parametrize("missing", ["positive", "partner"])
+@pytest.mark.parametrize(("strategy", "loss"), [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")])
+def test_a_pool_of_one_class_trains_what_it_can(strategy: str, loss: str, missing: str) -> None:
+    """Clients of one class may be all that took part in a round. Without partners nothing shows a u: FedX2's positives,
+    active and lazy ones, then wait, and all that could move the model are u that came with the pool."""
+    federation = Federation(Case(strategy, loss, options=(("positive_batch_size", 4), ("negative_batch_size", 6))))
+    whole, nothing = federation.pool, np.zeros(0)
+    none: dict[str, Any] = {f"{missing}_{name}": nothing for name in ("scores", "weights")}
+    none |= {f"{missing}_lengths": nothing.astype(int)}
+    if missing == "positive":
+        none["positive_tracked"] = None
+    elif loss == "auprc":
+        none["partner_labels"] = nothing.astype(bool)
+    pool, start = replace(whole, **none), federation.w.copy()
+    federation.round = 1
+    for place, client in enumerate(federation.clients):
+        reply, (positives, _) = federation.call(place, pool), UNEQUAL[place]
+        waiting = strategy == "fedx2" and missing == "partner"
+        assert len(reply.payload.positive_scores) == (0 if waiting else 3 * min(4, positives))
+        assert len(reply.payload.partner_scores) == 3 * (6 if loss == "auprc" else min(6, UNEQUAL[place][1]))
+        assert np.isfinite(reply.model[0]).all()
+        if waiting:
+            np.testing.assert_array_equal(reply.model[0], start)
+            assert not client.state.observed.any()
+        if strategy == "fedx2" and missing == "partner" and positives:
+            with_u = replace(pool, positive_u=np.ones((len(pool.positive_scores), client.state.u.shape[1])))
+            with_u = replace(with_u, positive_tracked=np.ones(len(pool.positive_lengths), bool))
+            assert np.abs(federation.call(place, with_u).model[0] - start).max() > 0

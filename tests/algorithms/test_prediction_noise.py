@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import clients.fedx
-from clients.fedx import noised
-from payloads.fedx import FedXPredictions
+import methods.fedx
+from methods.fedx import FedXPredictions, add_noise
 from payloads.record import PayloadError
 from problems.randomness import secret_normal
 
@@ -30,7 +29,7 @@ def test_the_noise_cannot_be_repeated() -> None:
     first = secret_normal(8)
     np.random.seed(0)
     assert not np.isin(first, secret_normal(8)).any()
-    one, other = (federation("fedx1", "psm", 1.0).strategy.blocks[0].predictions for _ in range(2))
+    one, other = (federation("fedx1", "psm", 1.0).strategy.state for _ in range(2))
     assert not np.isin(one.positive_scores, other.positive_scores).any()
 
 
@@ -39,26 +38,23 @@ def test_the_noise_cannot_be_repeated() -> None:
 def test_the_spread_of_what_is_sent(kind: str, deviation: float) -> None:
     scores = np.linspace(0, 1, 20_000)
     exact = FedXPredictions(positive_scores=scores, partner_scores=scores[::-1])
-    added = getattr(noised(exact, deviation), kind) - getattr(exact, kind)
+    added = getattr(add_noise(exact, deviation), kind) - getattr(exact, kind)
     assert stats.kstest(added / deviation, "norm").pvalue > 1e-6
     assert abs(np.corrcoef(added, scores)[0, 1]) < 6 / np.sqrt(len(scores))
 
 
 def test_the_number_type_stays_and_too_much_noise_is_not_finite() -> None:
     exact = FedXPredictions(positive_scores=np.zeros(9, np.float32), partner_scores=np.zeros(9, np.float32))
-    assert noised(exact, 1.0).positive_scores.dtype == np.float32
+    assert add_noise(exact, 1.0).positive_scores.dtype == np.float32
     with pytest.raises(PayloadError, match=r"partner_scores|positive_scores"):
-        noised(exact, 1e300).check()
+        add_noise(exact, 1e300).check()
 
 
 @pytest.mark.parametrize(("strategy", "loss"), CASES)
 def test_the_scoring_round_and_every_round_send_noised_scores(strategy: str, loss: str) -> None:
     exact, noisy = federation(strategy, loss, 0.0), federation(strategy, loss, 1.0)
-    scored = [
-        (one.predictions, other.predictions)
-        for one, other in zip(exact.strategy.blocks, noisy.strategy.blocks, strict=True)
-    ]
-    noisy.strategy.blocks = exact.strategy.blocks
+    scored = [(exact.strategy.state, noisy.strategy.state)]
+    noisy.strategy.state = exact.strategy.state
     sent = [(one.payload, other.payload) for one, other in zip(exact.step(), noisy.step(), strict=True)]
     for one, other in [*scored, *sent]:
         for name in ("positive_scores", "partner_scores"):
@@ -77,7 +73,7 @@ def test_a_client_trains_with_its_exact_scores(
 ) -> None:
     """Given one pool the model, the momentum and the u table are, to the bit, those without noise."""
     exact, noisy = (federation(strategy, loss, deviation, *options) for deviation in (0.0, 1.0))
-    noisy.strategy.blocks = exact.strategy.blocks
+    noisy.strategy.state = exact.strategy.state
     for place, (one, other) in enumerate(zip(exact.step(), noisy.step(), strict=True)):
         np.testing.assert_array_equal(one.model[0], other.model[0])
         assert not np.isin(one.payload.partner_scores, other.payload.partner_scores).any()
@@ -110,7 +106,7 @@ def test_a_u_that_travels_all_the_same_is_refused() -> None:
 @pytest.mark.parametrize(("strategy", "loss"), CASES)
 def test_without_noise_nothing_is_drawn(strategy: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviation 0 is the exact algorithm, which the reference tests hold to NumPy's version."""
-    monkeypatch.setattr(clients.fedx, "secret_normal", None)
+    monkeypatch.setattr(methods.fedx, "secret_normal", None)
     federation(strategy, loss, 0.0).step()
     with pytest.raises(TypeError):
         federation(strategy, loss, 1e-9)

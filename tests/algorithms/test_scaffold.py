@@ -5,14 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from apps.config import Scalar
 from clients.base import Site
 from clients.scaffold import ScaffoldClient
-from payloads.scaffold import ControlChange, ControlVariate
+from methods.samples import sample_batches
+from methods.scaffold import ControlChange, ControlVariate
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
-from strategies.replies import Reply
+from strategies.rounds.replies import Reply
 from strategies.scaffold import Scaffold
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.test_sgdm import problem_of
@@ -110,9 +112,9 @@ def test_the_control_of_tiny_steps_keeps_its_digits() -> None:
     drained = make_client(local_steps=2, lr_decay=1e-200, lr_decay_every=1)
     drained.fit([start], {"server-round": 3})
     gradients = []
-    for batch in (drained.steps(1), drained.steps(3)):
-        drained.model.load([start])
-        gradients.append([drained.gradient(rows).numpy().copy() for _, rows in batch])
+    for task in (drained.task(1), drained.task(3)):
+        batches = sample_batches(task, None)
+        gradients.append([task.f.gradient(torch.tensor(start), batch).numpy().copy() for _, batch in batches])
     for control in controls:
         np.testing.assert_allclose(control, np.mean(gradients[0], axis=0), rtol=1e-5)
     np.testing.assert_allclose(drained.state.control, gradients[1][-1], rtol=1e-5)
@@ -125,7 +127,7 @@ def test_the_server_keeps_c_in_float64_and_goes_on_to_the_bit() -> None:
     whole, cut = (Scaffold(TrainingSettings(server_learning_rate=0.7)) for _ in range(2))
     for strategy in (whole, cut):
         strategy.roster = roster_of(sites)
-        strategy._model = [np.zeros(4, np.float32)]
+        strategy.model = [np.zeros(4, np.float32)]
     assert whole.snapshot() is None
     for r in range(1, 5):
         replies = [
@@ -139,8 +141,8 @@ def test_the_server_keeps_c_in_float64_and_goes_on_to_the_bit() -> None:
         assert state is not None
         assert state.control.dtype == np.float64
         cut = Scaffold(cut.training)
-        cut.roster, cut._model = whole.roster, [answers[0]]
-        whole._model = [answers[0]]
+        cut.roster, cut.model = whole.roster, [answers[0]]
+        whole.model = [answers[0]]
         cut.restore(ControlVariate(control=state.control.copy()).check())
         assert whole.down(r + 1).control.tobytes() == cut.down(r + 1).control.tobytes()
         assert cut.down(r + 1).control.dtype == np.float32

@@ -14,9 +14,9 @@ from torch import nn
 from apps import resources
 from apps.config import Scalar
 from apps.evaluators import make_evaluator
+from methods.scgdam import CompositionalUp, SCGDAMDown
+from methods.sgdam import SaddleMomentum
 from payloads.record import PayloadError
-from payloads.scgdam import CompositionalUp, SCGDAMDown
-from payloads.sgdam import SaddleMomentum
 from problems.data import DataError, DataSpec, load
 from problems.models import build_model
 from problems.randomness import Purpose
@@ -202,7 +202,7 @@ def test_the_page_s_formulas_count_the_bytes(data: dict[str, Scalar], tmp_path: 
 )
 def test_a_misshapen_payload_is_refused(buffers: int, changed: dict[str, Any], reason: str) -> None:
     strategy = LocalSCGDAM()
-    strategy._model = [np.zeros(46), np.zeros(12)][: 1 + buffers]
+    strategy.model = [np.zeros(46), np.zeros(12)][: 1 + buffers]
     good = {"inner": np.zeros(45), "momentum": np.zeros(46), "inner_buffers": np.zeros(12) if buffers else None}
     strategy.check_payload(CompositionalUp(**good))
     with pytest.raises(PayloadError, match=reason):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from apps.config import Scalar
-from payloads.sgdam import SaddleMomentum, SGDAMDown
+from methods.sgdam import SaddleMomentum, SGDAMDown
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, SITES, STEPS, Watched
 from tests.reference import minimax
 from tests.reference.minimax import Array

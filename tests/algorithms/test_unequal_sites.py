@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from apps.config import Scalar
+from methods.scgdam import SCGDAMDown
+from methods.sgdam import SGDAMDown
 from payloads.handshake import SiteReport
-from payloads.scgdam import SCGDAMDown
-from payloads.sgdam import SGDAMDown
-from strategies.roster import Roster
+from strategies.rounds.handshake import Roster
 from tests.algorithms.watched import EXACT, Watched, rows_of
 from tests.battery.federation import save_npz
 from tests.reference import minimax, scgdam

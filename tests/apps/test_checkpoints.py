@@ -19,10 +19,10 @@ from apps.config import ConfigError, parse_run_config
 from apps.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
 from apps.registry import ALGORITHMS
 from apps.state_store import StateStore
-from payloads.fedx import InnerEstimates
+from methods.pairwise import InnerEstimates
+from methods.scaffold import ControlVariate
 from payloads.record import PayloadError
-from payloads.scaffold import ControlVariate
-from strategies.replies import SiteStates
+from strategies.rounds.site_states import SiteStates
 from tests.battery.federation import Run, federate, flat_config
 
 CONFIG: dict[str, Any] = {"strategy": "fedx2", "num-server-rounds": 3, "checkpoint-every": 1}
@@ -149,7 +149,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] =
         lambda a, m: a.update({"model.parameters": a["model.parameters"] * np.nan}),
         "model: 65 of 65 values of 'parameters' are not finite",
     ),
-    "short state": (lambda a, m: a.pop("strategy.tracked"), "FedXState.tracked: missing"),
+    "short state": (lambda a, m: a.pop("strategy.runs"), "FedXState.runs: missing"),
     "more state": (lambda a, m: a.update({"strategy.more": np.zeros(2)}), "FedXState: unknown field 'more', allowed"),
     "nan in the state": (
         lambda a, m: a.update({"strategy.momentum": a["strategy.momentum"] * np.nan}),

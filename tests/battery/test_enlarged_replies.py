@@ -14,11 +14,11 @@ from safetensors.numpy import load, save
 
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
-from payloads.fedx import FedXPredictions
+from methods.fedx import FedXPredictions
 from payloads.record import ArraySpec, Payload, PayloadError, specs_of
 from payloads.wire import ARRAYS, METRICS, PAYLOAD, ROUND
 from simulations.engine import task_identity
-from strategies.replies import LONGEST_REASON
+from strategies.rounds.errors import LONGEST_REASON
 from strategies.vfb2 import VFB2SGD
 from tests.battery.federation import OF_ROWS, Exchange, Run, federate, sites_of
 from tests.strategies.test_replies import Round

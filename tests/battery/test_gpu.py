@@ -8,8 +8,9 @@ import torch
 
 from apps.registry import ALGORITHMS
 from clients.base import Site
-from clients.fedx import FedX1Client
-from payloads.fedx import FedXPool, FedXSettings
+from methods.fedx import FEDX1, FedXPool
+from methods.method import Task
+from methods.pairwise import FedXSettings, PairwiseRisk
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
 from tests.battery.federation import federate
@@ -31,10 +32,12 @@ def test_local_steps_do_not_synchronise() -> None:
     labels = np.repeat([1, 0], [40, 160])
     site = Site.from_arrays(0, rng.normal(size=(200, 8)), labels, device="cuda")
     model = FlatModel(build_model("mlp", (8,), 0), device="cuda")
-    client = FedX1Client(site, model, TrainingSettings(local_steps=4, loss="psm"), FedXSettings())
+    training, settings = TrainingSettings(local_steps=4, loss="psm"), FedXSettings()
+    risk = PairwiseRisk(model, site, "psm", training, settings)
+    task = Task(1, training, settings, site, risk, "psm")
     scores, run = np.zeros(64, np.float32), np.array([64])
     one = np.ones(1, np.float32)
-    client.inbox = FedXPool(
+    pool = FedXPool(
         totals=np.array([1, 40, 160]),
         positive_scores=scores,
         positive_lengths=run,
@@ -43,11 +46,14 @@ def test_local_steps_do_not_synchronise() -> None:
         partner_lengths=run,
         partner_weights=one,
     )
-    client.begin(model.arrays(), {"server-round": 1})
+    carry = FEDX1.start(model.parameters, pool, None, task)
+    batches = FEDX1.batches(task, pool)
+    eta, batch = next(batches)  # now the pool is on the device
     torch.cuda.set_sync_debug_mode("error")
     try:
-        positives, partners = np.arange(16), np.arange(40, 56)
-        scores_of_rows, a, b = client.forward(positives, partners)
-        client.step(client.gradient(scores_of_rows, -torch.ones_like(a), torch.ones_like(b)), 0.01)
+        carry = FEDX1.step(carry, batch, eta, task)
+        for eta, batch in batches:
+            carry = FEDX1.step(carry, batch, eta, task)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert len(carry.history) == 4

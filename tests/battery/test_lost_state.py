@@ -16,8 +16,8 @@ from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
-from payloads.composite import CorrectionState
-from payloads.scaffold import ControlChange, ControlVariate
+from methods.composite import CorrectionState
+from methods.scaffold import ControlChange, ControlVariate
 from payloads.wire import CONFIG, METRICS, PAYLOAD, ROUND, STATE_ROUND, STATE_SINCE
 from simulations.engine import FIRST_NODE_ID
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, save_npz, serve

@@ -28,7 +28,7 @@ from apps.evaluators import evaluator_for
 from apps.mods import Mod, make_client_app
 from apps.registry import ALGORITHMS
 from payloads.wire import PAYLOAD, model_arrays, model_record
-from strategies.roster import StrategyError
+from strategies.rounds.errors import StrategyError
 from tests.battery.federation import SMALL, Exchange, Wiretap, model_of, serve
 
 SITES = 3

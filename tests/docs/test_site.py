@@ -85,7 +85,7 @@ def test_every_page_is_in_the_nav_once() -> None:
     pages = [file.src_uri for file in files.documentation_pages()]
     assert sorted(flat(config.nav)) == sorted(pages)
     own = {page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents}
-    assert own | {"readme.md", "contributing.md", "api/index.md", "api/payloads/fedx.md"} <= {*pages}
+    assert own | {"readme.md", "contributing.md", "api/index.md", "api/methods/fedx.md"} <= {*pages}
 
 
 @pytest.mark.slow

@@ -18,7 +18,18 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 INTERNALS = PROJECT / "payloads" / "flower_internals.py"
-ROOMS = ("apps", "benchmarks", "clients", "examples", "payloads", "problems", "simulations", "strategies", "tests")
+ROOMS = (
+    "apps",
+    "benchmarks",
+    "clients",
+    "examples",
+    "methods",
+    "payloads",
+    "problems",
+    "simulations",
+    "strategies",
+    "tests",
+)
 # what lists its names in __all__, and lists them for users
 PROMISED = {
     *("flwr.app", "flwr.client", "flwr.clientapp", "flwr.clientapp.mod", "flwr.common", "flwr.serverapp"),
@@ -187,8 +198,16 @@ NO_INSTALLATION = constant("NO_INSTALLATION")
 COMMANDS, HOMES = "simulations/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
 TEXTS = [
     ("class ClientAppActor", "simulation/ray_transport/ray_actor.py", "strategies/meeting.py"),
-    ("""str(type(ex)) + ":<'" + str(ex) + "'>\"""", "server/superlink/fleet/vce/vce_api.py", "strategies/roster.py"),
-    ("""str(type(ex)) + ":<'" + str(ex) + "'>\"""", "supernode/runtime/run_clientapp.py", "strategies/roster.py"),
+    (
+        """str(type(ex)) + ":<'" + str(ex) + "'>\"""",
+        "server/superlink/fleet/vce/vce_api.py",
+        "strategies/rounds/errors.py",
+    ),
+    (
+        """str(type(ex)) + ":<'" + str(ex) + "'>\"""",
+        "supernode/runtime/run_clientapp.py",
+        "strategies/rounds/errors.py",
+    ),
     *((f'"{field}"', "cli/run/run.py", COMMANDS) for field in ("run-id", "success")),
     *((f'"{field}"', "cli/ls.py", COMMANDS) for field in ("runs", "status", "status-details")),
     ('"error-message"', "supercore/logger.py", COMMANDS),

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from payloads.fedx import Momentum
+from methods.pairwise import Momentum
 from payloads.record import PayloadError
 from payloads.wire import (
     check_model,

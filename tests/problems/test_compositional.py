@@ -16,6 +16,7 @@ from problems.minimax.compositional import _LeanBatchNorm
 from problems.models import FlatModel, build_model
 from problems.models.saddle import SaddleNetwork
 from problems.objectives.scores import SCORES
+from tests.algorithms.minimax_problems import compose
 from tests.reference.minimax import Array
 from tests.reference.scgdam import CompositionalAUC
 
@@ -63,8 +64,7 @@ def make(name: str, score: str = "logit", seed: int = 1) -> CompositionalOracle:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         first, second = (FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2))
-    oracle = CompositionalOracle(first, second, *data(*shape), score=SCORES[score])
-    oracle.inform(PRIOR)
+    oracle = CompositionalOracle(first, second, *data(*shape), score=SCORES[score]).weigh(PRIOR)
     rng = np.random.default_rng(seed)
     for model in (first, second):
         model.parameters.add_(torch.from_numpy(rng.normal(0, 0.3 if model.dim < 100 else 0.02, model.dim)))
@@ -89,7 +89,7 @@ def test_a_step_is_the_reference_s(name: str, hessian: str, outer: Array | None,
     oracle, problem = make(name, score), reference(name, score, hessian)
     z, h = oracle.arrays()[0], oracle.inner_arrays()[0]
     x, y = z[:-1], z[-1:]
-    found = oracle.compose(XI, 0.7, RHO, exact=hessian == "exact", outer_rows=outer)
+    found = compose(oracle, XI, 0.7, RHO, exact=hessian == "exact", outer_rows=outer)
     new_h = 0.3 * h + 0.7 * problem.inner(0, x, XI)
     rows_f = XI if outer is None else outer
     np.testing.assert_allclose(oracle.inner_arrays()[0], new_h, **EXACT)
@@ -128,10 +128,10 @@ def by_autograd(oracle: CompositionalOracle, rows: Array) -> Tensor:
 def test_it_is_autograd_through_g(name: str, score: str) -> None:
     oracle = make(name, score)
     expected = by_autograd(oracle, XI)
-    found = oracle.compose(XI, 1.0, RHO).clone()
+    found = compose(oracle, XI, 1.0, RHO).clone()
     scale = float(expected.abs().max())
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * scale)
-    identity = oracle.compose(XI, 1.0, RHO, exact=False)
+    identity = compose(oracle, XI, 1.0, RHO, exact=False)
     assert float((identity - expected).abs().max()) > 1e-3 * scale
     np.testing.assert_allclose(identity[-3:], expected[-3:], rtol=1e-12, atol=1e-12 * scale)
 
@@ -182,7 +182,7 @@ def test_the_lean_batch_norm_is_pytorch_s_to_the_second_derivative(name: str) ->
 def test_the_passes_at_w_and_at_h_have_statistics_of_their_own(exact: bool) -> None:
     oracle = make("normed")
     twins = [make("normed") for _ in range(2)]
-    oracle.compose(XI, 0.6, RHO, exact=exact, outer_rows=ZETA)
+    compose(oracle, XI, 0.6, RHO, exact=exact, outer_rows=ZETA)
     at_w = twins[0].model
     at_w.scores(twins[0].features[XI])
     np.testing.assert_allclose(oracle.arrays()[1], at_w.buffers, **EXACT)
@@ -212,11 +212,10 @@ class Partial(nn.Module):
 @pytest.mark.parametrize("exact", [True, False])
 def test_frozen_and_unused_parameters_only_average(exact: bool) -> None:
     models = [FlatModel(SaddleNetwork(Partial()), dtype=torch.float64) for _ in range(2)]
-    oracle = CompositionalOracle(*models, *data(3))
-    oracle.inform(PRIOR)
+    oracle = CompositionalOracle(*models, *data(3)).weigh(PRIOR)
     w, h = (dict(model.module.named_parameters()) for model in models)
     before = {name: value.clone() for name, value in h.items()}
-    gradient = oracle.compose(XI, 0.25, RHO, exact=exact)
+    gradient = compose(oracle, XI, 0.25, RHO, exact=exact)
     still = {"network.first.bias", "network.unused.weight", "network.unused.bias"}
     for name in models[1].parameter_names:
         averaged = torch.allclose(h[name], 0.75 * before[name] + 0.25 * w[name], rtol=0, atol=1e-14)
@@ -233,8 +232,7 @@ def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
     build = lambda: nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 1), nn.Flatten(0))  # noqa: E731
     torch.manual_seed(4)
     models = [FlatModel(SaddleNetwork(build()), dtype=torch.float64) for _ in range(2)]
-    oracle = CompositionalOracle(*models, *data(3))
-    oracle.inform(PRIOR)
+    oracle = CompositionalOracle(*models, *data(3)).weigh(PRIOR)
     point = oracle.parameters.clone()
     assert oracle.stochastic
 
@@ -242,13 +240,13 @@ def test_dropout_at_w_is_one_draw_for_descent_and_hessian() -> None:
         """g(x) and grad g^T q with the masks of seed 7."""
         oracle.parameters.copy_(z)
         torch.manual_seed(7)
-        gradient = oracle.compose(XI, 1.0, RHO).clone()
+        gradient = compose(oracle, XI, 1.0, RHO).clone()
         return oracle.inner.parameters.clone(), gradient
 
     _, gradient = composed(point)
     torch.manual_seed(7)
     oracle.parameters.copy_(point)
-    q = oracle.compose(XI, 1.0, RHO, exact=False).clone()  # the same masks at w and at h
+    q = compose(oracle, XI, 1.0, RHO, exact=False).clone()  # the same masks at w and at h
     direction = torch.from_numpy(np.random.default_rng(0).normal(size=len(point)))
     direction[-1] = 0.0
     ahead, behind = (composed(point + sign * 1e-5 * direction)[0] for sign in (1, -1))

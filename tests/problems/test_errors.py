@@ -12,7 +12,7 @@ from problems.data import DataError
 from problems.errors import NOTHING, InputError
 from problems.minimax import ProblemError
 from problems.models import ModelError
-from strategies.roster import SetupError
+from strategies.rounds.errors import SetupError
 
 FIELDS = ("key", "got", "allowed", "hint")
 

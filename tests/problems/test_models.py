@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from methods.penalised import CompositeSettings, PenalisedObjective
 from problems.models import MODELS, FlatModel, ModelError, build_model
 from problems.models.networks import Linear
 from problems.models.resnet import BasicBlock
+from problems.models.saddle import SaddleNetwork
 from problems.objectives.composite import linear_features
 
 FLAT_MODELS = [
@@ -318,32 +320,48 @@ def test_vjp_is_autograd_and_keeps_its_views(name: str, shape: tuple[int, ...]) 
 LINEAR_MODELS = [("linear", (2, 3, 2)), ("linear-no-intercept", (5,)), ("linear-no-intercept", (2, 3))]
 
 
-@pytest.mark.parametrize(("name", "shape"), [*FLAT_MODELS, *LINEAR_MODELS])
-def test_pullback_is_vjp_of_the_slope(name: str, shape: tuple[int, ...]) -> None:
-    model, other = (FlatModel(build_model(name, shape, seed=0), dtype=torch.float64) for _ in range(2))
+@pytest.mark.parametrize(("name", "shape"), [*FLAT_MODELS, *LINEAR_MODELS, ("mlp", (2, 3))])
+@pytest.mark.parametrize("saddle", [False, True])
+def test_a_forward_pass_takes_any_weights_and_is_pulled_back_anywhere(
+    name: str, shape: tuple[int, ...], saddle: bool
+) -> None:
+    def built() -> FlatModel:
+        module = build_model(name, shape, seed=0)
+        return FlatModel(SaddleNetwork(module) if saddle else module, dtype=torch.float64)
+
+    model, other = built(), built()
+    own = model.parameters.clone()
     for step in range(3):
         features = data(shape, 6, torch.float32, step)
-        seen: list[torch.Tensor] = []
-
-        def slope(scores: torch.Tensor, seen: list[torch.Tensor] = seen) -> torch.Tensor:
-            seen.append(scores)
-            return torch.cos(scores)
-
-        gradient = model.pullback(features, slope)
-        scores = other.scores(features)
-        torch.testing.assert_close(gradient, other.vjp(scores, torch.cos(scores.detach()) / 6), rtol=1e-10, atol=1e-13)
-        assert gradient is model.gradient
-        assert (len(seen), seen[0].shape, seen[0].requires_grad, gradient.requires_grad) == (1, (6,), False, False)
-        for each in (model, other):
-            each.parameters.sub_(each.gradient, alpha=0.1)
+        w, vector = (data((model.dim,), 1, torch.float64, 20 + step + i)[0] / 10 for i in range(2))
+        other.parameters.copy_(w)
+        expected = other.scores(features)
+        slopes = torch.cos(expected.detach())
+        expected_gradient = other.vjp(expected, slopes)
+        scores, pull = model.forward(w, features)
+        assert (scores.shape, scores.requires_grad) == ((6,), False)
+        torch.testing.assert_close(scores, expected.detach(), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(pull(slopes), expected_gradient, rtol=1e-10, atol=1e-12)
+        sums = vector - 0.3 * expected_gradient
+        assert model.forward(w, features)[1](slopes, into=vector, alpha=-0.3) is vector
+        torch.testing.assert_close(vector, sums, rtol=1e-10, atol=1e-12)
+        stepped = w - 0.3 * expected_gradient
+        model.forward(w, features)[1](slopes, into=w, alpha=-0.3)  # the weights themselves
+        torch.testing.assert_close(w, stepped, rtol=1e-10, atol=1e-12)
+    assert torch.equal(model.parameters, own)  # the model's own weights are what they were, and what it predicts with
+    fresh = built()
+    fresh.buffers.copy_(model.buffers)
+    torch.testing.assert_close(model.predict(features), fresh.predict(features))
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-def test_pullback_and_its_ridge_term_leave_frozen_parameters_alone(frozen: str) -> None:
+def test_frozen_parameters_have_no_gradient_and_no_ridge_term(frozen: str) -> None:
     module = build_model("linear", (3,), seed=0)
     getattr(module.output, frozen).requires_grad_(False)
-    for ridge in (None, torch.ones(4)):
-        gradient = FlatModel(module).pullback(data((3,), 4), torch.ones_like, ridge)
+    model, batch = FlatModel(module), (data((3,), 4), torch.ones(4))
+    for ridge in (0.0, 1.0):
+        f = PenalisedObjective(model, "cross-entropy", CompositeSettings(ridge=ridge, parameters="all"))
+        gradient = f.gradient(model.parameters, batch)
         moved = (bool(gradient[:3].any()), bool(gradient[3]))
         assert moved == ((False, True) if frozen == "weight" else (True, False))
 
@@ -355,10 +373,10 @@ class Squashed(Linear):
         return torch.tanh(super().forward(features))
 
 
-def test_pullback_goes_by_what_a_subclass_of_the_linear_model_does() -> None:
+def test_a_subclass_of_the_linear_model_has_no_closed_form() -> None:
     model = FlatModel(Squashed((3,)), dtype=torch.float64)
     features = data((3,), 5)
-    gradient = model.pullback(features, torch.ones_like).clone()
+    gradient = model.forward(model.parameters, features)[1](torch.full((5,), 0.2).double()).clone()
     torch.testing.assert_close(gradient, model.vjp(model.scores(features), torch.full((5,), 0.2).double()))
     assert linear_features(model.module, features) is None
 
@@ -372,7 +390,7 @@ def test_training_moves_the_buffers_and_predict_does_not() -> None:
     assert not np.array_equal(model.arrays()[1], start)
     running = [value.flatten() for key, value in model.module.named_buffers() if not key.endswith("tracked")]
     assert torch.equal(torch.cat(running), model.buffers)
-    other.pullback(images, torch.ones_like)
+    other.forward(other.parameters, images)[1](torch.ones(5))
     assert torch.equal(model.buffers, other.buffers)
     assert not torch.equal(first, model.predict(images))  # eval mode reads the statistics
     assert torch.equal(model.buffers, other.buffers)

@@ -17,8 +17,8 @@ from problems.data import OWN, DataError, DataSpec, load, read_own, validate
 from problems.data.columns import Encoded
 from problems.data.disturb import hold_out
 from problems.data.spec import Column, parse_columns
-from strategies.roster import StrategyError
-from strategies.schema import agreed, pooled
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.schema import agreed, pooled
 
 
 def spec(dataset: str = "csv", **changes: Any) -> DataSpec:

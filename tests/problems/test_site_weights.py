@@ -7,13 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from problems.minimax import CompositionalOracle, FunctionOracle, Oracle
 from problems.models import FlatModel
 from problems.models.saddle import SaddleNetwork
 from problems.objectives.scores import SCORES
-from tests.algorithms.minimax_problems import Robust
+from tests.algorithms.minimax_problems import Robust, compose
 from tests.reference.minimax import Array, SaddleAUC
 from tests.reference.scgdam import CompositionalAUC
 
@@ -48,10 +48,14 @@ def oracles(net: str, score: str, z: Array) -> list[CompositionalOracle]:
     for X, y in zip(FEATURES, LABELS, strict=True):
         first, second = (FlatModel(SaddleNetwork(network(net)), dtype=torch.float64) for _ in range(2))
         oracle = CompositionalOracle(first, second, torch.tensor(X), torch.tensor(y).double(), score=SCORES[score])
-        oracle.inform(PRIOR, N * len(y) / TOTAL)
         oracle.load([z])
-        found.append(oracle)
+        found.append(oracle.weigh(PRIOR, N * len(y) / TOTAL))
     return found
+
+
+def gradient(f: Oracle) -> Tensor:
+    """At its client's point, over all samples."""
+    return f.gradient(f.parameters, None)
 
 
 def mean_of(values: Callable[[int], object]) -> Array:
@@ -73,11 +77,11 @@ def test_the_mean_over_sites_is_the_union_s(net: str, score: str, seed: int) -> 
     np.testing.assert_allclose(mean_of(lambda i: sites.gradient(i, z)), union.gradient(0, z), **EXACT)
     np.testing.assert_allclose(mean_of(lambda i: sites.inner(i, z[:-1])), union.inner(0, z[:-1]), **EXACT)
     np.testing.assert_allclose(mean_of(lambda i: product[i].value()), union.value(0, z), **EXACT)
-    np.testing.assert_allclose(mean_of(lambda i: product[i].gradient(None)), union.gradient(0, z), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: gradient(product[i])), union.gradient(0, z), **EXACT)
     # h <- g(x), all of it
     for i, oracle in enumerate(product):
         oracle.load_inner(None, None)
-        oracle.compose(np.arange(len(LABELS[i])), 1.0, RHO)
+        compose(oracle, np.arange(len(LABELS[i])), 1.0, RHO)
     np.testing.assert_allclose(mean_of(lambda i: product[i].inner_arrays()[0]), union.inner(0, z[:-1]), **EXACT)
 
 
@@ -89,7 +93,7 @@ def test_a_site_s_compositional_step_is_the_reference_s(net: str, score: str) ->
     h = point(sites, 3)[:-1]
     for i, oracle in enumerate(oracles(net, score, z)):
         oracle.load_inner(h, None)
-        gradient, rows = oracle.compose(np.arange(len(LABELS[i])), 0.4, RHO), None
+        gradient, rows = compose(oracle, np.arange(len(LABELS[i])), 0.4, RHO), None
         moved = 0.6 * h + 0.4 * sites.inner(i, z[:-1])
         expected = sites.compositional_gradient(i, z[:-1], moved, z[-1:], rows)
         np.testing.assert_allclose(gradient[:-1], expected, **EXACT)
@@ -109,7 +113,7 @@ def test_a_constant_on_all_scores_moves_nothing(net: str) -> None:
             return float(gradient[-4:-1].sum())  # the output's bias, a and b
 
         assert abs(slope(mean_of(lambda i: sites.gradient(i, z)))) < 1e-12
-        assert abs(slope(mean_of(lambda i, at=product: at[i].gradient(None)))) < 1e-12
+        assert abs(slope(mean_of(lambda i, at=product: gradient(at[i])))) < 1e-12
         counted_alike, _ = references(net, "logit", SHARE, equal=True)
         assert abs(slope(mean_of(lambda i, at=counted_alike: at.gradient(i, z)))) < 1e-12
         # what unweighted sites with the union's p are: flat at lambda = -1 alone
@@ -120,10 +124,8 @@ def test_a_constant_on_all_scores_moves_nothing(net: str) -> None:
 
 def test_a_weight_of_one_is_none_to_the_bit() -> None:
     z = point(references("tanh", "sigmoid")[0], 5)
-    weighed, plain = (oracles("tanh", "sigmoid", z)[0] for _ in range(2))
-    weighed.inform(PRIOR, 1.0)
-    plain.inform(PRIOR)
-    found = [(one.value(), one.gradient(None).numpy().tobytes()) for one in (weighed, plain)]
+    weighed, plain = (oracles("tanh", "sigmoid", z)[0].weigh(*known) for known in ((PRIOR, 1.0), (PRIOR,)))
+    found = [(one.value(), gradient(one).numpy().tobytes()) for one in (weighed, plain)]
     assert found[0] == found[1]
 
 
@@ -136,14 +138,13 @@ def test_a_problem_of_one_s_own_is_weighed_whole() -> None:
 
     union, sites = oracle(np.concatenate(FEATURES), np.concatenate(LABELS)), []
     for X, y in zip(FEATURES, LABELS, strict=True):
-        sites.append(oracle(X, y))
-        sites[-1].inform(PRIOR, N * len(y) / TOTAL)
+        sites.append(oracle(X, y).weigh(PRIOR, N * len(y) / TOTAL))
     everyone: list[Oracle] = [*sites, union]
     z = np.random.default_rng(6).normal(size=2 * DIM)
     for one in everyone:
         one.load([z])
     np.testing.assert_allclose(mean_of(lambda i: sites[i].value()), union.value(), **EXACT)
-    np.testing.assert_allclose(mean_of(lambda i: sites[i].gradient(None)), union.gradient(None), **EXACT)
+    np.testing.assert_allclose(mean_of(lambda i: gradient(sites[i])), gradient(union), **EXACT)
 
 
 def test_weights_are_n_times_the_shares_of_samples() -> None:

@@ -10,10 +10,10 @@ from flwr.app import ConfigRecord, Error, Message
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.resources import federated_data, new_model
-from payloads.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
+from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
 from strategies.base import PayloadStrategy
-from strategies.roster import StrategyError
+from strategies.rounds.errors import StrategyError
 from tests.battery.federation import Exchange, Wiretap, model_of
 
 CLIENTS, WANTED = 8, 4

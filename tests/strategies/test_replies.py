@@ -11,13 +11,13 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.resources import federated_data, new_model
-from payloads.fedx import FedXPredictions
+from methods.fedx import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
+from problems.means import mean
 from simulations.engine import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1, FedX2
-from strategies.replies import mean
-from strategies.roster import StrategyError
+from strategies.rounds.errors import StrategyError
 
 KEYS = {"local-steps": 2, "learning-rate": 0.01, "model": "linear", "dataset": "breast-cancer"}
 CLIENTS = 3
@@ -110,9 +110,8 @@ def test_a_bad_reply_is_dropped_with_its_reason(kind: str) -> None:
     one.strategy.aggregate_train(1, one.replies)
     assert one.dropped == {1: reason}
     assert one.strategy.report.answered == [0, 2]
-    assert isinstance(one.strategy, FedX2)  # it leaves no block
-    blocks = [(block.server_round, block.place, block.participants) for block in one.strategy.blocks]
-    assert blocks == [(1, 0, 2), (1, 2, 2)]
+    assert isinstance(one.strategy, FedX2)  # it leaves no run
+    assert one.strategy.state.runs[:, :3].tolist() == [[1, 2, 0], [1, 2, 2]]  # round, participants, place
 
 
 @pytest.mark.parametrize(("count", "shown"), [(-5, "-5"), ([1, 2], "[1, 2]"), (np.nan, "nan"), (np.inf, "inf")])
@@ -145,7 +144,7 @@ def test_a_reply_given_twice_counts_once() -> None:
         assert one.strategy.report.answered == [0, 1, 2]
         assert one.dropped == {}
         assert isinstance(one.strategy, FedX2)
-        assert [block.place for block in one.strategy.blocks] == [0, 1, 2]
+        assert one.strategy.state.runs[:, 2].tolist() == [0, 1, 2]
     assert models[0] == models[1]
 
 

@@ -17,10 +17,10 @@ from apps.registry import ALGORITHMS
 from apps.resources import federated_data, new_model
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
-from payloads.composite import SMOOTHNESS, Smoothness
+from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
 from simulations.engine import FIRST_NODE_ID
-from strategies.roster import StrategyError
+from strategies.rounds.errors import StrategyError
 from tests.algorithms.test_composite import DIM, KEYS, Played, Recorder, hand, make, save_sites
 from tests.battery.federation import Exchange, Run, flat_config, model_of, serve
 from tests.reference.minimax import Array
@@ -332,14 +332,15 @@ def test_without_a_grid_a_missing_reply_ends_the_round(data: dict[str, Scalar], 
     model = model_record(new_model(config, federated_data(config.data, SITES).input_shape).arrays())
     messages = list(strategy.configure_train(1, model, ConfigRecord(), grid))
     replies = list(grid.send_and_receive(messages))
-    strategy._grid = None
+    assert strategy.exchange is not None
+    strategy.exchange.grid = None
     with pytest.raises(StrategyError, match="round 1: partition 3 gave no good reply, .* no answer; Composite"):
         strategy.receive(1, replies[:3])
 
 
 def test_a_retry_waits_for_the_site(data: dict[str, Scalar], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
-    monkeypatch.setattr("strategies.base.time.sleep", lambda seconds: naps.append(seconds))
+    monkeypatch.setattr("strategies.rounds.exchange.time.sleep", lambda seconds: naps.append(seconds))
     one = play(tmp_path, {**data, "retry-wait": 31.5}, only(2, 1, NEVER_RAN, times=2))
     assert [seconds for seconds in naps if seconds > 1] == [31.5, 31.5]
     # the wait is the sites', not the server's

@@ -14,7 +14,8 @@ from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import content
 from simulations.engine import InProcessGrid
-from strategies.roster import Roster, StrategyError, call_the_roll, reason_of
+from strategies.rounds.errors import StrategyError, reason_of
+from strategies.rounds.handshake import Roster, call_the_roll
 
 
 def report(partition: int, partitions: int) -> SiteReport:

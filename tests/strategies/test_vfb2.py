@@ -38,8 +38,10 @@ from strategies.meeting import (
     meet_on,
     warn_of_looks,
 )
-from strategies.roster import Roster, StrategyError
-from strategies.vfb2 import VFB2SGD, culprits, step_of
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.handshake import Roster
+from strategies.vertical import find_culprits
+from strategies.vfb2 import VFB2SGD, step_of
 
 
 def credentials(host: int = 0, **changes: Any) -> Credentials:
@@ -325,7 +327,7 @@ def test_blame_survives_the_way() -> None:
     ],
 )
 def test_the_party_that_most_errors_name_is_to_blame(reasons: dict[int, str], expected: dict[int, str]) -> None:
-    assert culprits(reasons, 4) == expected
+    assert find_culprits(reasons, 4) == expected
 
 
 # What the server keeps.

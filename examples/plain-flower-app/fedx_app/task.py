@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from payloads.fedx import FedXSettings
+from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings
 
 

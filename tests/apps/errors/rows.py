@@ -88,10 +88,6 @@ def sweep(*options: str) -> tuple[str, ...]:
     return ("simulations", "sweep", "--out", "{out}", "--quiet", *options)
 
 
-def algorithm(*words: str) -> tuple[str, ...]:
-    return ("simulations", "new-algorithm", *words)
-
-
 ROWS = [
     # keys and values of the run config
     Row(
@@ -365,12 +361,6 @@ ROWS = [
         reproduce("--tune"),
         ("tune.validation-fraction", "0", "a number above 0, since 'auc'", "docs/simulations.md"),
         {"small.toml": EXPERIMENT + GRID + "validation-fraction = 0.0\n"},
-    ),
-    Row("algorithm in capitals", algorithm("FedAvgM"), ("NAME", "'FedAvgM'", "kebab-case", "such as fed-avgm")),
-    Row(
-        "no checkout",
-        algorithm("fed-avgm", "--into", "{tmp}"),
-        ("--into", "{tmp}, which has no pyproject.toml", "the root of a checkout", "give its root with --into"),
     ),
 ]
 

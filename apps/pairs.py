@@ -1,0 +1,72 @@
+"""Run-config values as a command line and a TOML file write them, made flat as Flower hands them over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from apps.settings import ConfigError, Scalar
+from payloads.flower_internals import parse_config_args
+
+# key and value, which may have spaces in quotes
+_PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
+# how pairs are written
+_PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
+    """The flat values of an option's ``key=value`` pairs or TOML file, read as Flower reads them.
+
+    Raises:
+        ConfigError: the text is neither; names the option.
+    """
+    import click
+
+    try:
+        values: dict[str, Scalar] = parse_config_args(text)
+    except click.ClickException:
+        found = [key for key, _ in re.findall(_PAIR, text)]
+        twice = [key for place, key in enumerate(found) if key in found[:place]]
+        if twice:
+            raise ConfigError(
+                option, got=f"{text!r}: {twice[0]} is there twice", allowed="once", hint="leave one out"
+            ) from None
+        raise ConfigError(option, got=_culprit(text), allowed=_PAIRS, hint="see docs/configuration.md") from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(
+            option,
+            got=f"{text!r}: {reason}",
+            allowed=f"a .toml file that can be read, or {_PAIRS}",
+            hint="see docs/configuration.md",
+        ) from None
+    # Flower's parser passes over what is no pair
+    if not text.endswith(".toml") and re.sub(_PAIR, "", text).strip():
+        raise ConfigError(
+            option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint="see docs/configuration.md"
+        )
+    return values
+
+
+def _culprit(text: str) -> str:
+    """Which part of an option's text cannot be read, where one stands out."""
+    import click
+
+    left = re.sub(_PAIR, "", text).strip()
+    if left:
+        return f"{text!r}, of which {left!r} is no pair"
+    for pair in re.finditer(_PAIR, text):
+        try:
+            parse_config_args(pair.group())
+        except click.ClickException:
+            return f"{text!r}, of which {pair.group()!r} is no pair"
+    return repr(text)

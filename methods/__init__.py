@@ -1,0 +1,1 @@
+"""The algorithms themselves: pure functions over frozen records, one module a method."""

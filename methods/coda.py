@@ -1,0 +1,253 @@
+"""CoDA (Guo, Liu, Yuan, Shen, Liu, Yang, "Communication-Efficient Distributed Stochastic AUC Maximization with Deep
+Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
+
+| paper                        | here                                      |
+|------------------------------|-------------------------------------------|
+| (v, alpha), one flat point z | the message's model                       |
+| v_0 of a stage               | ``reference``                             |
+| 1 / gamma                    | ``proximal``                              |
+| eta_s = eta_0 / 3^s          | ``learning-rate`` and ``stage_decay``     |
+| T_s / I, rounds of stage s   | ``stage_rounds`` and ``stage_growth``     |
+| alpha_s between two stages   | ``restart_dual``, from `ClassScores`      |
+| I                            | ``local-steps``                           |
+
+A stage pulls x towards a reference, the mean of the stage before, while training goes on from the last point; it
+divides the learning rate, and starts from the lambda that is best for the scores of its first point: E[s|-] - E[s|+]
+(for `AUC_MINIMAX`; other problems keep their dual block).
+
+Where the published code and the formulas differ, the formulas stand: that code divides lambda's gradient by p(1-p)
+(``coda.scaled-dual``) and starts the first stage's reference from noise (``coda.reference-noise``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from methods.local_sgd import finish
+from methods.method import Method, Phase, Plan, Replies, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
+from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.settings import Settings
+from problems.means import Weights
+from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
+from problems.randomness import Purpose, stream
+from problems.sampling import Indices
+
+# the exchange before the first round of a stage: clients send what their scores sum to and take no step
+CLASS_SCORES = "class-scores"
+
+
+class CodaSettings(Settings):
+    """Hyper-parameters of CoDA and CODASCA (table ``coda``)."""
+
+    proximal: float = Field(
+        0.002, ge=0, description="weight 1/gamma of the pull towards the stage's reference point, a number >= 0"
+    )
+    # the stages
+    stage_rounds: int = Field(
+        0, ge=0, description="rounds of the first stage, an integer >= 0 (0: one stage without end)"
+    )
+    stage_growth: float = Field(1.0, ge=1, description="factor of a stage's rounds from one to the next, a number >= 1")
+    stage_decay: float = Field(3.0, ge=1, description="what each new stage divides the learning rate by, a number >= 1")
+    restart_dual: bool = Field(
+        True, description="true: a new stage starts from the best lambda for its scores (auc-minimax); or false"
+    )
+    # where the published code departs from the formula
+    scaled_dual: bool = Field(
+        False,
+        description="true: divide lambda's gradient by p(1-p), as the published code does (auc-minimax); or false",
+    )
+    reference_noise: float = Field(
+        0.0,
+        ge=0,
+        description="standard deviation of the Gaussian noise that is the first stage's reference, a number >= 0 "
+        "(0: the initial model)",
+    )
+
+
+CodaTask = Task[CodaSettings, Oracle]
+CodaPlan = Plan[CodaSettings]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a round stands: the stage's number, counted from 0, and its first round."""
+
+    index: int
+    first: int
+
+
+def stage_of(server_round: int, settings: CodaSettings) -> Stage:
+    """The stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds."""
+    stage = Stage(0, 1)
+    while settings.stage_rounds:
+        # at most server_round, which ends no stage too early and keeps the number small
+        rounds = round(min(settings.stage_rounds * settings.stage_growth**stage.index, server_round))
+        if server_round < stage.first + rounds:
+            break
+        stage = Stage(stage.index + 1, stage.first + rounds)
+    return stage
+
+
+@dataclass(frozen=True, eq=False)
+class CodaDown(MinimaxDown):
+    """Down. Without a ``reference`` it is the point that the message carries."""
+
+    reference: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScores(Payload):
+    """Up, in the phase `CLASS_SCORES`: the sums of a site's scores by class, negatives first, and of how many."""
+
+    sums: FloatArray = array(2)
+    counts: IntArray = array(2, kind="int")
+
+
+@dataclass(frozen=True, eq=False)
+class StageState(Payload):
+    """What the server keeps from round to round, in float64: the stage's reference, the sum of the stage's points so
+    far, and CODASCA's c."""
+
+    reference: FloatArray | None = array("d", optional=True)
+    total: FloatArray | None = array("d", optional=True)
+    control: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """z = (v, alpha) (d,), v_0 (p,), the signs (d,) of descent and ascent, and f_i."""
+
+    x: Tensor
+    reference: Tensor
+    signs: Tensor
+    f: Oracle
+
+
+# The client half.
+
+
+def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
+    """eta_s, which has the learning rate's own drops as well, and the rows of a mini-batch, for each iteration."""
+    factor = task.settings.stage_decay ** -stage_of(task.server_round, task.settings).index
+    for eta, rows in draw_batches(task, down):
+        yield eta * factor, rows
+
+
+def start(x: Tensor, down: CodaDown, memory: object, task: CodaTask) -> Carry:
+    """v is pulled towards the point that came down where nothing else did."""
+    reference = x.clone() if down.reference is None else as_tensor(down.reference, x)
+    return Carry(x, reference[: task.f.primal_dim], fill_blocks(task.f, -1.0, 1.0), weigh(task, down))
+
+
+def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Tensor:
+    """(d,) the gradient of f_i at z, its dual part divided by p(1-p) if so set; valid until the next call."""
+    f = carry.f
+    gradient = f.gradient(carry.x, rows)
+    if task.settings.scaled_dual and isinstance(f, AUCOracle):
+        gradient[f.primal_dim :] /= f.prior * (1 - f.prior)
+    return gradient
+
+
+def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
+    """v <- (v - eta g_v + eta/gamma v_0) / (1 + eta/gamma), alpha <- alpha + eta g_alpha."""
+    carry.x.addcmul_(carry.signs, compute_gradient(carry, rows, task), value=eta)
+    if pull := eta * task.settings.proximal:
+        v = carry.x[: carry.f.primal_dim]
+        v.add_(carry.reference, alpha=pull).div_(1 + pull)
+    return carry
+
+
+def sum_scores(x: Tensor, down: CodaDown, task: CodaTask) -> ClassScores:
+    """What the scores at the message's point sum to in each class."""
+    assert isinstance(task.f, AUCOracle)
+    sums, counts = task.f.class_sums()
+    return ClassScores(sums=as_array(sums), counts=as_array(counts).astype(np.int64))
+
+
+# The server half.
+
+
+def init(x: FloatArray, plan: CodaPlan) -> StageState:
+    """The first stage's reference: the initial model, or noise."""
+    if not plan.settings.proximal:
+        return StageState()
+    noise, spread = stream(plan.training.seed, Purpose.REFERENCE_NOISE), plan.settings.reference_noise
+    return StageState(reference=noise.normal(0, spread, len(x)) if spread else x.astype(np.float64))
+
+
+def restarts_dual(plan: CodaPlan) -> bool:
+    """Whether the round starts from a new lambda: the first round of every stage but the first does."""
+    first = stage_of(plan.server_round, plan.settings).first
+    return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
+
+
+def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) -> float | None:
+    """E[s|-] - E[s|+] over the sites that answered, which count as in f; None where they lack a class.
+
+    Args:
+        answers: (k,) what they sent.
+        sizes: (k,) their numbers of samples, in any unit.
+    """
+    # samples count alike or, where the sites do, the less the more their site has
+    weights = np.ones(len(answers)) if plan.by_examples else 1 / sizes
+    sums = weights @ np.array([answer.sums for answer in answers], dtype=np.float64)
+    counts = weights @ np.array([answer.counts for answer in answers])
+    if not counts.all():
+        return None
+    negative, positive = sums / counts
+    return float(negative - positive)
+
+
+def tell_reference(x: FloatArray, state: StageState, plan: CodaPlan) -> FloatArray | None:
+    """(d,) the reference as the clients need it, or None where the model they get is the same."""
+    if state.reference is None:
+        return None
+    reference = state.reference.astype(x.dtype)
+    # The proximal term acts on v only, so alpha (for auc-minimax the last entry) is left out of the comparison.
+    pulled = slice(-1) if plan.loss == AUC_MINIMAX else slice(None)
+    return None if np.array_equal(reference[pulled], x[pulled]) else reference
+
+
+def tell(x: FloatArray, state: StageState, plan: CodaPlan) -> CodaDown:
+    return CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan))
+
+
+def follow_stage(state: StageState, point: FloatArray, plan: CodaPlan) -> StageState:
+    """Add a round's point (d,) to the stage's sum; at the stage's end their mean is the next reference."""
+    settings, stage = plan.settings, stage_of(plan.server_round, plan.settings)
+    if not (settings.proximal and settings.stage_rounds):
+        return state
+    total = point.astype(np.float64) if state.total is None else state.total + point
+    if stage_of(plan.server_round + 1, settings) == stage:
+        return replace(state, total=total)
+    return replace(state, reference=total / (plan.server_round + 1 - stage.first), total=None)
+
+
+def update(x: FloatArray, state: StageState, replies: Replies[Any], plan: CodaPlan) -> tuple[FloatArray, StageState]:
+    """z <- mean z_i, over all sites."""
+    point = replies.mean_point()
+    return point, follow_stage(state, point, plan)
+
+
+CODA = Method(
+    take_oracle,
+    draw_stage,
+    start,
+    step,
+    finish,
+    init,
+    tell,
+    update,
+    settings=CodaSettings,
+    down=CodaDown,
+    state=StageState,
+    phases={CLASS_SCORES: Phase(ClassScores, sum_scores)},
+    loss=AUC_MINIMAX,
+)

@@ -1,0 +1,89 @@
+"""CODASCA (Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant
+Communication Complexity", ICML 2021): CoDA with the control variates of SCAFFOLD.
+
+| paper                         | here                                                     |
+|-------------------------------|----------------------------------------------------------|
+| (v, alpha), stages, 1 / gamma | as in `methods.coda`                                     |
+| c_k, c                        | ``control`` of `ControlVariate`, of `StageState`         |
+| the change of c_k             | `ControlChange`                                          |
+| eta_g                         | ``server-learning-rate``                                 |
+
+The new c_k is the mean of the round's uncorrected stochastic gradients (Option II of SCAFFOLD, as published).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from methods import coda
+from methods.coda import CodaDown, CodaPlan, CodaTask, StageState
+from methods.method import Replies
+from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recalled
+from payloads.record import FloatArray, array
+from problems.sampling import Indices
+
+
+@dataclass(frozen=True, eq=False)
+class CodascaDown(CodaDown):
+    """Down: c too, once it is not zero."""
+
+    control: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True)
+class Carry(coda.Carry):
+    """Beside what CoDA has: the old c_k, the correction c - c_k, and the sum of the gradients so far, each (d,)."""
+
+    own: FloatArray
+    correction: Tensor
+    total: Tensor
+
+
+def start(x: Tensor, down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
+    own, correction = recalled(memory, down.control, x)
+    plain = vars(coda.start(x, down, None, task))
+    return Carry(**plain, own=own, correction=correction, total=torch.zeros_like(x))
+
+
+def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
+    """v <- v - eta (g_v - c_k + c) - eta/gamma (v - v_0), alpha <- alpha + eta (g_alpha - c_k + c)."""
+    gradient = coda.compute_gradient(carry, rows, task)
+    carry.total.add_(gradient)
+    if pull := eta * task.settings.proximal:
+        carry.x[: carry.f.primal_dim].lerp_(carry.reference, pull)
+    carry.x.addcmul_(carry.signs, gradient.add_(carry.correction), value=eta)
+    return carry
+
+
+def finish(carry: Carry, task: CodaTask) -> tuple[Tensor, ControlChange, ControlVariate]:
+    """c_k <- the mean of the round's gradients, and what is sent of it."""
+    return carry.x, *kept(carry.own, carry.total / task.training.local_steps)
+
+
+def tell(x: FloatArray, state: StageState, plan: CodaPlan) -> CodascaDown:
+    control = None if state.control is None else state.control.astype(x.dtype)
+    return CodascaDown(**coda.tell(x, state, plan).arrays(), control=control)
+
+
+def update(
+    x: FloatArray, state: StageState, replies: Replies[ControlChange], plan: CodaPlan
+) -> tuple[FloatArray, StageState]:
+    """z <- z + eta_g mean (z_i - z), and c."""
+    point = replies.moved(x, plan.training.server_learning_rate)
+    return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
+
+
+CODASCA = replace(
+    coda.CODA,
+    start=start,
+    step=step,
+    finish=finish,
+    tell=tell,
+    update=update,
+    down=CodascaDown,
+    up=ControlChange,
+    memory=ControlVariate,
+)

@@ -1,0 +1,62 @@
+"""Fast-FedDA (Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated Learning",
+ICML 2022) with equal weights: dual averaging for a strongly convex f, over all points and gradients.
+
+With b_t = gamma + mu t / 2 after t local steps of the run,
+
+    w_t = P_{t/b_t g}(v_t),   v_{t+1} = v_t + (mu/2 (w_t - v_t) - grad f_i(w_t)) / b_{t+1},   v_0 = w_0.
+
+The paper's clients send the sum of their gradients and that of their points; v is all the method uses of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from methods.method import Plan
+from methods.penalised import CompositeSettings, PenalisedTask, penalised, prox_at
+from methods.samples import Batch
+from payloads.record import FloatArray
+from payloads.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class Carry:
+    """v (d,), w (d,), and t."""
+
+    v: Tensor
+    w: Tensor
+    t: int
+
+
+def weight(settings: CompositeSettings, training: TrainingSettings, t: int) -> float:
+    """b_t = gamma + mu t / 2."""
+    gamma = settings.anchor_weight
+    return (1 / training.learning_rate if isinstance(gamma, str) else gamma) + settings.mu * t / 2
+
+
+def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
+    return Carry(x.clone(), x, task.iterations[0])
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
+    """w = P_{t/b_t g}(v), v <- v + (mu/2 (w - v) - grad f_i(w)) / b_{t+1}."""
+    settings, t, v, half = task.settings, carry.t, carry.v, task.settings.mu / 2
+    w = task.f.prox(v, t / weight(settings, task.training, t), out=carry.w)
+    change = task.f.gradient(w, batch).neg_().add_(w, alpha=half).sub_(v, alpha=half)
+    v.add_(change, alpha=1 / weight(settings, task.training, t + 1))
+    return replace(carry, t=t + 1)
+
+
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
+    return carry.v, None, None
+
+
+def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+    """(d,) the model that v of a round stands for: its prox."""
+    t = plan.server_round * plan.training.local_steps
+    return prox_at(x, t / weight(plan.settings, plan.training, t), plan)
+
+
+FAST_FEDDA = penalised(start, step, finish, output=output)

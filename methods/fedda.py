@@ -1,0 +1,61 @@
+"""FedDA, there FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021): steps of a dual point,
+and gradients at its prox, whose parameter sums all steps of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from methods.method import Plan, Replies
+from methods.penalised import CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.samples import Batch
+from payloads.record import FloatArray, Payload
+from payloads.settings import TrainingSettings
+
+
+@dataclass(frozen=True)
+class Carry:
+    """The dual point z (d,), its prox w (d,), and the prox parameter of the next step."""
+
+    z: Tensor
+    w: Tensor
+    length: float
+
+
+def until(training: TrainingSettings, server_round: int) -> float:
+    """The sum of eta-tilde over the rounds from 1 to this one."""
+    if training.lr_decay == 1:
+        return server_round * between(training, 1)
+    return sum(between(training, number) for number in range(1, server_round + 1))
+
+
+def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
+    return Carry(x.clone(), x, until(task.training, task.server_round - 1))
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
+    """w = P_{(eta_g eta r K + eta k) g}(z), z <- z - eta grad f_i(w), in rounds r and at steps k = 0, 1, ..."""
+    eta = local(task.training, task.server_round)
+    w = task.f.prox(carry.z, carry.length, out=carry.w)
+    carry.z.sub_(task.f.gradient(w, batch), alpha=eta)
+    return replace(carry, length=carry.length + eta)
+
+
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
+    return carry.z, None, None
+
+
+def update(
+    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
+) -> tuple[FloatArray, None]:
+    """z <- z + eta_g (mean - z)."""
+    return replies.moved(x, plan.training.server_learning_rate), None
+
+
+def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+    """(d,) the model that the dual point of a round stands for: its prox."""
+    return prox_at(x, until(plan.training, plan.server_round), plan)
+
+
+FEDDA = penalised(start, step, finish, update=update, output=output)

@@ -1,0 +1,31 @@
+"""FedMid: proximal SGD at the clients, a mean and a prox at the server (Yuan, Zaheer, Reddi, "Federated Composite
+Optimization", ICML 2021)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from methods.local_sgd import Point, finish, start
+from methods.method import Plan, Replies
+from methods.penalised import CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.samples import Batch
+from payloads.record import FloatArray, Payload
+
+
+def step(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Point:
+    """x <- P_{eta g}(x - eta grad f_i(x))."""
+    x: Tensor = carry.x
+    eta = local(task.training, task.server_round)
+    task.f.prox(x.sub_(task.f.gradient(x, batch), alpha=eta), eta, out=x)
+    return carry
+
+
+def update(
+    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
+) -> tuple[FloatArray, None]:
+    """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
+    moved = replies.moved(x, plan.training.server_learning_rate)
+    return prox_at(moved, between(plan.training, plan.server_round), plan), None
+
+
+FEDMID = penalised(start, step, finish, update=update)

@@ -1,0 +1,61 @@
+"""FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys
+2020): local SGD on f_i + mu/2 |w - w_server|^2.
+
+mu travels as a number in the messages' config under the name that Flower's own FedProx gives it, so that each half
+works with Flower's other half.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import Field
+from torch import Tensor
+
+from methods.method import Method, Task
+from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from payloads.settings import Settings
+
+# in every message's config
+PROXIMAL_MU = "proximal-mu"
+
+
+class FedProxSettings(Settings):
+    """Hyper-parameters of FedProx (table ``fedprox``)."""
+
+    proximal_mu: float = Field(
+        0.01, ge=0, description="weight mu of the pull towards the server's model, a number >= 0"
+    )
+
+
+FedProxTask = Task[FedProxSettings, SampleObjective]
+
+
+@dataclass(frozen=True)
+class Carry:
+    """w (d,), the server's model (d,), and mu."""
+
+    x: Tensor
+    reference: Tensor
+    mu: float
+
+
+def start(x: Tensor, mu: float | None, memory: None, task: FedProxTask) -> Carry:
+    """mu is what the message says or, without a word in it, that of the settings."""
+    return Carry(x, x.clone(), task.settings.proximal_mu if mu is None else mu)
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
+    """w <- w - eta (grad f_i(w) + mu (w - w_server))."""
+    gradient = task.f.gradient(carry.x, batch)
+    if pull := eta * carry.mu:
+        carry.x.lerp_(carry.reference, pull)
+    carry.x.sub_(gradient, alpha=eta)
+    return carry
+
+
+def finish(carry: Carry, task: FedProxTask) -> tuple[Tensor, None, None]:
+    return carry.x, None, None
+
+
+FEDPROX = Method(sample_objective, sample_batches, start, step, finish, settings=FedProxSettings)

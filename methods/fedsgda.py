@@ -1,0 +1,303 @@
+"""FedSGDA (Xie, Zhang, Zhang, Shen, Qian, "A Federated Learning Framework for Nonconvex-PL Minimax Problems",
+Frameworks 1 to 3).
+
+| paper                              | here                                                        |
+|------------------------------------|-------------------------------------------------------------|
+| (x_t, y_t), one flat point z       | the message's model                                         |
+| (u_t, v_t)                         | ``estimate``                                                |
+| (x_{t-1}, y_{t-1}); SVRG: snapshot | ``reference``                                               |
+| 1 - alpha_t; SPIDER and SVRG: 1    | ``weight``                                                  |
+| local gradients                    | ``gradient``: at z, minus weight times at ``reference``     |
+| estimator E                        | `Estimator`                                                 |
+| S'_t, S_t                          | the clients of the phase `GRADIENTS`, and of the round      |
+| c_eta, c_gamma, c_alpha, rho       | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
+| m, S-hat (Appendix B)              | ``period``, ``large_batch``                                 |
+
+A round has two exchanges with two independent samples of clients: S'_t sends gradients, from which the estimator makes
+(u_t, v_t); S_t takes K local steps that they correct, and the mean of its points is the next point. The paper's clients
+send their gradients at both points; every estimator uses nothing but one combination of the two, so that is what
+travels: half the bytes. The learning rate has no effect: the steps in x and y have constants of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from methods.local_sgd import finish
+from methods.method import Method, Phase, Plan, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
+from payloads.record import FloatArray, Payload, array
+from payloads.settings import Settings
+from problems.means import exact_mean
+from problems.minimax import AUC_MINIMAX, Oracle
+from problems.minimax.oracle import peek
+from problems.sampling import Indices
+
+# the exchange before a round's own: clients send gradients and take no step
+GRADIENTS = "gradients"
+
+
+class FedSGDASettings(Settings):
+    """Hyper-parameters of FedSGDA (table ``fedsgda``); step sizes in round t = 0, 1, ... are constant / (t + 1)^rho."""
+
+    primal_step: float = Field(0.1, gt=0, description="constant of the step in x, a number > 0")
+    dual_step: float = Field(0.1, gt=0, description="constant of the step in y, a number > 0")
+    alpha_constant: float = Field(
+        1.0, gt=0, description="constant of storm's alpha_t = min(1, constant / (t + 1)^(2 rho)), a number > 0"
+    )
+    rho: float | Literal["auto"] = Field(
+        "auto", description="decay of the steps, a number in [0, 1), or auto: 1/3 for storm, 0 for the others"
+    )
+    period: int = Field(10, ge=1, description="rounds from one large batch to the next, an integer >= 1 (spider, svrg)")
+    large_batch: int | Literal["auto"] = Field(
+        "auto", description="clients of a large batch, an integer >= 1, or auto: all (spider, svrg)"
+    )
+
+    def decay(self, auto: float) -> float:
+        """rho, with what "auto" means for an estimator."""
+        return auto if isinstance(self.rho, str) else self.rho
+
+    @field_validator("rho")
+    @classmethod
+    def _decay(cls, rho: float | str) -> float | str:
+        if not isinstance(rho, str) and not 0 <= rho < 1:
+            raise ValueError("outside [0, 1)")
+        return rho
+
+    @field_validator("large_batch")
+    @classmethod
+    def _clients(cls, clients: int | str) -> int | str:
+        if not isinstance(clients, str) and clients < 1:
+            raise ValueError("below 1")
+        return clients
+
+
+FedSGDATask = Task[FedSGDASettings, Oracle]
+FedSGDAPlan = Plan[FedSGDASettings]
+
+
+@dataclass(frozen=True, eq=False)
+class FedSGDADown(MinimaxDown):
+    """Down. The gradient phase sends the reference point and its weight, where the estimator has one; the update
+    phase sends the estimate."""
+
+    reference: FloatArray | None = array("d", optional=True)
+    weight: FloatArray | None = array(1, optional=True)
+    estimate: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalGradient(Payload):
+    """Up, in the gradient phase: g_i(z) - weight * g_i(reference), each over all of the client's samples."""
+
+    gradient: FloatArray = array("d")
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatorState(Payload):
+    """What the server keeps from round to round, in float64: the last point and estimate; SVRG: the snapshot and its
+    gradient."""
+
+    previous: FloatArray = array("d")
+    estimate: FloatArray = array("d")
+    snapshot: FloatArray | None = array("d", optional=True)
+    snapshot_gradient: FloatArray | None = array("d", optional=True)
+
+
+# The estimators. All have one form,
+#
+#     estimate_t = carry_t + mean_i [ g_i(z_t) - weight_t * g_i(reference_t) ],
+#
+# with both halves of the difference over the same clients.
+
+
+@dataclass(frozen=True)
+class Question:
+    """What an estimator asks the clients of a gradient phase for, and what it adds to the mean of their answers.
+
+    Attributes:
+        reference: (d,) the second point, or None.
+        weight: what the gradient there is multiplied by; 0 without a reference.
+        carry: (d,) what is added, or None.
+        large: the question goes to a large batch of clients.
+        snapshot: the round's point and estimate are kept as the snapshot.
+    """
+
+    reference: FloatArray | None = None
+    weight: float = 0.0
+    carry: FloatArray | None = None
+    large: bool = False
+    snapshot: bool = False
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """One of the estimators.
+
+    Attributes:
+        question: (t, state, settings) -> what to ask in round t = 0, 1, ..., from what the round before has left.
+        rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
+        periodic: it takes a large batch every ``fedsgda.period`` rounds.
+    """
+
+    question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
+    rho: float = 0.0
+    periodic: bool = False
+
+
+def ask_minibatch(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
+    """mean g_i(z_t); nothing is sent or computed at another point."""
+    return Question()
+
+
+def alpha(t: int, settings: FedSGDASettings) -> float:
+    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)), of a round after the first; it is 1 in round 0."""
+    return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
+
+
+def ask_storm(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
+    """(1 - alpha_t) (estimate_{t-1} - mean g_i(z_{t-1})) + mean g_i(z_t) (Cutkosky and Orabona 2019)."""
+    weight = 1.0 - alpha(t, settings)
+    if state is None or weight == 0:
+        return Question()
+    return Question(state.previous, weight, weight * state.estimate)
+
+
+def ask_spider(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
+    """Every ``period`` rounds the mean over a large batch, else estimate_{t-1} + mean [g_i(z_t) - g_i(z_{t-1})]
+    (Fang, Li, Lin, Zhang 2018; the paper's Appendix B)."""
+    if state is None or t % settings.period == 0:
+        return Question(large=True)
+    return Question(state.previous, 1.0, state.estimate)
+
+
+def ask_svrg(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
+    """Every ``period`` rounds a snapshot with its mean over a large batch, else that mean +
+    mean [g_i(z_t) - g_i(snapshot)] (Johnson and Zhang 2013; the paper's Remark 1)."""
+    if state is None or t % settings.period == 0:
+        return Question(large=True, snapshot=True)
+    return Question(state.snapshot, 1.0, state.snapshot_gradient)
+
+
+MINIBATCH = Estimator(ask_minibatch)
+STORM = Estimator(ask_storm, rho=1 / 3)
+SPIDER = Estimator(ask_spider, periodic=True)
+SVRG = Estimator(ask_svrg, periodic=True)
+
+
+# The client half.
+
+
+def collect(x: Tensor, down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
+    """Framework 2: the gradient of f_i at z, minus weight times that at the reference point."""
+    f = weigh(task, down)
+    if down.reference is None or down.weight is None:
+        return LocalGradient(gradient=as_array(f.gradient(x, None).clone()))
+    other = peek(f, as_tensor(down.reference, x), None)
+    return LocalGradient(gradient=as_array(f.gradient(x, None) - float(down.weight[0]) * other))
+
+
+@dataclass(frozen=True)
+class Carry:
+    """z^(k), z_t, (u_t, v_t) and the signed steps eta_t and gamma_t, all (d,), f_i, and its gradients (d,) at z_t on
+    each of the round's batches, where they were computed together."""
+
+    x: Tensor
+    origin: Tensor
+    estimate: Tensor
+    steps: Tensor
+    f: Oracle
+    at_origin: Sequence[Tensor] | None
+
+
+class Batch(NamedTuple):
+    """The rows (b,) of a mini-batch, and its place among those whose gradients at z_t are known."""
+
+    rows: Indices
+    place: int
+
+
+def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
+    """Each iteration's mini-batch; `start` has taken the first step where there is no batch norm."""
+    for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if task.f.has_buffers else 1, None)):
+        yield eta, Batch(rows, place)
+
+
+def start(x: Tensor, down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
+    """Line 1 of Framework 3 and, where batch norm's statistics need no gradient, the first step.
+
+    Both gradients of a first step are one, so that it goes along (u_t, v_t) itself.
+    """
+    if down.estimate is None:
+        raise ValueError("FedSGDA's update phase needs the server's estimate")
+    f, own, origin, estimate = weigh(task, down), task.settings, x.clone(), as_tensor(down.estimate, x)
+    shrink = task.server_round ** own.decay(rho)  # (t + 1)^rho
+    steps = fill_blocks(f, -own.primal_step / shrink, own.dual_step / shrink)
+    if not f.has_buffers:
+        x.addcmul_(steps, estimate)
+    at_origin = f.batch_gradients(origin, (batch.rows for _, batch in draw(task, down)))
+    return Carry(x, origin, estimate, steps, f, at_origin)
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
+    """Lines 3 to 5 of Framework 3: x <- x - eta_t d_x and y <- y + gamma_t d_y with
+    d = g_i(z^(k); B) - g_i(z_t; B) + (u_t, v_t), the same mini-batch B and the same dropout in both gradients."""
+    f, known = carry.f, carry.at_origin
+    other = peek(f, carry.origin, batch.rows) if known is None else known[batch.place]
+    carry.x.addcmul_(carry.steps, f.gradient(carry.x, batch.rows) - other + carry.estimate)
+    return carry
+
+
+# The server half: Framework 1.
+
+
+def ask(question: Question, x: FloatArray, plan: FedSGDAPlan) -> FedSGDADown | None:
+    """Line 3: what goes to S'_t beside z_t, or None for nothing."""
+    population = count_population(plan)
+    if question.reference is None:
+        return None if population is None else FedSGDADown(population=population)
+    weight = np.array([question.weight], dtype=x.dtype)
+    return FedSGDADown(population=population, reference=question.reference.astype(x.dtype), weight=weight)
+
+
+def estimate(
+    question: Question, state: EstimatorState | None, x: FloatArray, answers: Sequence[LocalGradient]
+) -> EstimatorState:
+    """Line 5: (u_t, v_t), from the answers (k,) to a question at x (d,)."""
+    collected = exact_mean([answer.gradient for answer in answers])
+    value = collected if question.carry is None else question.carry + collected
+    new = EstimatorState(previous=x.astype(np.float64), estimate=value)
+    if question.snapshot:
+        return replace(new, snapshot=new.previous, snapshot_gradient=value)
+    return new if state is None else replace(new, snapshot=state.snapshot, snapshot_gradient=state.snapshot_gradient)
+
+
+def tell(x: FloatArray, state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown:
+    """Line 7: what goes to S_t beside z_t."""
+    return FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
+
+
+def make_method(estimator: Estimator) -> Method:
+    """FedSGDA with an estimator. Line 9 is the mean of the points."""
+    return Method(
+        take_oracle,
+        draw,
+        partial(start, rho=estimator.rho),
+        step,
+        finish,
+        tell=tell,
+        settings=FedSGDASettings,
+        down=FedSGDADown,
+        state=EstimatorState,
+        phases={GRADIENTS: Phase(LocalGradient, collect)},
+        loss=AUC_MINIMAX,
+    )

@@ -1,0 +1,461 @@
+"""FedX (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk Optimization", ICML 2023):
+Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larger buffers of Appendices E and F.
+
+| paper                       | here                                                                        |
+|-----------------------------|-----------------------------------------------------------------------------|
+| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`, a list of `Predictions`; up: `FedXPredictions`  |
+| H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds                     |
+| R_{i,1}, R_{i,2}, P         | `FedXPool`                                                                  |
+| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each of them walked as a `PoolQueue`     |
+| z_{i,k,1}, z_{i,k,2}        | ``active`` of a `PairBatch`                                                 |
+| h_xi; h_zeta, u_zeta        | ``partners``; ``positives`` of a `PairBatch`                                |
+| z-hat                       | ``independent`` of a `PairBatch`                                            |
+| G_{i,k,1} + G_{i,k,2}       | what `compute_slopes` gives, taken back to the weights                      |
+| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool part of the weights: `weigh_runs`    |
+
+`methods.pairwise` has the other symbols.
+
+What differs from the boxes. Line 12 names the histories crosswise: the partner of an active positive comes from the
+pool of partners, and of an active partner from the pool of positives. The first visit of a sample sets u to what it
+observes, since the box's u = 0 would make f' infinite. Predictions of the scoring round have no u yet; it is observed
+against the partners that are drawn with them. Line 14 records the active samples unless ``independent-history`` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import repeat
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.method import Method, Phase, Plan, Replies, as_array, as_tensor, momentum_step
+from methods.pairwise import (
+    ActiveBatch,
+    FedXSettings,
+    InnerEstimates,
+    PairwiseRisk,
+    PairwiseTask,
+    active_batches,
+    count_halves,
+    fill_in,
+    keep_u,
+    mean_momentum,
+    recall_u,
+    update_u,
+)
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, array, specs_of
+from problems.objectives.pairwise import make_objective
+from problems.randomness import Purpose, secret_normal, stream
+from problems.sampling import Indices, PoolQueue, on_device
+
+# The exchange before round 1, in which every client scores K batches with the initial model and takes no step.
+SCORING_ROUND, SCORING = 0, "scoring"
+
+INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
+# of the table of runs
+COLUMNS = "round", "participants", "place", "positives", "partners", "tracked"
+
+R = TypeVar("R", bound=Payload)
+
+
+@dataclass(frozen=True, eq=False)
+class FedXPredictions(Payload):
+    """Up: the predictions a client made in a round, and its momentum. Letters: p positives, q partners, k = 1
+    or 2 inner components, d parameters."""
+
+    positive_scores: FloatArray = array("p")
+    partner_scores: FloatArray = array("q")
+    partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
+    positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
+    momentum: FloatArray | None = array("d", optional=True)  # FedX2
+
+
+@dataclass(frozen=True, eq=False)
+class FedXState(FedXPredictions):
+    """What the server keeps: the predictions of the last ``tau`` rounds in n runs, one a client and round, the oldest
+    first, and the participants' mean momentum. u is zero in a run that has none."""
+
+    # of every run, see `COLUMNS`: its round, how many clients took part in that, the client's place, the numbers of
+    # positives and of partners, and 1 where positives have u
+    runs: IntArray = array("n", 6, kind="int")
+
+
+@dataclass(frozen=True, eq=False)
+class FedXPool(Payload):
+    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one a contributing client and
+    round, each with its length and the weight its entries carry."""
+
+    # all sites together: clients N, positives |S_1|, partners |S_2|
+    totals: IntArray = array(3, kind="int")
+    # S_1: scores, inner estimates, and whether a run has estimates yet (those of the scoring round have none)
+    positive_scores: FloatArray = array("p")
+    positive_lengths: IntArray = array("r", kind="int")
+    positive_weights: FloatArray = array("r")
+    positive_tracked: BoolArray | None = array("r", kind="bool", optional=True)
+    positive_u: FloatArray | None = array("p", "k", optional=True)
+    # S_2: scores, and labels where partners are of both classes
+    partner_scores: FloatArray = array("q")
+    partner_lengths: IntArray = array("s", kind="int")
+    partner_weights: FloatArray = array("s")
+    partner_labels: BoolArray | None = array("q", kind="bool", optional=True)
+    # FedX2, from round 2 on: the average of the clients' momenta
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+# The client half.
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of n samples of one class, in float64, on their way from a step to the history, and from the pool to
+    a step. Lazy ones have weights.
+
+    Attributes:
+        scores: (n,).
+        u: (n, k) of positives, NaN where it is not known; None where no u is tracked.
+        labels: (n,) of partners; None where the loss reads none.
+        weights: (n,) what each counts in a mean; None of those just made.
+    """
+
+    scores: Tensor
+    u: Any = None
+    labels: Tensor | None = None
+    weights: Any = None
+
+    def take(self, rows: Indices) -> Predictions:
+        places = on_device(rows, self.scores.device)
+        return Predictions(**{name: value[places] for name, value in vars(self).items() if value is not None})
+
+    @staticmethod
+    def join(parts: Sequence[Predictions]) -> Predictions:
+        names = [name for name, value in vars(parts[0]).items() if value is not None]
+        return Predictions(**{name: torch.cat([vars(part)[name] for part in parts]) for name in names})
+
+
+# those of positives and those of partners
+History = list[tuple[Predictions, Predictions]]
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """What a local step takes: the active halves of its pairs and the lazy ones, and another sample to be recorded
+    instead of the active one, where ``independent-history`` asks for it."""
+
+    active: ActiveBatch
+    positives: Predictions
+    partners: Predictions
+    independent: ActiveBatch | None
+
+
+@dataclass(frozen=True)
+class Carry:
+    """w (d,), omega_1i, omega_2i, |S_2| and the round's history, which a step adds to; for FedX2 also u (n, k) of the
+    site's positives and G (d,), which is None before the first step of a run."""
+
+    x: Tensor
+    omegas: tuple[float, float]
+    num_partners: int
+    history: History
+    u: Any = None
+    momentum: Tensor | None = None
+
+
+def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
+    """(n, k) what some partners show of the inner mean g of positives with scores (n,)."""
+    return task.f.objective.observe(partners.scores[None, :] - scores[:, None], partners.labels, partners.weights)
+
+
+def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
+    """B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
+    shape = len(pool.positive_scores), task.f.objective.inner_dim
+    u = np.full(shape, np.nan) if pool.positive_u is None else pool.positive_u
+    if pool.positive_tracked is not None:
+        u = np.where(np.repeat(pool.positive_tracked, pool.positive_lengths)[:, None], u, np.nan)
+    first = pool.positive_scores, u, None, np.repeat(pool.positive_weights, pool.positive_lengths)
+    second = pool.partner_scores, None, pool.partner_labels, np.repeat(pool.partner_weights, pool.partner_lengths)
+
+    def tensor(values: NDArray[Any] | None) -> Any:
+        return None if values is None else torch.tensor(values, dtype=torch.float64, device=task.site.labels.device)
+
+    return Predictions(*map(tensor, first)), Predictions(*map(tensor, second))
+
+
+def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> Iterator[tuple[float, PairBatch]]:
+    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
+
+    Args:
+        tracked: whether lazy positives come with u, as in Algorithm 2.
+    """
+    own, settings, seed = task.f.positives, task.settings, task.training.seed
+    # line 8
+    positives, partners = fill_buffers(task, pool)
+    if tracked and not len(partners.scores):  # nothing shows a u: no positive that needs one takes part
+        own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
+    address = task.site.partition_id, task.server_round
+    first = PoolQueue(len(positives.scores), seed, Purpose.POSITIVE_POOL, *address)
+    second = PoolQueue(len(partners.scores), seed, Purpose.PARTNER_POOL, *address)
+    unknown = tracked and bool(positives.u.isnan().any())
+    # line 11, and the sample of line 14; the scoring round took the first K batches
+    samples = active_batches(task, own, task.training.local_steps)
+    others: Iterator[ActiveBatch | None] = repeat(None)
+    if settings.independent_history:
+        others = active_batches(task, own, task.training.local_steps, INDEPENDENT)
+    for iteration, active, other in zip(task.iterations, samples, others, strict=False):
+        # line 12
+        lazy_positives = positives.take(first.take(settings.positive_batch_size))
+        lazy_partners = partners.take(second.take(settings.negative_batch_size))
+        if unknown:
+            seen = observe(task, lazy_positives.scores, lazy_partners)
+            lazy_positives = replace(lazy_positives, u=fill_in(lazy_positives.u, seen))
+        yield task.eta(iteration), PairBatch(active, lazy_positives, lazy_partners, other)
+
+
+def compute_slopes(
+    a: Tensor, b: Tensor, u: Any, batch: PairBatch, carry: Carry, task: PairwiseTask
+) -> tuple[Tensor, Tensor]:
+    """The factors of grad h(z) (b,) in G_1 and of grad h(z') (m,) in G_2, for active scores a (b,) and b (m,):
+    omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b, and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m.
+    """
+    objective, positives, partners = task.f.objective, batch.positives, batch.partners
+    s = partners.scores[None, :] - a[:, None]  # (b, m)
+    slope = objective.slope(s, partners.labels, u)
+    first = slope @ partners.weights * (-carry.omegas[0] / (s.numel() or 1))
+    s = b[None, :] - positives.scores[:, None]  # (b, m)
+    slope = objective.slope(s, batch.active.labels, positives.u, carry.num_partners)
+    return first, positives.weights @ slope * (carry.omegas[1] / (s.numel() or 1))
+
+
+@torch.no_grad()
+def score_others(carry: Carry, batch: PairBatch, task: PairwiseTask) -> tuple[Predictions, Predictions] | None:
+    """Line 14 of Algorithm 2: predictions of the independent sample, with what is known of u."""
+    if batch.independent is None:
+        return None
+    (a, b, _), u = task.f.forward(carry.x, batch.independent), None
+    if carry.u is not None:
+        u = fill_in(carry.u[batch.independent.places], observe(task, a, batch.partners))
+    return Predictions(a, u), Predictions(b, labels=batch.independent.labels)
+
+
+def start(
+    x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool = False
+) -> Carry:
+    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
+    if pool is None:
+        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
+    clients, positives, partners = (int(total) for total in pool.totals)
+    own = clients * len(task.f.positives), clients * len(task.f.partners)
+    begun = Carry(x, (own[0] / max(positives, 1), own[1] / max(partners, 1)), partners, [])
+    if not tracked:
+        return begun
+    momentum = None if pool.momentum is None else as_tensor(pool.momentum, x)
+    return replace(begun, u=recall_u(memory, task), momentum=momentum)
+
+
+def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
+    """Lines 13 to 16 of Algorithm 1."""
+    # line 13: h(w, z_1) and h(w, z_2)
+    a, b, pull = task.f.forward(carry.x, batch.active)
+    # line 14: they join H_1 and H_2
+    made = score_others(carry, batch, task) or (Predictions(a), Predictions(b, labels=batch.active.labels))
+    carry.history.append(made)
+    # line 15: G_1 and G_2, equations (4) and (5)
+    slopes = compute_slopes(a, b, None, batch, carry, task)
+    # line 16: w <- w - eta (G_1 + G_2)
+    pull(*slopes, into=carry.x, alpha=-eta)
+    return carry
+
+
+def step_tracked(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
+    """Lines 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
+    # line 13: h(w, z_1) and h(w, z_2)
+    a, b, pull = task.f.forward(carry.x, batch.active)
+    # line 14: h(w, z-hat_1) and h(w, z-hat_2) join H_1 and H_2
+    made = score_others(carry, batch, task)
+    # line 15: u(z_1), equation (8), joins U; where line 14 is switched off, beside the scores of line 13
+    u = update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
+    carry.history.append(made or (Predictions(a, u), Predictions(b, labels=batch.active.labels)))
+    # line 16: G_1 and G_2, equation (9)
+    gradient = pull(*compute_slopes(a, b, u, batch, carry, task))
+    # lines 17 and 18: G <- (1 - beta) G + beta (G_1 + G_2); w <- w - eta G
+    return replace(carry, momentum=momentum_step(carry.x, carry.momentum, gradient, task.settings.beta, eta))
+
+
+def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, FedXPredictions, InnerEstimates | None]:
+    """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
+    momentum = None if carry.momentum is None else as_array(carry.momentum)
+    kept = None if carry.u is None else keep_u(carry.u)
+    return carry.x, replace(make_predictions(carry.history, task), momentum=momentum), kept
+
+
+@torch.no_grad()
+def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
+    """Lines 3 and 4 of both algorithms: K batches scored with the initial model, before any step."""
+    history: History = []
+    for batch in active_batches(task, task.f.positives, task.training.local_steps):
+        a, b, _ = task.f.forward(x, batch)
+        history.append((Predictions(a), Predictions(b, labels=batch.labels)))
+    return make_predictions(history, task)
+
+
+def make_predictions(history: History, task: PairwiseTask) -> FedXPredictions:
+    """What goes up of a history: at most ``history-size`` predictions of each kind, with noise where it is wanted."""
+    settings, dtype = task.settings, task.training.dtype
+    positives, partners = (Predictions.join(parts) for parts in zip(*history, strict=True))
+    with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
+        predictions = FedXPredictions(
+            positive_scores=as_array(positives.scores).astype(dtype),
+            partner_scores=as_array(partners.scores).astype(dtype),
+            partner_labels=None if partners.labels is None else as_array(partners.labels) > 0.5,
+            positive_u=None if positives.u is None else as_array(positives.u).astype(dtype),
+        )
+    if settings.history_size:
+        rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
+        predictions = subsample(predictions, settings.history_size, rng)
+    return add_noise(predictions, settings.prediction_noise) if settings.prediction_noise else predictions
+
+
+def choose(record: R, **rows: NDArray[Any]) -> R:
+    """Some entries of a record: of each field those rows that are given for the letter of its first dimension."""
+    letters = {name: str(spec.dims[0]) for name, spec in specs_of(type(record)).items()}
+    fields = record.arrays().items()
+    return replace(record, **{name: value[rows[letters[name]]] for name, value in fields if letters[name] in rows})
+
+
+def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator) -> FedXPredictions:
+    """A uniform subsample of at most ``size`` positives, each with its u, and as many partners."""
+
+    def draw(count: int) -> Indices:
+        return np.arange(count) if count <= size else np.sort(rng.choice(count, size, replace=False))
+
+    p, q = draw(len(predictions.positive_scores)), draw(len(predictions.partner_scores))
+    return choose(predictions, p=p, q=q)
+
+
+def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
+    """The predictions with Gaussian noise on every score, drawn by the system's generator.
+
+    They have no u: it is a function of the exact score and of predictions that all know, and would undo the noise.
+    """
+
+    def blur(scores: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names
+            blurred: FloatArray = (scores + deviation * secret_normal(len(scores))).astype(scores.dtype)
+        return blurred
+
+    positives, partners = blur(predictions.positive_scores), blur(predictions.partner_scores)
+    return replace(predictions, positive_scores=positives, partner_scores=partners, positive_u=None)
+
+
+# The server half.
+
+
+def init(x: FloatArray, plan: Plan[FedXSettings]) -> FedXState:
+    """Line 2: no prediction yet."""
+    return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, len(COLUMNS)), np.int64))
+
+
+def collect(x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]) -> FedXState:
+    """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds."""
+    made, *_, p, q, _ = state.runs.T
+    recent = made >= np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
+    state = choose(state, n=recent, p=np.repeat(recent, p), q=np.repeat(recent, q))
+    parts, runs = [state, *replies.ups], [*state.runs]
+    for place, up in zip(replies.places, replies.ups, strict=True):
+        lengths = len(up.positive_scores), len(up.partner_scores)
+        runs.append((plan.server_round, len(replies.ups), place, *lengths, up.positive_u is not None))
+    labels = [part.partner_labels for part in parts if part.partner_labels is not None]
+    inner = max((part.positive_u.shape[1] for part in parts if part.positive_u is not None), default=0)
+    u = [np.zeros((len(part.positive_scores), inner)) if part.positive_u is None else part.positive_u for part in parts]
+    return replace(
+        state,
+        positive_scores=np.concatenate([part.positive_scores for part in parts]).astype(x.dtype),
+        partner_scores=np.concatenate([part.partner_scores for part in parts]).astype(x.dtype),
+        partner_labels=np.concatenate(labels) if labels else None,
+        positive_u=np.concatenate(u).astype(x.dtype) if inner else None,
+        runs=np.array(runs, np.int64).reshape(-1, len(COLUMNS)),
+    )
+
+
+def weigh_runs(state: FedXState, lengths: IntArray, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(r,) the weight of an entry of each run that has any, so that the mean over the pool estimates (2) and (6).
+
+    The inner mean is (1/N) sum_j omega_j mean_j. A pool of P entries from T rounds, in which run r was made in a
+    round of |P_r| participants and has n_r entries, estimates it when an entry weighs omega_j P / (T |P_r| n_r):
+    exactly omega_j where all clients send equally many, and right also where a small site sends fewer or a site
+    with one class sends none.
+
+    Args:
+        lengths: (n,) the entries of every run.
+        counts: (N,) the samples of their class at each site.
+    """
+    rounds, participants, places, *_ = state.runs.T
+    some = lengths > 0
+    omegas = len(counts) * counts[places[some]] / counts.sum()
+    sizes = participants[some].astype(np.float64)
+    weights: NDArray[np.float64] = omegas * lengths.sum() / (len(np.unique(rounds)) * sizes * lengths[some])
+    return weights
+
+
+def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
+    """Lines 24 and 25 of Algorithm 1: all that is kept goes to every client."""
+    positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
+    *_, p, q, _ = state.runs.T
+    return FedXPool(
+        totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
+        positive_scores=state.positive_scores,
+        positive_lengths=p[p > 0],
+        positive_weights=weigh_runs(state, p, positives).astype(x.dtype),
+        partner_scores=state.partner_scores,
+        partner_lengths=q[q > 0],
+        partner_weights=weigh_runs(state, q, partners).astype(x.dtype),
+        partner_labels=state.partner_labels,
+    )
+
+
+def tell_tracked(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
+    """Lines 26 and 27 of Algorithm 2: likewise, with U and G."""
+    *_, p, _, tracked = state.runs.T
+    some = tracked[p > 0] > 0 if p.any() else None
+    return replace(tell(x, state, plan), positive_tracked=some, positive_u=state.positive_u, momentum=state.momentum)
+
+
+def update(
+    x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
+) -> tuple[FloatArray, FedXState]:
+    """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
+    state = collect(x, state, replies, plan)
+    return replies.mean_point(), replace(state, momentum=mean_momentum(replies, state.momentum))
+
+
+FEDX1 = Method(
+    PairwiseRisk,
+    draw_batches,
+    start,
+    step,
+    finish,
+    init,
+    tell,
+    update,
+    settings=FedXSettings,
+    down=FedXPool,
+    up=FedXPredictions,
+    state=FedXState,
+    phases={SCORING: Phase(FedXPredictions, score)},
+    loss="psm",
+)
+
+FEDX2 = replace(
+    FEDX1,
+    batches=partial(draw_batches, tracked=True),
+    start=partial(start, tracked=True),
+    step=step_tracked,
+    tell=tell_tracked,
+    memory=InnerEstimates,
+    loss="kl-opauc",
+)

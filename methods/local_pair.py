@@ -1,0 +1,100 @@
+"""Local pairs, FedX's baseline (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk
+Optimization", Section 4): the same losses on pairs inside a site, whose halves are both active.
+
+On the union of all data it is the centralised reference: mini-batch pairwise SGD for linear f, and for non-linear f SOX
+(Wang, Yang, "Finite-Sum Coupled Compositional Stochastic Optimization", ICML 2022), with u and a momentum. The symbols
+are those of `methods.pairwise`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from methods.method import Method, Plan, Replies, as_array, as_tensor, momentum_step
+from methods.pairwise import (
+    ActiveBatch,
+    FedXSettings,
+    InnerEstimates,
+    Momentum,
+    PairwiseRisk,
+    PairwiseTask,
+    active_batches,
+    keep_u,
+    mean_momentum,
+    recall_u,
+    update_u,
+)
+from payloads.record import FloatArray
+
+
+@dataclass(frozen=True)
+class Carry:
+    """w (d,); for non-linear f also u (n, k) of the positives and G (d,), None before the first step of a run."""
+
+    x: Tensor
+    u: Tensor | None
+    momentum: Tensor | None
+
+
+def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
+    """The round's batches; none at a site of one class, which has no pair to learn from."""
+    if len(task.f.positives) and len(task.f.partners):
+        yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)
+
+
+def start(x: Tensor, down: Momentum | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+    if task.f.objective.linear:
+        return Carry(x, None, None)
+    received = None if down is None or down.momentum is None else as_tensor(down.momentum, x)
+    return Carry(x, recall_u(memory, task), received)
+
+
+def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Carry:
+    """w <- w - eta G, G the gradient over all pairs of the batch; for non-linear f with u and momentum."""
+    f, settings, u = task.f.objective, task.settings, None
+    a, b, pull = task.f.forward(carry.x, batch)
+    s = b[None, :] - a[:, None]  # (b, m)
+    if carry.u is not None:
+        u = update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
+    slope = f.slope(s, batch.labels, u) / s.numel()  # type: ignore[arg-type]
+    slopes = -slope.sum(dim=1), slope.sum(dim=0)
+    if u is None:
+        pull(*slopes, into=carry.x, alpha=-eta)
+        return carry
+    return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), settings.beta, eta))
+
+
+def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEstimates | None]:
+    up = Momentum(momentum=None if carry.momentum is None else as_array(carry.momentum))
+    return carry.x, up, None if carry.u is None else keep_u(carry.u)
+
+
+def tell(x: FloatArray, state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:
+    return state or Momentum()
+
+
+def update(
+    x: FloatArray, state: Momentum | None, replies: Replies[Momentum], plan: Plan[FedXSettings]
+) -> tuple[FloatArray, Momentum]:
+    """The mean of the models and, for non-linear f, that of the momenta."""
+    return replies.mean_point(), Momentum(momentum=mean_momentum(replies, tell(x, state, plan).momentum))
+
+
+LOCAL_PAIR = Method(
+    PairwiseRisk,
+    batches,
+    start,
+    step,
+    finish,
+    tell=tell,
+    update=update,
+    settings=FedXSettings,
+    down=Momentum,
+    up=Momentum,
+    memory=InnerEstimates,
+    state=Momentum,
+    loss="kl-opauc",
+)

@@ -1,0 +1,38 @@
+"""Local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"): K steps at every site, then the mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from methods.method import Method, Task
+from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from payloads.settings import Settings
+
+SGDTask = Task[Settings, SampleObjective]
+
+
+@dataclass(frozen=True)
+class Point:
+    """Nothing but w (d,)."""
+
+    x: Tensor
+
+
+def start(x: Tensor, down: None, memory: None, task: Task[Any, Any]) -> Point:
+    return Point(x)
+
+
+def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
+    """w <- w - eta grad f_i(w)."""
+    task.f.descend(carry.x, batch, eta)
+    return carry
+
+
+def finish(carry: Point, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
+    return carry.x, None, None
+
+
+LOCAL_SGD = Method(sample_objective, sample_batches, start, step, finish)

@@ -1,0 +1,223 @@
+"""What a method is: the algorithm of a paper as six pure functions over records, in two halves.
+
+The client half is what one site computes in one round. The server half is what becomes of the replies:
+
+    carry = start(x, down, memory, task)          # from the message, and from what the site has kept
+    carry = step(carry, batch, eta, task)         # one local iteration: the lines of the paper's loop
+    x, up, memory = finish(carry, task)           # what goes back beside x, and what the site keeps
+
+    state = init(x, plan)                         # before round 1
+    down = tell(x, state, plan)                   # what goes to the clients beside x
+    x, state = update(x, state, replies, plan)    # what the replies of a round make of the model
+
+None of them reads a file, a clock or a message, and none knows of Flower: all they use stands in their arguments.
+`clients.base.MethodClient` and `strategies.method.MethodStrategy` are the adapters between a `Method` and Flower.
+
+At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors. A step may change
+the tensors of its carry in place and hand the same carry on, so nobody looks at a carry after it was given to a step.
+At the server all arrays are NumPy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from payloads.record import FloatArray, Payload
+from payloads.settings import EXAMPLES, Settings, TrainingSettings
+from problems.means import Weights, exact_mean, mean
+from problems.models import NUMPY_DTYPES
+from problems.objectives.classification import CROSS_ENTROPY
+from problems.site import Site
+
+S = TypeVar("S", bound=Settings)  # the family's settings
+F = TypeVar("F")  # what stands for f_i: its gradients at a point, on a batch
+U = TypeVar("U", bound=Payload)  # what the clients send
+
+
+@dataclass(frozen=True)
+class Task(Generic[S, F]):
+    """What one site is asked to do in one round.
+
+    Attributes:
+        server_round: the round's number, counted from 1; an exchange before round 1 has the number 0.
+        training: the common settings.
+        settings: the family's own.
+        site: the site's samples.
+        f: the site's own objective f_i.
+        loss: the name of the loss.
+    """
+
+    server_round: int
+    training: TrainingSettings
+    settings: S
+    site: Site
+    f: F
+    loss: str
+
+    @property
+    def iterations(self) -> range:
+        """The numbers of the round's K local iterations, counted from 0 over the whole run."""
+        steps = self.training.local_steps
+        return range((self.server_round - 1) * steps, self.server_round * steps)
+
+    def eta(self, iteration: int) -> float:
+        """The step size of a local iteration of the run."""
+        return self.training.learning_rate_at(iteration)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[S]):
+    """What the server knows in a round, beside the model and its own state.
+
+    Attributes:
+        server_round: the round's number, counted from 1.
+        training: the common settings.
+        settings: the family's own.
+        loss: the name of the loss.
+        class_counts: (N, 2) negatives and positives of every site, in the order of the partition ids.
+        layout: names and shapes of the parts of the flat model; () where they are not known.
+    """
+
+    server_round: int
+    training: TrainingSettings
+    settings: S
+    loss: str
+    class_counts: NDArray[np.int64]
+    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def by_examples(self) -> bool:
+        """Whether a client counts by its samples, so that the objective is the mean over the samples of all sites."""
+        return self.training.client_weights == EXAMPLES
+
+
+@dataclass(frozen=True)
+class Replies(Generic[U]):
+    """The good replies of a round, in the order of the partition ids.
+
+    Attributes:
+        places: (k,) the places of those who replied among the N sites.
+        points: the (d,) point of each.
+        ups: the record of each.
+        weights: (k,) what each counts in a mean over them, 1 on average; None: all the same.
+        shares: (k,) what each counts in a mean over all N sites, 1 on average over them; None: all the same.
+        num_sites: N.
+        states_lost: whether the corrections that the sites keep no longer belong together, so that all are reset.
+    """
+
+    places: Sequence[int]
+    points: Sequence[FloatArray]
+    ups: Sequence[U]
+    weights: Weights | None
+    shares: Weights | None
+    num_sites: int
+    states_lost: bool = False
+
+    def mean_point(self) -> FloatArray:
+        """(d,) the mean of the points, rounded once."""
+        return mean(self.points, self.weights)
+
+    def mean(self, field: str) -> FloatArray:
+        """The mean of a field of the records, rounded once."""
+        return mean([getattr(up, field) for up in self.ups], self.weights)
+
+    def moved(self, start: FloatArray, rate: float) -> FloatArray:
+        """(d,) start + rate (mean of the points - start), in float64 until it is rounded."""
+        begun = start.astype(np.float64)
+        moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
+        return moved
+
+
+@dataclass(frozen=True)
+class Phase:
+    """An exchange beside a round's own, in which clients answer with a record and do not move.
+
+    Attributes:
+        up: the type of the record.
+        answer: (x, down, task) -> the record.
+    """
+
+    up: type[Payload]
+    answer: Callable[..., Payload]
+
+
+def keep_nothing(x: FloatArray, plan: Plan[Any]) -> None:
+    """A server that has no state before round 1."""
+    return
+
+
+def tell_nothing(x: FloatArray, state: Any, plan: Plan[Any]) -> None:
+    """A server that sends nothing beside the model."""
+    return
+
+
+def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
+    """The plain server half: the mean of the points."""
+    return replies.mean_point(), state
+
+
+def take_as_it_is(x: FloatArray, plan: Plan[Any]) -> FloatArray:
+    """What travels is the model itself."""
+    return x
+
+
+@dataclass(frozen=True)
+class Method:
+    """The functions of an algorithm, and the types of its records.
+
+    Attributes:
+        objective: (model, site, loss, training, settings) -> what `Task.f` is.
+        batches: (task, down) -> pairs (eta, batch), one for each of the round's iterations.
+        start, step, finish: the client half.
+        init, tell, update: the server half.
+        output: (x, plan) -> (d,) the model that x of a round stands for, which is what is evaluated and saved.
+        settings: the family's own settings.
+        down, up: what travels beside the model, to the clients and back.
+        memory: what a client keeps between rounds.
+        state: what the server keeps between rounds.
+        phases: exchanges of the method's own, by name.
+        loss: what ``loss = "auto"`` means.
+    """
+
+    objective: Callable[..., Any]
+    batches: Callable[[Any, Any], Iterator[tuple[float, Any]]]
+    start: Callable[[Tensor, Any, Any, Any], Any]
+    step: Callable[[Any, Any, float, Any], Any]
+    finish: Callable[[Any, Any], tuple[Tensor, Any, Any]]
+    init: Callable[[FloatArray, Any], Any] = keep_nothing
+    tell: Callable[[FloatArray, Any, Any], Any] = tell_nothing
+    update: Callable[[FloatArray, Any, Any, Any], tuple[FloatArray, Any]] = average
+    output: Callable[[FloatArray, Any], FloatArray] = take_as_it_is
+    settings: type[Settings] = Settings
+    down: type[Payload] | None = None
+    up: type[Payload] | None = None
+    memory: type[Payload] | None = None
+    state: type[Payload] | None = None
+    phases: Mapping[str, Phase] = field(default_factory=dict)
+    loss: str = CROSS_ENTROPY
+
+
+def as_tensor(array: FloatArray, like: Tensor) -> Tensor:
+    """A received array as a tensor of its own, in the number type and on the device of another."""
+    own = torch.from_numpy(np.array(array, NUMPY_DTYPES[like.dtype]))
+    return own if like.device.type == "cpu" else own.to(like.device)
+
+
+def as_array(tensor: Tensor) -> FloatArray:
+    """A tensor as an array; on a CPU its own memory."""
+    array: FloatArray = tensor.cpu().numpy()
+    return array
+
+
+def momentum_step(x: Tensor, momentum: Tensor | None, gradient: Tensor, beta: float, eta: float) -> Tensor:
+    """m <- (1 - beta) m + beta gradient, where the first m is the first gradient; x <- x - eta m, in place; m (d,)."""
+    momentum = gradient.clone() if momentum is None else momentum.lerp_(gradient, beta)
+    x.sub_(momentum, alpha=eta)
+    return momentum

@@ -1,0 +1,78 @@
+"""What the minimax methods share.
+
+They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector (d,),
+x first. That sites count by their samples is in their f_i, which therefore need two numbers about all sites together:
+the population (p, n / N), p the share of positives and n / N the mean number of samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.method import Plan, Task
+from payloads.record import FloatArray, Payload, array
+from payloads.settings import EXAMPLES
+from problems.minimax import SADDLES, Oracle
+from problems.randomness import Purpose
+from problems.sampling import EpochSampler, Indices
+
+F = TypeVar("F", bound=Oracle)
+
+
+@dataclass(frozen=True, eq=False)
+class MinimaxDown(Payload):
+    """Down, in every exchange: the population, where f_i needs it."""
+
+    population: FloatArray | None = array(2, optional=True)
+
+
+def take_oracle(model: F, *others: object) -> F:
+    """f_i of a site that has heard nothing of the others: the client's oracle, which has the site's data and loss."""
+    return model
+
+
+def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
+    """f_i among all sites: with their p and, where sites count by their samples, omega_i = n_i / (n / N)."""
+    if down.population is None:
+        return task.f
+    prior, mean_size = down.population.tolist()
+    return task.f.weigh(prior, len(task.site) / mean_size if task.training.client_weights == EXAMPLES else 1.0)
+
+
+def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:
+    """Mini-batches of ``batch-size`` of the site's samples, by their numbers in the run."""
+    return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
+
+
+def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:
+    """The learning rate and the rows (b,) of a mini-batch, for each of the round's iterations."""
+    sampler = make_sampler(task)
+    for iteration in task.iterations:
+        yield task.eta(iteration), sampler.batch(iteration)
+
+
+def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Tensor:
+    """(d,) one number in all entries of x, and another in all of y."""
+    blocks = torch.empty_like(f.parameters)
+    blocks[: f.primal_dim] = of_x
+    blocks[f.primal_dim :] = of_y
+    return blocks
+
+
+def count_population(plan: Plan[Any]) -> FloatArray | None:
+    """(2,) p and n / N, in float64; None where no f_i needs them.
+
+    p is the share among all samples. Where all sites count the same it is the mean of the sites' shares: that of a
+    population of which each site is an equal part.
+    """
+    sizes, positives = plan.class_counts.sum(axis=1), plan.class_counts[:, 1]
+    if plan.loss not in SADDLES and not (plan.by_examples and np.ptp(sizes)):
+        return None
+    prior = positives.sum() / sizes.sum() if plan.by_examples else (positives / sizes).mean()
+    return np.array([prior, sizes.sum() / len(sizes)])

@@ -1,0 +1,193 @@
+"""What FedX and local pairs share: the settings, the risk on a site's samples, its batches, u and the momentum.
+
+| FedX's paper             | here                                                                    |
+|--------------------------|-------------------------------------------------------------------------|
+| h(w; z)                  | `PairwiseRisk.forward`: the model's output, or its sigmoid               |
+| f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise`            |
+| S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners`                       |
+| z_{i,k,1}, z_{i,k,2}     | `ActiveBatch`                                                           |
+| u(z), equation (8)       | `update_u`; a client keeps it as `InnerEstimates`                       |
+| G                        | the momentum, `momentum_step`                                           |
+| gamma, beta, lambda, tau | the same in `FedXSettings`                                              |
+| B_1, B_2                 | ``positive_batch_size``, ``negative_batch_size``                        |
+
+"Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from methods.method import Replies, Task, as_array
+from payloads.record import BoolArray, FloatArray, Payload, array
+from payloads.settings import Settings, TrainingSettings
+from problems.means import mean
+from problems.models import FlatModel
+from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
+from problems.randomness import Purpose
+from problems.sampling import Indices, on_device
+from problems.site import Site
+
+
+class FedXSettings(Settings):
+    """Hyper-parameters of FedX1, FedX2 and their local and centralised counterparts (table ``fedx``)."""
+
+    # the estimators
+    gamma: float = Field(0.9, gt=0, le=1, description="weight of a new observation in u, in (0, 1] (FedX2)")
+    beta: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1] (FedX2)")
+    # the objective
+    lambda_: float = Field(3.0, gt=0, description="temperature of kl-opauc, a number > 0")
+    margin: float = Field(1.0, ge=0, description="margin of the hinge losses, a number >= 0")
+    surrogate: Literal["squared-hinge", "logistic", "psm"] = Field(
+        "squared-hinge", description="surrogate inside auprc and p-norm-push: squared-hinge, logistic or psm"
+    )
+    power: float = Field(2.0, ge=1, description="p of p-norm-push, a number >= 1")
+    # batches and histories
+    positive_batch_size: int = Field(16, ge=1, description="positives a local step takes, an integer >= 1")
+    negative_batch_size: int = Field(16, ge=1, description="negatives a local step takes, an integer >= 1")
+    tau: int = Field(1, ge=1, description="rounds of predictions the pool keeps, an integer >= 1")
+    history_size: int = Field(
+        0, ge=0, description="predictions of each kind a client sends a round, an integer >= 0 (0: all)"
+    )
+    independent_history: bool = Field(
+        False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
+    )
+    prediction_noise: float = Field(
+        0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
+    )
+
+    @property
+    def objective_options(self) -> dict[str, Any]:
+        """What the objectives read of it, by their names for it."""
+        return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
+
+
+@dataclass(frozen=True, eq=False)
+class Momentum(Payload):
+    """Both ways, and what the server keeps: the momentum of a local method. Absent before the first round."""
+
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class InnerEstimates(Payload):
+    """What a client keeps: u of every local positive (log u for ``kl-opauc``), and which have been observed."""
+
+    u: FloatArray = array("n", "k")
+    observed: BoolArray = array("n", kind="bool")
+
+
+@dataclass(frozen=True)
+class ActiveBatch:
+    """The samples of a local step: features (b + m, *shape) of b positives and then of m partners, the places (b,) of
+    the positives in the table of u, and the labels (m,) of the partners, where the loss reads them."""
+
+    features: Tensor
+    places: Tensor
+    labels: Tensor | None
+
+
+class PairwiseRisk:
+    """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares."""
+
+    def __init__(
+        self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: FedXSettings
+    ) -> None:
+        self.model, self.positives = model, site.positives
+        self.objective = make_objective(loss, **settings.objective_options)
+        self.partners = site.everyone if self.objective.partners == "all" else site.negatives
+        self.score = pairwise_score(training.score, loss)
+
+    def forward(self, w: Tensor, batch: ActiveBatch) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
+        """The scores (b,) and (m,) of a batch's positives and partners in float64, from one pass over both, so that
+        batch norm sees the mixture of the classes; and `pull`, which takes slopes of these scores back to the weights
+        as that of `FlatModel.forward` does."""
+        outputs, back = self.model.forward(w, batch.features)
+        scores, count = self.score.value(outputs), len(batch.places)
+
+        def pull(positives: Tensor, partners: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+            slopes = torch.cat([positives, partners]).to(scores.dtype)
+            return back(slopes.mul_(self.score.slope(scores)), into=into, alpha=alpha)
+
+        exact = scores.double()
+        return exact[:count], exact[count:], pull
+
+
+PairwiseTask = Task[FedXSettings, PairwiseRisk]
+
+
+def active_batches(
+    task: PairwiseTask,
+    positives: Indices,
+    shift: int = 0,
+    purposes: tuple[Purpose, Purpose] = (Purpose.POSITIVES, Purpose.PARTNERS),
+) -> Iterator[ActiveBatch]:
+    """The two mini-batches of each of the round's iterations, one a class, each reshuffled on its own.
+
+    Args:
+        positives: what positives are drawn from.
+        shift: how many batches were taken before iteration 0 of the run.
+        purposes: which streams of random numbers the two come from.
+    """
+    site, settings, seed = task.site, task.settings, task.training.seed
+    first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0])
+    second = site.sampler(task.f.partners, settings.negative_batch_size, seed, purposes[1])
+    for iteration in task.iterations:
+        p, q = first.batch(iteration + shift), second.batch(iteration + shift)
+        places = on_device(np.searchsorted(site.positives, p), site.labels.device)
+        labels = site.targets(q).double() if task.f.objective.partners == "all" else None
+        yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
+
+
+def recall_u(memory: InnerEstimates | None, task: PairwiseTask) -> Tensor:
+    """(n, k) u of every local positive in float64, NaN where nothing has been observed."""
+    size = {"n": len(task.f.positives), "k": task.f.objective.inner_dim}
+    known = np.full((size["n"], size["k"]), np.nan)
+    if memory is not None:
+        memory.check(size)
+        known[memory.observed] = memory.u[memory.observed]
+    return torch.from_numpy(known).to(task.site.labels.device)
+
+
+def keep_u(u: Tensor) -> InnerEstimates:
+    """What a client keeps of u (n, k)."""
+    observed = ~u.isnan().any(dim=1)
+    return InnerEstimates(u=as_array(u.where(observed[:, None], 0.0)), observed=observed.cpu().numpy())
+
+
+def fill_in(u: Tensor, seen: Tensor) -> Tensor:
+    """(b, k) u, and what is seen of it now where it is not known."""
+    return torch.where(u.isnan(), seen, u)
+
+
+def update_u(u: Tensor, places: Tensor, seen: Tensor, task: PairwiseTask) -> Tensor:
+    """(b, k) the new u of some positives, equation (8): u <- (1 - gamma) u + gamma seen, and at first sight u <- seen.
+    It is written into the table u (n, k)."""
+    averaged = task.f.objective.average(u[places], seen, task.settings.gamma)
+    u[places] = current = fill_in(averaged, seen)
+    return current
+
+
+def mean_momentum(replies: Replies[Any], before: FloatArray | None) -> FloatArray | None:
+    """(d,) the mean of those momenta that were sent; without any, what it was before."""
+    sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
+    if not sent:
+        return before
+    weights = None if replies.weights is None else replies.weights[sent] / replies.weights[sent].mean()
+    return mean([replies.ups[place].momentum for place in sent], weights)
+
+
+def count_halves(
+    objective: PairwiseObjective, class_counts: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) positives and (N,) partners of every site, from its (N, 2) negatives and positives."""
+    negatives, positives = class_counts.T
+    return positives, negatives + positives if objective.partners == "all" else negatives

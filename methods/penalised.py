@@ -1,0 +1,191 @@
+"""What the methods for f + g share: a smooth f, a penalty g of which only the prox is used, and the steps' sizes.
+
+f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
+
+| paper (Zhang, Hu, Johansson 2023) | here                                                         |
+|-----------------------------------|--------------------------------------------------------------|
+| theta_1, theta_2                  | ``weight``, ``ridge``                                        |
+| eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
+| eta-tilde = eta eta_g tau         | `between`                                                    |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from methods.method import Method, Phase, Plan, Task
+from methods.samples import SampleObjective, sample_batches
+from payloads.record import FloatArray, Payload, array
+from payloads.settings import Settings, TrainingSettings
+from problems.models import FlatModel
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.composite import linear_smoothness
+from problems.penalties import Layout, Penalty, make_penalty, selected
+from problems.site import Site
+
+# the exchange before round 1: clients send how smooth their f_i is
+SMOOTHNESS = "smoothness"
+
+PenaltyName = Literal[
+    "none",
+    "l1",
+    "l2",
+    "elastic-net",
+    "group-lasso",
+    "nuclear-norm",
+    "box",
+    "l2-ball",
+    "simplex",
+    "nonnegative",
+]
+
+
+class CompositeSettings(Settings):
+    """What is minimised beside the loss (table ``composite``): ridge/2 ||x||^2, which belongs to f, and the penalty."""
+
+    penalty: PenaltyName = Field("l1", description=f"one of {', '.join(get_args(PenaltyName))}")
+    weight: float = Field(1e-4, ge=0, description="the penalty's factor, a number >= 0 (no effect on constraint sets)")
+    ridge: float = Field(0.01, ge=0, description="factor of the smooth term ||x||^2 / 2, a number >= 0")
+    parameters: str = Field(
+        "auto",
+        min_length=1,
+        description="what penalty and ridge act on: auto (all but biases), all, or names with commas",
+    )
+    ratio: float = Field(0.5, ge=0, le=1, description="share of l1 in elastic-net, in [0, 1]")
+    groups: Literal["rows", "columns"] = Field(
+        "rows", description="group-lasso's groups: rows (the weights of a unit) or columns (those of an input)"
+    )
+    lower: float | Literal["none"] = Field("none", description="lower bound of box, a number, or none")
+    upper: float | Literal["none"] = Field("none", description="upper bound of box, a number >= lower, or none")
+    radius: float = Field(1.0, gt=0, description="radius of l2-ball, sum of simplex, a number > 0")
+    strong_convexity: float | Literal["auto"] = Field(
+        "auto", description="fast-fedda's mu, a number >= 0, or auto: composite.ridge"
+    )
+    anchor_weight: float | Literal["auto"] = Field(
+        "auto", description="fast-fedda's gamma, inverse of its first step, a number > 0, or auto: 1 / learning-rate"
+    )
+
+    @field_validator("strong_convexity")
+    @classmethod
+    def _convexity(cls, mu: float | str) -> float | str:
+        if not isinstance(mu, str) and mu < 0:
+            raise ValueError("below 0")
+        return mu
+
+    @field_validator("anchor_weight")
+    @classmethod
+    def _anchor(cls, gamma: float | str) -> float | str:
+        if not isinstance(gamma, str) and gamma <= 0:
+            raise ValueError("not above 0")
+        return gamma
+
+    @property
+    def penalty_options(self) -> dict[str, Any]:
+        """The arguments of `problems.penalties.make_penalty`."""
+        names = ("weight", "ratio", "radius", "groups", "parameters")
+        bounds = {
+            "lower": -math.inf if isinstance(self.lower, str) else self.lower,
+            "upper": math.inf if isinstance(self.upper, str) else self.upper,
+        }
+        return {**{name: getattr(self, name) for name in names}, **bounds}
+
+    @property
+    def mu(self) -> float:
+        """fast-fedda's strong convexity."""
+        return self.ridge if isinstance(self.strong_convexity, str) else self.strong_convexity
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothness(Payload):
+    """Up, before round 1: a Lipschitz constant of the gradient of f_i, where one is known."""
+
+    estimate: FloatArray | None = array(1, optional=True)
+
+
+class PenalisedObjective(SampleObjective):
+    """f_i with its ridge term, and the penalty g."""
+
+    def __init__(self, model: FlatModel, loss: str, settings: CompositeSettings) -> None:
+        self.penalty, ridge = _terms(settings, model.layout, model.dtype, model.device, model.frozen)
+        super().__init__(model, loss, ridge)
+
+    def prox(self, point: Tensor, step: float, out: Tensor) -> Tensor:
+        """P_{step g} of a point (d,), put into another."""
+        return self.penalty.prox(point, step, out=out)
+
+
+@lru_cache(maxsize=64)
+def _terms(
+    settings: CompositeSettings,
+    layout: Layout,
+    dtype: torch.dtype,
+    device: torch.device,
+    frozen: tuple[tuple[int, int], ...],
+) -> tuple[Penalty, Tensor | None]:
+    """The penalty, and (d,) the factors of the ridge term, if there is one."""
+    penalty = make_penalty(settings.penalty, layout, **settings.penalty_options)
+    if not settings.ridge:
+        return penalty, None
+    ridge = selected(layout, settings.parameters).to(device, dtype) * settings.ridge
+    for start, stop in frozen:
+        ridge[start:stop] = 0
+    return penalty, ridge
+
+
+def penalised_objective(
+    model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: CompositeSettings
+) -> PenalisedObjective:
+    """f_i and g of one site."""
+    return PenalisedObjective(model, loss, settings)
+
+
+PenalisedTask = Task[CompositeSettings, PenalisedObjective]
+
+
+def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
+    """The Lipschitz constant of grad f_i, where the model is linear."""
+    largest = linear_smoothness(task.f.model.module, task.site.features, SAMPLE_LOSSES[task.loss])
+    if largest is None:
+        return Smoothness()
+    return Smoothness(estimate=np.array([largest + task.settings.ridge], dtype=np.dtype(task.training.dtype)))
+
+
+# The sizes of steps. A round's is that of its first local iteration: drops of the learning rate come between rounds.
+
+
+def local(training: TrainingSettings, server_round: int) -> float:
+    """eta in a round, counted from 1."""
+    return training.learning_rate_at((server_round - 1) * training.local_steps)
+
+
+def between(training: TrainingSettings, server_round: int) -> float:
+    """eta-tilde = eta eta_g tau of the round that made a model: the prox parameter from one round to the next.
+
+    Of round 0, which made the initial model, it is round 1's.
+    """
+    return local(training, max(server_round, 1)) * training.server_learning_rate * training.local_steps
+
+
+def prox_at(x: FloatArray, step: float, plan: Plan[CompositeSettings]) -> FloatArray:
+    """P_{step g} of (d,) at the server, in the point's number type."""
+    layout = plan.layout or (("parameters", (len(x), 1)),)
+    penalty = _terms(plan.settings, layout, torch.float64, torch.device("cpu"), ())[0]
+    result: FloatArray = penalty.prox(torch.from_numpy(np.array(x)), step).numpy()
+    return result
+
+
+def penalised(start: Callable[..., Any], step: Callable[..., Any], finish: Callable[..., Any], **more: Any) -> Method:
+    """A method for f + g."""
+    phases = {SMOOTHNESS: Phase(Smoothness, tell_smoothness)}
+    return Method(
+        penalised_objective, sample_batches, start, step, finish, settings=CompositeSettings, phases=phases, **more
+    )

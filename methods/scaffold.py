@@ -1,0 +1,127 @@
+"""SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
+Learning", ICML 2020, Algorithm 1 with Option II).
+
+| paper                 | here                                                         |
+|-----------------------|--------------------------------------------------------------|
+| x, y_i                | the server's model, the client's                             |
+| c_i, c                | ``control`` of the client's memory, of the server's state    |
+| the change of c_i     | `ControlChange`                                              |
+| eta_l, K; eta_g       | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
+
+Option II's new c_i, that is c_i - c + (x - y_i) / (sum of the step sizes), is computed as what it equals: the mean of
+the round's uncorrected gradients, weighted by their step sizes. A difference of two close points has few digits left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.method import Method, Plan, Replies, Task, as_array
+from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from payloads.record import FloatArray, Payload, array
+from payloads.settings import Settings
+from problems.means import exact_mean
+
+ScaffoldTask = Task[Settings, SampleObjective]
+
+
+@dataclass(frozen=True, eq=False)
+class ControlVariate(Payload):
+    """c_i, which a client keeps; c, which the server keeps and sends."""
+
+    control: FloatArray = array("d")
+
+
+@dataclass(frozen=True, eq=False)
+class ControlChange(Payload):
+    """Up: the client's new control variate minus its old one."""
+
+    change: FloatArray = array("d")
+
+
+@dataclass(frozen=True)
+class Carry:
+    """y_i (d,), the old c_i (d,), the correction c - c_i (d,), the mean gradient so far (d,), and the steps' length."""
+
+    x: Tensor
+    own: FloatArray
+    correction: Tensor
+    control: Tensor
+    length: float
+
+
+def recalled(memory: ControlVariate | None, received: FloatArray | None, x: Tensor) -> tuple[FloatArray, Tensor]:
+    """(d,) c_i, zeros before the client's first round, and the correction c - c_i (d,)."""
+    own = np.zeros_like(as_array(x)) if memory is None else memory.check({"d": len(x)}, finite=False).control
+    correction = np.negative(own) if received is None else np.subtract(received, own)
+    return own, torch.from_numpy(correction).to(x)
+
+
+def kept(own: FloatArray, control: Tensor) -> tuple[ControlChange, ControlVariate]:
+    """What the client sends and what it keeps of the new c_i (d,)."""
+    new = as_array(control)
+    return ControlChange(change=new - own), ControlVariate(control=new)
+
+
+def start(x: Tensor, down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask) -> Carry:
+    own, correction = recalled(memory, None if down is None else down.control, x)
+    return Carry(x, own, correction, torch.zeros_like(x), 0.0)
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: ScaffoldTask) -> Carry:
+    """Line 10: y_i <- y_i - eta_l (g_i(y_i) - c_i + c)."""
+    gradient = task.f.gradient(carry.x, batch)
+    length = carry.length + eta
+    carry.control.lerp_(gradient, eta / length if length else 1.0)
+    carry.x.sub_(gradient.add_(carry.correction), alpha=eta)
+    return replace(carry, length=length)
+
+
+def finish(carry: Carry, task: ScaffoldTask) -> tuple[Tensor, ControlChange, ControlVariate]:
+    """Lines 12 and 13: the new c_i, and what is sent of it."""
+    return carry.x, *kept(carry.own, carry.control)
+
+
+def tell(x: FloatArray, state: ControlVariate | None, plan: Plan[Settings]) -> ControlVariate | None:
+    """Line 3: c, in the model's number type; nothing while it is zero."""
+    return None if state is None else ControlVariate(control=state.control.astype(x.dtype))
+
+
+def new_control(control: FloatArray | None, replies: Replies[ControlChange]) -> FloatArray | None:
+    """(d,) line 17: c <- c + |S|/N mean (change of c_i), in float64; None stands for zero.
+
+    A client counts as in the mean over all N sites, whoever has answered.
+    """
+    if replies.states_lost:
+        return None
+    share = len(replies.places) / replies.num_sites
+    change: FloatArray = share * exact_mean([up.change for up in replies.ups], replies.shares)
+    return change if control is None else control + change
+
+
+def update(
+    x: FloatArray, state: ControlVariate | None, replies: Replies[ControlChange], plan: Plan[Settings]
+) -> tuple[FloatArray, ControlVariate | None]:
+    """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and c."""
+    control = new_control(None if state is None else state.control, replies)
+    point = replies.moved(x, plan.training.server_learning_rate)
+    return point, None if control is None else ControlVariate(control=control)
+
+
+SCAFFOLD = Method(
+    sample_objective,
+    sample_batches,
+    start,
+    step,
+    finish,
+    tell=tell,
+    update=update,
+    down=ControlVariate,
+    up=ControlChange,
+    memory=ControlVariate,
+    state=ControlVariate,
+)

@@ -1,0 +1,207 @@
+"""LocalSCGDAM (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep AUC Maximization", NeurIPS 2023,
+Algorithm 1).
+
+| paper                                      | here                                                            |
+|--------------------------------------------|-----------------------------------------------------------------|
+| x = (w, w1, w2) and y = w3, one flat point | the message's model, (d,)                                       |
+| h, the estimate of g(x)                    | ``inner``, (p,), p = d - 1                                      |
+| (u, v), one vector                         | ``momentum``, (d,)                                              |
+| xi, zeta                                   | `Batch`                                                         |
+| eta, gamma_x, gamma_y                      | the same: a step is gamma_x eta in x, gamma_y eta in y          |
+| beta_x, beta_y                             | the same: a new gradient weighs beta_x eta in u, beta_y eta in v|
+| alpha                                      | the same: a new g(x; xi) weighs alpha eta in h                  |
+| rho                                        | the same: g(x) = (w - rho grad CE(w), w1, w2)                   |
+| p (communication period)                   | ``local-steps``                                                 |
+
+The network at h is another network than that at w: it has batch-norm statistics of its own, ``inner_buffers``. Only the
+drops of the learning rate count: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor
+
+from methods.method import Method, Plan, Replies, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, count_population, make_sampler, weigh
+from methods.sgdam import SGDAMSettings, as_weight
+from payloads.record import FloatArray, Payload, array
+from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle
+from problems.randomness import Purpose
+from problems.sampling import Indices
+
+
+class SCGDAMSettings(SGDAMSettings):
+    """Hyper-parameters of LocalSCGDAM (table ``scgdam``); the defaults are the paper's Table 2, which has no rho."""
+
+    alpha: float = Field(
+        3.0,
+        gt=0,
+        validate_default=True,
+        description="weight of a new inner point in its estimate, in units of eta, a number > 0 with eta * alpha <= 1",
+    )
+    rho: float = Field(0.01, ge=0, description="step of the inner descent on the cross-entropy, a number >= 0")
+    hessian: Literal["exact", "identity"] = Field(
+        "exact", description="exact (Hessian-vector products) or identity (the inner step counts as constant)"
+    )
+    independent_batches: bool = Field(
+        False, description="true: the inner and the outer function take a batch each; false: they share one"
+    )
+    headline: Literal["outer", "inner"] = Field(
+        "outer", description="whose metrics the log and the curves show: outer (the model w) or inner (the estimate h)"
+    )
+
+    @field_validator("alpha")
+    @classmethod
+    def _estimate(cls, factor: float, info: ValidationInfo) -> float:
+        return as_weight(factor, info)
+
+
+SCGDAMTask = Task[SCGDAMSettings, CompositionalOracle]
+
+
+@dataclass(frozen=True, eq=False)
+class SCGDAMDown(MinimaxDown):
+    """Down. In round 1 there is the population only."""
+
+    inner: FloatArray | None = array("p", optional=True)
+    momentum: FloatArray | None = array("d", optional=True)
+    # of a network that has batch-norm statistics
+    inner_buffers: FloatArray | None = array("b", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class CompositionalUp(Payload):
+    """Up: h, (u, v) as one vector, and the statistics at h."""
+
+    inner: FloatArray = array("p")
+    momentum: FloatArray = array("d")
+    inner_buffers: FloatArray | None = array("b", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class CompositionalState(Payload):
+    """What the server keeps: their means. ``inner`` is (h, y), a flat point as the network takes it."""
+
+    inner: FloatArray = array("d")
+    momentum: FloatArray = array("d")
+    inner_buffers: FloatArray | None = array("b", optional=True)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of a batch xi of g, and of a batch zeta of f."""
+
+    xi: Indices
+    zeta: Indices
+
+
+@dataclass(frozen=True)
+class Carry:
+    """(x, y), (h, y), which is the point of f's second network, (u, v), all (d,), and f_i."""
+
+    x: Tensor
+    h: Tensor
+    momentum: Tensor
+    f: CompositionalOracle
+
+
+def take_compositional(model: Oracle, *others: object) -> CompositionalOracle:
+    """f_i and g_i of a site that has heard nothing of the others: the client's oracle."""
+    if not isinstance(model, CompositionalOracle):
+        raise TypeError(f"LocalSCGDAM needs a CompositionalOracle, got {type(model).__name__}")
+    return model
+
+
+def draw_both(task: SCGDAMTask, number: int) -> Batch:
+    """The batches of an iteration: one that g and f share, or one each, drawn independently."""
+    purpose = Purpose.INDEPENDENT_SAMPLES if task.settings.independent_batches else Purpose.SAMPLES
+    return Batch(make_sampler(task).batch(number), make_sampler(task, purpose).batch(number))
+
+
+def draw_next(task: SCGDAMTask, down: object) -> Iterator[tuple[float, Batch]]:
+    """What the learning rate has dropped to, as a factor, and the batches t + 1, for each iteration t."""
+    for t in task.iterations:
+        yield task.eta(t) / task.training.learning_rate, draw_both(task, t + 1)
+
+
+def compose(
+    f: CompositionalOracle, z: Tensor, h: Tensor, batch: Batch, weight: float, settings: SCGDAMSettings
+) -> Tensor:
+    """h <- (1 - weight) h + weight g(x; xi), in place, and the gradients at the new h.
+
+    Returns:
+        (d,) grad g(x; xi)^T grad_h f(h, y; zeta) and grad_y f(h, y; zeta). Valid until the next call.
+    """
+    inner, pull_back = f.descend(z, batch.xi, settings.rho, exact=settings.hessian == "exact")
+    h.lerp_(inner, weight)
+    h[f.primal_dim :] = z[f.primal_dim :]  # y has no estimate
+    return pull_back(f.outer_gradient(h, batch.zeta))
+
+
+def start(x: Tensor, down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
+    """In round 1 the first batch makes h_0 = g(x; xi) and (u_0, v_0), the gradients there."""
+    f = weigh(task, down)
+    h = f.load_inner(down.inner, down.inner_buffers)
+    if down.momentum is not None:
+        return Carry(x, h, as_tensor(down.momentum, x), f)
+    gradient = compose(f, x, h, draw_both(task, task.iterations[0]), 1.0, task.settings)
+    return Carry(x, h, gradient.clone(), f)
+
+
+def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
+    """Lines 2 to 4."""
+    s, p = task.settings, carry.f.primal_dim
+    x, y, u, v = carry.x[:p], carry.x[p:], carry.momentum[:p], carry.momentum[p:]
+    # line 2: x <- x - gamma_x eta u, y <- y + gamma_y eta v
+    x.sub_(u, alpha=s.gamma_x * s.eta * drop)
+    y.add_(v, alpha=s.gamma_y * s.eta * drop)
+    # line 3: h <- (1 - alpha eta) h + alpha eta g(x; xi)
+    gradient = compose(carry.f, carry.x, carry.h, batch, s.alpha * s.eta, s)
+    # line 4: u <- (1 - beta_x eta) u + beta_x eta grad g^T grad_h f, v <- (1 - beta_y eta) v + beta_y eta grad_y f
+    u.lerp_(gradient[:p], s.beta_x * s.eta)
+    v.lerp_(gradient[p:], s.beta_y * s.eta)
+    return carry
+
+
+def finish(carry: Carry, task: SCGDAMTask) -> tuple[Tensor, CompositionalUp, None]:
+    inner, buffers = carry.f.inner_arrays()
+    return carry.x, CompositionalUp(inner=inner, momentum=as_array(carry.momentum), inner_buffers=buffers), None
+
+
+def tell(x: FloatArray, state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
+    told = {} if state is None else {**state.arrays(), "inner": state.inner[:-1]}
+    return SCGDAMDown(population=count_population(plan), **told)
+
+
+def update(
+    x: FloatArray, state: CompositionalState | None, replies: Replies[CompositionalUp], plan: Plan[SCGDAMSettings]
+) -> tuple[FloatArray, CompositionalState]:
+    """Line 6: the means of x, y, h, u and v, and of the statistics at h."""
+    point = replies.mean_point()
+    return point, CompositionalState(
+        inner=np.append(replies.mean("inner"), point[-1:]),
+        momentum=replies.mean("momentum"),
+        inner_buffers=None if replies.ups[0].inner_buffers is None else replies.mean("inner_buffers"),
+    )
+
+
+LOCAL_SCGDAM = Method(
+    take_compositional,
+    draw_next,
+    start,
+    step,
+    finish,
+    tell=tell,
+    update=update,
+    settings=SCGDAMSettings,
+    down=SCGDAMDown,
+    up=CompositionalUp,
+    state=CompositionalState,
+    loss=COMPOSITIONAL_AUC,
+)

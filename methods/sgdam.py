@@ -1,0 +1,145 @@
+"""LocalSGDAM (Sharma, Panda, Joshi, Varshney, "Federated Minimax Optimization: Improved Convergence Analyses and
+Algorithms", ICML 2022), in the form of LocalSCGDAM (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep
+AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
+
+| paper                    | here                                                              |
+|--------------------------|-------------------------------------------------------------------|
+| (x, y), one flat point z | the message's model                                               |
+| (u, v), one vector       | ``momentum``                                                      |
+| eta, gamma_x, gamma_y    | the same: a step is gamma_x eta in x, gamma_y eta in y            |
+| beta_x, beta_y           | the same: a new gradient weighs beta_x eta in u, beta_y eta in v  |
+| p (communication period) | ``local-steps``                                                   |
+
+Only the drops of the learning rate count: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import Field, ValidationInfo, field_validator
+from torch import Tensor
+
+from methods.method import Method, Plan, Replies, Task, as_array, as_tensor
+from methods.minimax import MinimaxDown, count_population, fill_blocks, make_sampler, take_oracle, weigh
+from payloads.record import FloatArray, Payload, array
+from payloads.settings import Settings
+from problems.minimax import AUC_MINIMAX, Oracle
+from problems.sampling import Indices
+
+
+def as_weight(factor: float, info: ValidationInfo) -> float:
+    """A factor whose product with eta is a weight of new values."""
+    if "eta" in info.data and not 0 < factor * info.data["eta"] <= 1:
+        raise ValueError("its product with eta lies outside (0, 1]")
+    return factor
+
+
+class SGDAMSettings(Settings):
+    """Hyper-parameters of LocalSGDAM (table ``sgdam``)."""
+
+    eta: float = Field(0.3, gt=0, description="scale of steps and of the weights of new values, a number > 0")
+    gamma_x: float = Field(0.33, gt=0, description="step in x, in units of eta, a number > 0")
+    gamma_y: float = Field(0.33, gt=0, description="step in y, in units of eta, a number > 0")
+    beta_x: float = Field(
+        3.3,
+        gt=0,
+        validate_default=True,
+        description="weight of a new gradient in x's momentum, in units of eta, a number > 0 with eta * beta-x <= 1",
+    )
+    beta_y: float = Field(
+        3.3,
+        gt=0,
+        validate_default=True,
+        description="weight of a new gradient in y's momentum, in units of eta, a number > 0 with eta * beta-y <= 1",
+    )
+
+    @field_validator("beta_x", "beta_y")
+    @classmethod
+    def _momenta(cls, factor: float, info: ValidationInfo) -> float:
+        return as_weight(factor, info)
+
+
+SGDAMTask = Task[SGDAMSettings, Oracle]
+
+
+@dataclass(frozen=True, eq=False)
+class SGDAMDown(MinimaxDown):
+    """Down. The momentum is absent in round 1."""
+
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class SaddleMomentum(Payload):
+    """Up, and what the server keeps: (u, v) as one vector."""
+
+    momentum: FloatArray = array("d")
+
+
+@dataclass(frozen=True)
+class Carry:
+    """z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta (all (d,)), and f_i."""
+
+    x: Tensor
+    momentum: Tensor
+    steps: Tensor
+    weights: Tensor
+    f: Oracle
+
+
+def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
+    """What the learning rate has dropped to, as a factor, and the rows of batch t + 1, for each iteration t."""
+    sampler = make_sampler(task)
+    for t in task.iterations:
+        yield task.eta(t) / task.training.learning_rate, sampler.batch(t + 1)
+
+
+def start(x: Tensor, down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
+    """In round 1 the first batch's gradient is the momentum."""
+    f, own, given = weigh(task, down), task.settings, down.momentum
+    first = make_sampler(task).batch(task.iterations[0])
+    momentum = f.gradient(x, first).clone() if given is None else as_tensor(given, x)
+    steps = fill_blocks(f, -own.gamma_x * own.eta, own.gamma_y * own.eta)
+    return Carry(x, momentum, steps, fill_blocks(f, own.beta_x * own.eta, own.beta_y * own.eta), f)
+
+
+def step(carry: Carry, rows: Indices, drop: float, task: SGDAMTask) -> Carry:
+    """Lines 2 and 4 of Algorithm 1."""
+    # x <- x - gamma_x eta u, y <- y + gamma_y eta v
+    carry.x.addcmul_(carry.steps, carry.momentum, value=drop)
+    # u <- (1 - beta_x eta) u + beta_x eta g_x, v <- (1 - beta_y eta) v + beta_y eta g_y
+    carry.momentum.lerp_(carry.f.gradient(carry.x, rows), carry.weights)
+    return carry
+
+
+def finish(carry: Carry, task: SGDAMTask) -> tuple[Tensor, SaddleMomentum, None]:
+    return carry.x, SaddleMomentum(momentum=as_array(carry.momentum)), None
+
+
+def tell(x: FloatArray, state: SaddleMomentum | None, plan: Plan[SGDAMSettings]) -> SGDAMDown:
+    return SGDAMDown(population=count_population(plan), momentum=None if state is None else state.momentum)
+
+
+def update(
+    x: FloatArray, state: SaddleMomentum | None, replies: Replies[SaddleMomentum], plan: Plan[SGDAMSettings]
+) -> tuple[FloatArray, SaddleMomentum]:
+    """Line 6: the means of the round's points and momenta."""
+    return replies.mean_point(), SaddleMomentum(momentum=replies.mean("momentum"))
+
+
+LOCAL_SGDAM = Method(
+    take_oracle,
+    draw_next,
+    start,
+    step,
+    finish,
+    tell=tell,
+    update=update,
+    settings=SGDAMSettings,
+    down=SGDAMDown,
+    up=SaddleMomentum,
+    state=SaddleMomentum,
+    loss=AUC_MINIMAX,
+)

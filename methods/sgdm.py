@@ -1,0 +1,126 @@
+"""Local SGD with momentum, on the cross-entropy and on the ratio loss (Wang, Xu, Wang, Zhu, "Addressing Class Imbalance
+in Federated Learning", AAAI 2021, for two classes). Models and momenta are averaged.
+
+| method                                  | here                                               |
+|-----------------------------------------|----------------------------------------------------|
+| w                                       | the model                                          |
+| m                                       | ``momentum`` of `SGDMDown`, `LocalMomentum`        |
+| beta, the weight of a new gradient in m | ``momentum`` of `SGDMSettings`                     |
+| alpha and beta of the ratio loss        | ``ratio_alpha``, ``ratio_beta``                    |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pydantic import Field
+from torch import Tensor
+
+from methods.method import Method, Plan, Replies, Task, as_array, as_tensor, momentum_step
+from methods.samples import Batch, SampleObjective, sample_batches
+from payloads.record import FloatArray, IntArray, Payload, array
+from payloads.settings import Settings, TrainingSettings
+from problems.models import FlatModel
+from problems.objectives.classification import RATIO_LOSS, ratio_slope, ratio_weights
+from problems.site import Site
+
+
+class SGDMSettings(Settings):
+    """Hyper-parameters of local SGD with momentum (table ``sgdm``)."""
+
+    momentum: float = Field(0.1, gt=0, le=1, description="weight of a new gradient in the momentum, in (0, 1]")
+    ratio_alpha: float = Field(1.0, ge=0, description="ratio-loss: weight of every sample, a number >= 0")
+    ratio_beta: float = Field(
+        0.1, ge=0, description="ratio-loss: weight added, times the other class's samples over its own, a number >= 0"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class SGDMDown(Payload):
+    """Down. The momentum is absent in round 1."""
+
+    # negatives and positives of all sites together, for the ratio loss
+    class_counts: IntArray | None = array(2, kind="int", optional=True)
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalMomentum(Payload):
+    """Up, and what the server keeps: m."""
+
+    momentum: FloatArray = array("d")
+
+
+class RatioObjective(SampleObjective):
+    """f_i with samples that weigh by their class, where the loss is the ratio loss."""
+
+    def __init__(self, model: FlatModel, loss: str, weights: tuple[float, float] | None) -> None:
+        super().__init__(model, loss)
+        self.weights = weights
+
+    def slope(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return super().slope(scores, labels) if self.weights is None else ratio_slope(scores, labels, self.weights)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """w (d,), f_i, and m (d,); None before the run's first step."""
+
+    x: Tensor
+    f: RatioObjective
+    momentum: Tensor | None
+
+
+def model_of(model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: SGDMSettings) -> FlatModel:
+    """The network itself: its objective depends on what comes down."""
+    return model
+
+
+def start(x: Tensor, down: SGDMDown | None, memory: None, task: Task[SGDMSettings, FlatModel]) -> Carry:
+    """The ratio loss has its weights from the classes of all sites together or, without a server, from the site's."""
+    down, weights = down or SGDMDown(), None
+    if task.loss == RATIO_LOSS:
+        counts = task.site.class_counts if down.class_counts is None else down.class_counts
+        weights = ratio_weights(counts, task.settings.ratio_alpha, task.settings.ratio_beta)
+    momentum = None if down.momentum is None else as_tensor(down.momentum, x)
+    return Carry(x, RatioObjective(task.f, task.loss, weights), momentum)
+
+
+def step(carry: Carry, batch: Batch, eta: float, task: Task[SGDMSettings, FlatModel]) -> Carry:
+    """m <- (1 - beta) m + beta grad f_i(w), w <- w - eta m."""
+    gradient = carry.f.gradient(carry.x, batch)
+    momentum = momentum_step(carry.x, carry.momentum, gradient, task.settings.momentum, eta)
+    return carry if momentum is carry.momentum else replace(carry, momentum=momentum)
+
+
+def finish(carry: Carry, task: Task[SGDMSettings, FlatModel]) -> tuple[Tensor, LocalMomentum, None]:
+    assert carry.momentum is not None
+    return carry.x, LocalMomentum(momentum=as_array(carry.momentum)), None
+
+
+def tell(x: FloatArray, state: LocalMomentum | None, plan: Plan[SGDMSettings]) -> SGDMDown:
+    """The mean momentum, and the classes of all sites together where the loss needs them."""
+    counts = plan.class_counts.sum(axis=0) if plan.loss == RATIO_LOSS else None
+    return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
+
+
+def update(
+    x: FloatArray, state: LocalMomentum | None, replies: Replies[LocalMomentum], plan: Plan[SGDMSettings]
+) -> tuple[FloatArray, LocalMomentum]:
+    """The means of the models and of the momenta."""
+    return replies.mean_point(), LocalMomentum(momentum=replies.mean("momentum"))
+
+
+LOCAL_SGDM = Method(
+    model_of,
+    sample_batches,
+    start,
+    step,
+    finish,
+    tell=tell,
+    update=update,
+    settings=SGDMSettings,
+    down=SGDMDown,
+    up=LocalMomentum,
+    state=LocalMomentum,
+)

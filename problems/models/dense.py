@@ -1,0 +1,115 @@
+"""Linear scorers and networks of fully connected layers in closed form: two matrix products a layer, and no graph.
+
+PyTorch's autograd takes longer to keep a graph of so few operations than the operations take. A gradient can be added
+to a vector where it stands, `W <- W + alpha * delta^T h`, so that a step of SGD never writes the gradient down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from problems.models.networks import MLP, Linear, LinearNoIntercept
+from problems.models.saddle import SaddleNetwork
+
+# Weight (out, in) and bias (out,) of every layer, as views of a flat vector; a linear scorer may have no bias.
+Layers = list[tuple[Tensor, Tensor | None]]
+# (slopes (batch,), into (d,) or None, alpha) -> (d,): see `problems.models.flat.FlatModel.forward`
+Pullback = Callable[..., Tensor]
+
+
+class DenseNetwork:
+    """The scores and gradients of fully connected layers with ReLUs between them, from flat weights.
+
+    Args:
+        shapes: (outputs, inputs, whether there is a bias) of every layer, in the order of the flat vector; the last
+            layer has one output. What follows in the vector has no influence on the scores.
+    """
+
+    def __init__(self, shapes: list[tuple[int, int, bool]]) -> None:
+        self.shapes = shapes
+        self.size = sum(outputs * inputs + outputs * bias for outputs, inputs, bias in shapes)
+        self._cut: tuple[tuple[Tensor, Layers], ...] = ()
+
+    def forward(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
+        """Scores (batch,) of rows (batch, inputs), and how slopes (batch,) are pulled back; see `FlatModel.forward`.
+
+        Args:
+            gradient: (d,) where a gradient is written that is not to be added to another vector.
+        """
+        if len(self.shapes) == 1 and rows.device.type == "cpu" and rows.is_contiguous():
+            return self._linear(weights, rows, gradient)
+        layers = self.layers(weights)
+        values = [rows]  # what each layer takes
+        for weight, bias in layers:
+            last = values[-1]
+            values.append(torch.mm(last, weight.t()) if bias is None else torch.addmm(bias, last, weight.t()))
+            if len(values) <= len(layers):
+                values[-1].relu_()
+
+        def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+            target, keep = (gradient, 0) if into is None else (into, 1)
+            if into is None and self.size < len(gradient):
+                gradient[self.size :].zero_()
+            delta = slopes.unsqueeze(1)  # (batch, outputs of the layer)
+            for index, (to_weight, to_bias) in reversed(list(enumerate(self.layers(target)))):
+                below, taken = delta, values[index]
+                if index:  # before the layer's weights change, should they be what is added to
+                    below = torch.mm(delta, layers[index][0]).mul_(taken > 0)
+                to_weight.addmm_(delta.t(), taken, beta=keep, alpha=alpha)
+                if to_bias is not None:
+                    to_bias.mul_(keep).add_(delta.sum(0), alpha=alpha)
+                delta = below
+            return target
+
+        return values[-1].squeeze(1), pull
+
+    def _linear(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
+        """One layer: NumPy's BLAS multiplies a tall matrix and a vector in less time than PyTorch's."""
+        count, matrix = rows.shape[1], rows.numpy()
+        scores = torch.from_numpy(np.dot(matrix, weights.numpy()[:count]))
+        if self.shapes[0][2]:
+            scores += weights[count]
+
+        def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+            host = gradient.numpy()
+            np.dot(slopes.numpy(), matrix, out=host[:count])
+            if self.shapes[0][2]:
+                torch.sum(slopes, 0, out=gradient[count])
+            if self.size < len(host):
+                host[self.size :] = 0
+            return gradient.mul_(alpha) if into is None and alpha != 1 else _added(gradient, into, alpha)
+
+        return scores, pull
+
+    def layers(self, vector: Tensor) -> Layers:
+        """The parts of a flat vector (d,) as the layers' weights and biases; those of the last few are kept."""
+        for known, layers in self._cut:
+            if known is vector:
+                return layers
+        layers, start = [], 0
+        for outputs, inputs, bias in self.shapes:
+            stop = start + outputs * inputs
+            weight = vector[start:stop].view(outputs, inputs)
+            start = stop + outputs * bias
+            layers.append((weight, vector[stop:start] if bias else None))
+        self._cut = (*self._cut[-3:], (vector, layers))
+        return layers
+
+
+def _added(gradient: Tensor, into: Tensor | None, alpha: float) -> Tensor:
+    return gradient if into is None else into.add_(gradient, alpha=alpha)
+
+
+def dense_network(module: nn.Module) -> DenseNetwork | None:
+    """The closed form of a module of this project, or None where it has none or where parameters are frozen."""
+    network = module.network if isinstance(module, SaddleNetwork) else module
+    if type(network) not in (Linear, LinearNoIntercept, MLP):
+        return None
+    if not all(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    children = [child for child in network.children() if isinstance(child, nn.Linear)]
+    return DenseNetwork([(child.out_features, child.in_features, child.bias is not None) for child in children])

@@ -1,0 +1,79 @@
+"""The adapter between the server half of a `Method` and Flower."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+
+from methods.method import Method, Plan, Replies
+from payloads.record import FloatArray, Payload
+from payloads.wire import model_arrays
+from strategies.base import PayloadStrategy
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply, mean_buffers
+
+
+class MethodStrategy(PayloadStrategy):
+    """A strategy that does what a `Method` says. Subclasses name their `method`."""
+
+    method: ClassVar[Method]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if method := cls.__dict__.get("method"):
+            cls.down_type, cls.up_type, cls.state_type = method.down, method.up, method.state
+            cls.settings_type, cls.default_loss = method.settings, method.loss
+            cls.phases = {name: phase.up for name, phase in method.phases.items()}
+
+    def meet(self, roster: Roster) -> None:
+        self.check_samples(roster)
+
+    def plan(self, server_round: int) -> Plan[Any]:
+        """What the method may know in a round."""
+        counts = np.zeros((0, 2), dtype=np.int64) if self.roster is None else self.roster.class_counts
+        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout)
+
+    def replies(self, replies: list[Reply]) -> Replies[Any]:
+        """A round's good replies as a method reads them."""
+        assert self.roster is not None
+        places = [reply.place for reply in replies]
+        weights = self.weights(replies)
+        return Replies(
+            places,
+            [reply.model[0] for reply in replies if reply.model],  # a phase brings none
+            [reply.payload for reply in replies],
+            weights,
+            None if weights is None else self.roster.sample_weights[places],
+            len(self.roster),
+            bool(self.report.state_lost),
+        )
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        self.state = self.method.init(model_arrays(arrays)[0], self.plan(0))
+
+    def down(self, server_round: int) -> Payload | None:
+        told: Payload | None = self.method.tell(self.model[0], self.state, self.plan(server_round))
+        return told
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        point, self.state = self.method.update(
+            self.model[0], self.state, self.replies(replies), self.plan(server_round)
+        )
+        return [point, *mean_buffers(replies, self.weights(replies))], {}
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        return [self.method.output(arrays[0], self.plan(server_round)), *arrays[1:]]
+
+
+def strategy_of(method: Method, name: str, **traits: Any) -> type[MethodStrategy]:
+    """The strategy class of a method.
+
+    Args:
+        name: of the class, e.g. FedAvgM.
+        traits: class variables that say what the strategy needs; see `strategies.rounds.family.Family`.
+    """
+    about = {"__doc__": f"The server half of {name}.", "__module__": __name__}
+    return type(name, (MethodStrategy,), {"method": method, **traits, **about})

@@ -1,0 +1,227 @@
+"""One exchange between the server and some of its clients: it sends, asks again, replaces, validates and accounts.
+
+A round has one exchange of its own, whose replies bring models. A strategy may make others before it, and evaluations
+on the rows that sites hold out are exchanges too; the replies of these bring a payload and no model.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from payloads.held_out import SCORE_COUNTS, ScoreCounts
+from payloads.record import Payload, PayloadError
+from payloads.wire import count_bytes
+from problems.randomness import Purpose, stream
+from strategies.rounds.errors import NO_ANSWER, StrategyError, shortened, way_out
+from strategies.rounds.family import Family
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Question, Reply, read_reply
+from strategies.rounds.site_states import StateLedger
+
+# exchanges of every strategy in which sites evaluate a model
+EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
+
+
+class Exchange:
+    """An exchange that is open: what it sends to whom, and what has come back.
+
+    Args:
+        family: the strategy whose exchange it is.
+        roster: the sites.
+        states: what the server knows of its clients' states.
+        grid: what carries the messages; None where nobody can be asked again.
+        question: what the replies must hold.
+        content: what the messages carry, one object for all.
+        wanted: how many good replies there should be.
+
+    Attributes:
+        sent: place -> message, of everyone asked so far.
+        found: place -> good reply.
+        reasons: place -> why there is no good reply.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        roster: Roster,
+        states: StateLedger,
+        grid: Grid | None,
+        question: Question,
+        content: RecordDict,
+        wanted: int,
+    ) -> None:
+        self.family = family
+        self.roster = roster
+        self.states = states
+        self.grid = grid
+        self.question = question
+        self.content = content
+        self.wanted = wanted
+        # the round's, which another round replaces
+        self.report = family.report
+        self.sent: dict[int, Message] = {}
+        self.found: dict[int, Reply] = {}
+        self.reasons: dict[int, str] = {}
+
+    # Out.
+
+    def write(self, places: Sequence[int]) -> list[Message]:
+        """Messages to some more clients."""
+        node_ids, phase = self.roster.node_ids, self.question.phase
+        kind = MessageType.EVALUATE if phase in EVALUATIONS else MessageType.TRAIN
+        written = {place: Message(self.content, dst_node_id=node_ids[place], message_type=kind) for place in places}
+        self.sent |= written
+        if not phase:
+            self.report.asked = [self.partition_of(place) for place in self.sent]
+        self.report.bytes_down += len(written) * count_bytes(self.content)
+        return list(written.values())
+
+    def send(self, messages: list[Message]) -> list[Message]:
+        """The replies to some of the messages; the time they take is the exchange's."""
+        assert self.grid is not None
+        begun = time.perf_counter()
+        replies = self.family.deliver(self.grid, messages)
+        self.report.exchange_seconds += time.perf_counter() - begun
+        return replies
+
+    def wait(self) -> None:
+        """Let ``retry-wait`` go by, for a site that needs time to come back."""
+        time.sleep(self.family.training.retry_wait)
+        self.report.exchange_seconds += self.family.training.retry_wait
+
+    # Back.
+
+    def receive(self, replies: Iterable[Message]) -> list[Reply]:
+        """The valid replies, in order of partition id.
+
+        With ``replace-dropped`` another client is asked in the place of each that gave no valid reply, until all
+        are replaced or nobody is left to ask. A strategy that ``retries_failed`` asks the same clients again.
+
+        Raises:
+            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing that has been asked often enough.
+        """
+        self.found, self.reasons = {}, {}
+        self.sort(replies)
+        asked_again = 0
+        while self.grid is not None and len(self.found) < self.wanted:
+            places = self.choose_next(asked_again)
+            if not places:
+                break
+            self.sort(self.send(self.write(places)))
+            asked_again += 1
+        return self.close()
+
+    def sort(self, replies: Iterable[Message]) -> None:
+        """Put each reply among the good ones or the reasons why there is none."""
+        server_round = self.question.server_round
+        places = {message.metadata.message_id: place for place, message in self.sent.items()}
+        for message in replies:
+            place = places.get(message.metadata.reply_to_message_id)
+            if place is None:
+                log(WARNING, "round %d: a reply to no message of this round was ignored", server_round)
+                continue
+            if place in self.found:
+                log(WARNING, "round %d: a second reply to one message was ignored", server_round)
+                continue
+            if message.has_content():
+                self.report.bytes_up += count_bytes(message.content)
+            try:
+                self.found[place] = read_reply(self.question, place, message, self.family.limits, self.check_payload)
+                self.reasons.pop(place, None)
+            except PayloadError as error:
+                self.reasons[place] = shortened(str(error))
+        for place in self.sent:
+            if place not in self.found:
+                self.reasons.setdefault(place, NO_ANSWER)
+
+    def check_payload(self, place: int, payload: Any) -> None:
+        """Raise `PayloadError` for a payload that is well-formed but impossible."""
+        if isinstance(payload, ScoreCounts):
+            payload.check_rows(self.roster.held_out_counts[place])
+        else:
+            self.family.check_payload(payload)
+
+    def choose_next(self, asked_again: int) -> list[int]:
+        """Whom to ask next: those whose replies are missing, or others in their place, or nobody.
+
+        Args:
+            asked_again: how many times clients have been asked after the first.
+        """
+        training, server_round = self.family.training, self.question.server_round
+        if self.family.retries_failed:
+            if asked_again == training.max_retries:
+                return []
+            named = "; ".join(f"partition {self.partition_of(at)}: {self.reasons[at]}" for at in self.reasons)
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
+            missing = sorted(self.reasons)
+            self.reasons.clear()
+            self.wait()
+            return missing
+        others = [place for place in range(len(self.roster)) if place not in self.sent]
+        if not others or not training.replace_dropped:
+            return []
+        keys = (server_round, len(self.sent), zlib.crc32(self.question.phase.encode()))
+        count = min(self.wanted - len(self.found), len(others))
+        chosen = stream(training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
+        return sorted(chosen.tolist())
+
+    # The end.
+
+    def close(self) -> list[Reply]:
+        """The good replies, in order of partition id, once it is reported who answered and who was dropped.
+
+        Raises:
+            StrategyError: there are too few.
+        """
+        self.check_enough(self.report_dropped())
+        if not self.question.phase:
+            owner = type(self.family).__name__ if self.family.joint_states else None
+            lost = self.states.update(self.question.server_round, self.found, self.roster, owner)
+            if lost:
+                self.report.state_lost = lost
+        return [self.found[place] for place in sorted(self.found)]
+
+    def report_dropped(self) -> dict[int, str]:
+        """Report who answered, and who was dropped and why; the latter by partition id."""
+        phase = self.question.phase
+        where = f"{phase} phase: " if phase else ""
+        dropped = {self.partition_of(place): where + self.reasons[place] for place in sorted(self.reasons)}
+        for site, reason in dropped.items():
+            log(WARNING, "round %d: dropped the reply of partition %d: %s", self.question.server_round, site, reason)
+            before = self.report.dropped.get(site)
+            self.report.dropped[site] = reason if before is None else f"{before}; {reason}"
+        if not phase:
+            self.report.answered = sorted(self.partition_of(place) for place in self.found)
+        return dropped
+
+    def check_enough(self, dropped: Mapping[int, str]) -> None:
+        """Raise `StrategyError` where too few replies are good; ``dropped``: partition id -> why it was dropped."""
+        family, training, server_round = self.family, self.family.training, self.question.server_round
+        steps = family.steps()
+        advice = next((f"; {way_out(reason, steps)}" for reason in dropped.values() if "not finite" in reason), "")
+        if family.retries_failed and dropped:
+            site, reason = next(iter(dropped.items()))
+            raise StrategyError(
+                f"round {server_round}: partition {site} gave no good reply, max-retries is "
+                f"{training.max_retries}: {reason}; {type(family).__name__} {family.needs_all_clients}{advice}"
+            )
+        fewest, given = training.fewest_replies(self.wanted), training.min_train_nodes
+        if len(self.found) < fewest:
+            told = f"{given}{'' if fewest == given else f', here {fewest}'}"
+            first = next(iter(dropped.items()), (None, "nobody was asked"))
+            raise StrategyError(
+                f"round {server_round}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is "
+                f"{told}; partition {first[0]}: {first[1]}{advice}"
+            )
+
+    def partition_of(self, place: int) -> int:
+        """The partition id of a client, from its place in the roster."""
+        return self.roster.reports[place].partition_id

@@ -1,0 +1,227 @@
+"""What a strategy says of its algorithm, and where it says it; an exchange knows no more of its strategy than this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from logging import WARNING
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from payloads.record import FloatArray, Payload, not_finite
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other, settings_of
+from problems.means import Weights
+from problems.objectives.classification import CROSS_ENTROPY
+from strategies.rounds.errors import DivergedError, SetupError
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply, RoundReport, mean_model
+
+
+class Family:
+    """Settings, state and hooks of a strategy; `strategies.base.PayloadStrategy` is a family that Flower can run.
+
+    Args:
+        training: the common settings (fractions, seed, timeouts, local steps).
+        settings: the family's own settings.
+
+    Attributes:
+        loss: the name of the loss; never "auto".
+        state: what the server keeps from round to round, a ``state_type``; None before there is any.
+        roster: the sites; None before the handshake.
+        report: what the round under way has cost, and who took part in it.
+        model: the arrays that the round's clients got.
+        extra_config: scalars for every message's config, set by whoever runs the rounds.
+        local: paths on a disk that server and clients share, set likewise.
+        layout: names and shapes of the parts of the flat model, for strategies that tell weights from biases.
+        measured: metrics of the newest model, where the clients measured them.
+        headline: which of `views` the log and the curves show; "" is the model itself.
+    """
+
+    # why every client takes part in every round, where it must: "... so that fraction-train must be 1.0"
+    needs_all_clients: ClassVar[str] = ""
+    # a client that gave no good reply is asked again, ``max-retries`` times, and the run ends without it
+    retries_failed: ClassVar[bool] = False
+    # clients talk to each other within an exchange: all run at once, and where one failed all are asked again
+    concurrent: ClassVar[bool] = False
+    # the clients' states add up to something: where one is lost, all clients begin theirs afresh
+    joint_states: ClassVar[bool] = False
+    # why the key client-weights has to be "examples", where it has: "strategy x ..."
+    needs_examples: ClassVar[str] = ""
+    # that sites count by their samples is in their gradients, so that means over them are plain
+    weighted_gradients: ClassVar[bool] = False
+    # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
+    vertical: ClassVar[bool] = False
+    fewest_clients: ClassVar[int] = 1
+    number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    # the family's own keys of step sizes
+    own_steps: ClassVar[tuple[str, ...]] = ()
+    # the common settings that change nothing in a run of this strategy
+    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
+    settings_type: ClassVar[type[Settings]] = Settings
+    settings: Any
+    default_loss: ClassVar[str] = CROSS_ENTROPY
+    down_type: ClassVar[type[Payload] | None] = None
+    up_type: ClassVar[type[Payload] | None] = None
+    state_type: ClassVar[type[Payload] | None] = None
+    # exchanges of the strategy's own: phase -> the type of the replies' payload
+    phases: ClassVar[dict[str, type[Payload]]] = {}
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        self.training = training or TrainingSettings()
+        self.settings = settings_of(self, self.settings_type, settings)
+        self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
+        self.state: Any = None
+        self.roster: Roster | None = None
+        self.report = RoundReport()
+        self.model: list[FloatArray] = []
+        self.extra_config: dict[str, int | str] = {}
+        self.local: dict[str, str] = {}
+        self.layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        self.measured: dict[str, float] = {}
+        self.headline = ""
+
+    # Before round 1.
+
+    def meet(self, roster: Roster) -> None:
+        """Look at the sites before anything is sent; raise `StrategyError` where they do not fit."""
+
+    def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Exchange whatever the algorithm needs before its first round."""
+
+    # Rounds.
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Exchange whatever the algorithm needs before a round's messages go out, see `PayloadStrategy.ask`; the model
+        to send."""
+        return arrays
+
+    def down(self, server_round: int) -> Payload | None:
+        """The payload for the round's clients, the same for all."""
+        return None
+
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """Send messages and wait for their replies, those that come within ``round-timeout``."""
+        return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        """How long the dimensions of a client's payload may be, by letter, all but ``d``: from the run config and what
+        the client told in the handshake. What does not fit is refused before it is looked at."""
+        return {}
+
+    def check_payload(self, payload: Any) -> None:
+        """Raise `PayloadError` for a payload that is well-formed but impossible."""
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        """The new model and the metrics of the round, from the valid replies in order of partition id."""
+        return mean_model(replies, self.weights(replies)), {}
+
+    # What comes of them.
+
+    def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
+        """The model that the arrays of a round stand for: what is evaluated and saved. Round 0 made the initial one."""
+        return arrays
+
+    def views(self) -> dict[str, list[FloatArray]]:
+        """Further models of the same shape to evaluate and to save, by the suffix of their metrics."""
+        return {}
+
+    def snapshot(self) -> Payload | None:
+        """The strategy's state as one record, or None before there is any."""
+        state: Payload | None = self.state
+        return state if state is not None and state.arrays() else None
+
+    def restore(self, state: Payload) -> None:
+        """Continue from a `snapshot`.
+
+        Raises:
+            TypeError: it is another algorithm's.
+        """
+        refuse_other(self, self.state_type, state)
+        self.state = state
+
+    # What a family's hooks call.
+
+    @property
+    def by_examples(self) -> bool:
+        """Whether a client counts by its samples: the objective is the mean over the samples of all sites."""
+        return self.training.client_weights == EXAMPLES
+
+    def weights(self, replies: Sequence[Reply]) -> Weights | None:
+        """(k,) what each reply counts in a mean over clients, 1 in the mean; None for a plain mean.
+
+        It is by the samples that sites told of in the handshake. Over a part of the sites it is the weighted mean of
+        those, as FedAvg's.
+        """
+        if self.weighted_gradients or not self.by_examples:
+            return None
+        assert self.roster is not None
+        weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
+        weights /= weights.mean()
+        return weights
+
+    def check_samples(self, roster: Roster) -> None:
+        """`check_batch` for ``batch-size``."""
+        held = roster.class_counts.sum(axis=1).tolist()
+        self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
+
+    def check_classes(self, roster: Roster, what: str) -> None:
+        """Refuse sites that hold one class only, all together; ``what`` needs both."""
+        negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
+        if not negatives or not positives:
+            raise SetupError(
+                "labels",
+                got=f"{positives} positives and {negatives} negatives at all sites together",
+                allowed=f"both classes, since {what} needs both",
+                hint="set positive-label, or bring more rows",
+            )
+
+    def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
+        """Name the sites that cannot fill a batch: theirs is all they have. Refuse a batch larger than all sites.
+
+        Args:
+            key: the run-config key of the batch size.
+            kind: what a batch is made of, e.g. "positives".
+            held: how many of them each site holds, in the roster's order.
+        """
+        if batch_size > sum(held):
+            raise SetupError(
+                key,
+                got=batch_size,
+                allowed=f"at most {sum(held)}, since all {len(held)} sites together hold {sum(held)} {kind}",
+                hint=f"lower {key}",
+            )
+        small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
+        named = [f"{partition} ({count})" for partition, count in small if count < batch_size]
+        if named:
+            log(
+                WARNING,
+                "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s",
+                key,
+                batch_size,
+                len(named),
+                len(held),
+                kind,
+                ", ".join(named[:8]) + (", ..." if len(named) > 8 else ""),
+            )
+
+    def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
+        """Raise `DivergedError` where a round has left the server a model or a state that is not finite."""
+        state = self.snapshot()
+        named = {"model": np.concatenate(arrays), **({} if state is None else state.arrays())}
+        for name, value in named.items():
+            if value.dtype.kind == "f" and (bad := not_finite(value)):
+                raise DivergedError(
+                    f"round {server_round}",
+                    got=f"{bad} of {value.size} values of the server's {name} that are not finite",
+                    allowed="finite ones, since every reply was",
+                    hint=f"the run has diverged: lower {self.steps()}",
+                )
+
+    @classmethod
+    def steps(cls) -> str:
+        """The keys to lower where values are not finite, in words."""
+        common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.unread]
+        return " or ".join([*map(kebab, common), *cls.own_steps])

@@ -1,0 +1,208 @@
+"""The handshake: which sites there are, by partition id, before the first round.
+
+Flower's node ids are random and change from run to run. Everything that must be reproducible (sampling, order of
+aggregation) therefore goes by partition id, which each node is asked for once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from logging import WARNING
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType
+from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from payloads.handshake import SiteReport
+from payloads.record import PayloadError
+from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
+from problems.randomness import Purpose, stream
+from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shortened
+
+# Bytes; the names and statistics of some hundred thousand columns.
+LARGEST_REPORT = 2**24
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The sites of a run in the order of their partition ids.
+
+    Attributes:
+        node_ids: Flower's node id of each site.
+        reports: what each site told.
+        bytes_up: what the handshake cost, to the server.
+        bytes_down: what it cost the other way.
+    """
+
+    node_ids: tuple[int, ...]
+    reports: tuple[SiteReport, ...]
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def __len__(self) -> int:
+        return len(self.node_ids)
+
+    @property
+    def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(N, 2) negatives and positives of each site; 0 where they are not told."""
+        counts = [(report.num_negatives, report.num_positives) for report in self.reports]
+        return np.array(counts, dtype=np.int64).reshape(-1, 2)
+
+    @property
+    def sample_weights(self) -> NDArray[np.float64]:
+        """(N,) N n_i / n of each site, n_i its samples and n those of all; exactly 1 where all hold as many."""
+        sizes = self.class_counts.sum(axis=1)
+        weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
+        return weights
+
+    @property
+    def held_out_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """(N, 2) negatives and positives that each site holds out for evaluation."""
+        held_out = [report.held_out_counts for report in self.reports]
+        return np.array([(0, 0) if counts is None else counts for counts in held_out], np.int64).reshape(-1, 2)
+
+    def share(self, fraction: float, minimum: int) -> int:
+        """How many clients a round asks: max(minimum, round(fraction * N))."""
+        return max(minimum, round(fraction * len(self)))
+
+    def sample(self, fraction: float, minimum: int, seed: int, server_round: int) -> list[int]:
+        """Sorted places of the clients of a round: `share` of them, without replacement."""
+        return self.draw(self.share(fraction, minimum), seed, server_round)
+
+    def draw(self, count: int, seed: int, server_round: int, purpose: Purpose = Purpose.SAMPLE_CLIENTS) -> list[int]:
+        """Sorted places of ``count`` clients, without replacement.
+
+        Raises:
+            StrategyError: there are fewer.
+        """
+        if count > len(self):
+            raise SetupError(
+                "min-train-nodes",
+                got=f"{count} for round {server_round}",
+                allowed=f"at most {len(self)}, since as many are connected",
+                hint="lower min-train-nodes, or connect more",
+            )
+        if count == len(self):
+            return list(range(count))
+        rng = stream(seed, purpose, server_round)
+        return sorted(int(place) for place in rng.choice(len(self), count, replace=False))
+
+
+def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
+    """Ask every node who it is until all partitions have answered.
+
+    A node says how many partitions it believes in; the roll is complete when that many have answered. Sites whose
+    libraries differ are warned about: they may not compute the same thing.
+
+    Args:
+        timeout: seconds.
+        counted: whether each must tell how many rows of each class it holds.
+
+    Raises:
+        StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
+    """
+    deadline = time.monotonic() + timeout
+    reports: dict[int, SiteReport] = {}
+    facts: dict[int, dict[str, object]] = {}
+    bytes_up = bytes_down = 0
+    while True:
+        new = sorted(set(grid.get_node_ids()) - set(reports))
+        if new:
+            config = ConfigRecord({ROUND: 0})
+            messages = [
+                Message(content(config=config), dst_node_id=node, message_type=MessageType.QUERY) for node in new
+            ]
+            bytes_down += sum(count_bytes(message.content) for message in messages)
+            replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
+            asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+            failed: dict[int, str] = {}
+            for reply in replies:
+                if reply.has_error():  # the SuperLink may have answered for the site
+                    node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
+                    failed[node] = shortened(reason_of(reply.error))
+                    continue
+                reports[reply.metadata.src_node_id] = _read_report(reply, counted)
+                facts[reply.metadata.src_node_id] = dict(find(reply.content, CONFIG, ConfigRecord) or {})
+                bytes_up += count_bytes(reply.content)
+            if failed:
+                raise StrategyError(_name_failed(failed, list(reports.values())))
+        expected = max((report.num_partitions for report in reports.values()), default=1)
+        if len(reports) >= expected:
+            _warn_of_mixtures(list(facts.values()))
+            return _by_partition(reports, bytes_up, bytes_down)
+        if time.monotonic() > deadline:
+            known = {report.partition_id for report in reports.values()}
+            missing = [str(partition) for partition in range(expected) if partition not in known]
+            raise SetupError(
+                "handshake",
+                got=f"{len(reports)} of {expected} sites within {timeout:g} s",
+                allowed=f"all; missing partitions: {', '.join(missing)}",
+                hint="start them, or raise handshake-timeout",
+            )
+        time.sleep(0.02)
+
+
+def _name_failed(failed: dict[int, str], reports: Sequence[SiteReport]) -> str:
+    """Which sites failed: by node, and by partition where the others leave no doubt."""
+    known = {report.partition_id for report in reports}
+    missing = sorted(set(range(max((report.num_partitions for report in reports), default=0))) - known)
+    named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
+    whose = named if len(missing) == len(failed) else ""
+    reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
+    return f"handshake: {'a site' if len(failed) == 1 else f'{len(failed)} sites'} failed{whose}: {reasons}"
+
+
+def _read_report(reply: Message, counted: bool) -> SiteReport:
+    refusal = refusal_of(reply)
+    if refusal is not None:
+        raise StrategyError(refusal)
+    size = count_bytes(reply.content)
+    if size > LARGEST_REPORT:
+        raise StrategyError(f"handshake: a site's report has {size:,} bytes, allowed: {LARGEST_REPORT:,}")
+    report = find(reply.content, PAYLOAD, ConfigRecord)
+    if report is None:
+        raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
+    try:
+        told = SiteReport.from_record(report)
+        if counted and told.class_counts is None:
+            raise PayloadError("SiteReport.class_counts: missing")
+        return told
+    except PayloadError as error:
+        raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
+
+
+def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
+    for name in sorted({name for site in facts for name in site}):
+        values = sorted({str(site.get(name)) for site in facts})
+        if len(values) > 1:
+            log(WARNING, "sites differ in %s: %s; they may not compute the same thing", name, ", ".join(values))
+
+
+def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:
+    order = sorted(reports, key=lambda node: reports[node].partition_id)
+    partitions = [reports[node].partition_id for node in order]
+    if doubled := _first_doubled(partitions):
+        raise SetupError(
+            f"handshake: partition {doubled[0]}",
+            got="two sites that claim it",
+            allowed="one",
+            hint="give each SuperNode another partition-id in --node-config",
+        )
+    if partitions != list(range(len(partitions))):
+        missing = sorted(set(range(len(partitions))) - set(partitions))
+        raise SetupError(
+            "handshake",
+            got=f"partitions {', '.join(map(str, partitions))}",
+            allowed=f"0 to {len(partitions) - 1}, for {len(partitions)} sites; missing: {', '.join(map(str, missing))}",
+            hint="look at --node-config of each SuperNode",
+        )
+    return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
+
+
+def _first_doubled(values: Sequence[int]) -> list[int]:
+    return [left for left, right in pairwise(values) if left == right][:1]

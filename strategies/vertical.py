@@ -1,0 +1,149 @@
+"""What every strategy is whose clients hold columns of the same rows: all parties take part in everything, at once.
+
+An exchange in which parties talk to each other succeeds for all or for nobody. Where one failed, the server works out
+whom the errors blame, brings the parties together once more and asks all of them again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from logging import WARNING
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, Message
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from payloads.record import Payload
+from payloads.vfb2 import blamed
+from payloads.wire import ARRAYS, PAYLOAD, payload_record
+from strategies.base import PayloadStrategy
+from strategies.meeting import check_capacity, check_refusals, meet_on
+from strategies.rounds.errors import NO_ANSWER
+from strategies.rounds.exchange import Exchange
+from strategies.rounds.handshake import Roster, call_the_roll
+from strategies.rounds.replies import Reply
+
+# seconds that the other parties' replies may take once one has failed: Flower says so late that a client was killed
+PATIENCE = 90.0
+
+
+class PartyExchange(Exchange):
+    """An exchange with all parties. One in which they meet is made again by all of them where one of them failed."""
+
+    family: VerticalStrategy
+
+    def receive(self, replies: Iterable[Message]) -> list[Reply]:
+        """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
+
+        Raises:
+            StrategyError: the segment has failed as often as it may; names the party to blame.
+        """
+        if self.question.phase in self.family.introductions:
+            return super().receive(replies)
+        training, server_round, attempt = self.family.training, self.question.server_round, 0
+        while True:
+            self.found, self.reasons = {}, {}
+            self.sort(replies)
+            # a party that others gave up may still have its message, and must not get another
+            hung = NO_ANSWER in self.reasons.values() and set(self.reasons.values()) != {NO_ANSWER}
+            self.reasons = find_culprits(self.reasons, len(self.roster))
+            if not self.reasons or hung or self.grid is None or attempt == training.max_retries:
+                break
+            attempt += 1
+            named = "; ".join(f"party {place}: {reason}" for place, reason in self.reasons.items())
+            log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
+            self.wait()
+            replies = self.send(self.write_again(self.family.meet_again(server_round, self.arrays)))
+        return self.close()
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """The model that the messages carry; empty in a vertical run."""
+        return self.content.array_records[ARRAYS]
+
+    def write_again(self, payload: Payload) -> list[Message]:
+        """Messages of the same exchange to all parties, with another attempt's payload."""
+        record = payload_record(payload)
+        assert record is not None
+        self.content = self.content.copy()
+        self.content[PAYLOAD] = record
+        self.sent = {}
+        return self.write(range(len(self.roster)))
+
+    def sort(self, replies: Iterable[Message]) -> None:
+        replies = list(replies)
+        check_refusals(self, replies)
+        super().sort(replies)
+
+    def check_payload(self, place: int, payload: Any) -> None:
+        super().check_payload(place, payload)
+        self.family.check_report(place, payload, self.question.phase)
+
+
+class VerticalStrategy(PayloadStrategy):
+    """Base of the strategies of vertical learning: no model travels, and the parties themselves measure."""
+
+    exchange_type = PartyExchange
+    needs_examples = "has clients that hold columns of the same rows"
+    needs_all_clients = "trains a block of columns at every client"
+    retries_failed = True
+    concurrent = True
+    vertical = True
+    fewest_clients = 3
+    number_types = ("float64",)
+    unread: ClassVar[tuple[str, ...]] = ("local_steps", "server_learning_rate", "score")
+    # the phases in which parties do not talk to each other yet
+    introductions: ClassVar[tuple[str, ...]] = ()
+
+    # What a family overrides.
+
+    def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
+        """Bring the parties together once more, after one has failed; what tells them of another attempt."""
+        raise NotImplementedError
+
+    def check_report(self, place: int, payload: Any, phase: str) -> None:
+        """Raise `PayloadError` for what a party cannot have measured, or without what it was asked for."""
+
+    # What all of them do.
+
+    def call_the_roll(self, grid: Grid) -> Roster:
+        """Ask every node who it is; no party tells how many rows it holds."""
+        return call_the_roll(grid, self.training.handshake_timeout, counted=False)
+
+    def join(self, grid: Grid) -> Roster:
+        """The handshake, and whether all parties can run at once."""
+        known = self.roster is not None
+        roster = super().join(grid)
+        if not known:
+            check_capacity(grid, len(roster))
+        return roster
+
+    def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
+        """Send messages; once a party has failed the others are not waited for long."""
+        return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
+
+
+def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
+    """Whom a failed segment's errors blame: the party most of them name, else everybody who failed.
+
+    Args:
+        reasons: party -> why it gave no good reply. A party that says nothing of others is its own reason.
+        parties: how many there are; who blames another is its own reason too.
+    """
+    named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
+    named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
+    if not named:
+        return {}
+    own = {place: reason for place, (party, reason) in named.items() if party == place}
+    votes = Counter(party for party, _ in named.values())
+    most = max(votes.values())
+    chosen = sorted(party for party, count in votes.items() if count == most)
+    found = {}
+    for party in chosen:
+        others = [reason for place, (accused, reason) in named.items() if accused == party != place]
+        words = [own[party]] if party in own else []
+        words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
+        found[party] = "; ".join(words)
+    return found

@@ -1,0 +1,140 @@
+"""The tutorial on an algorithm of one's own, followed to the letter in a copy of the tree."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.markdown import PROJECT, blocks
+
+PAGE = PROJECT / "docs" / "tutorials" / "your-own-algorithm.md"
+SCRIPTS = Path(sys.executable).parent
+METHOD, TEST, REGISTRY, PYPROJECT = (
+    "methods/fed_avgm.py",
+    "tests/algorithms/test_fed_avgm.py",
+    "apps/registry.py",
+    "pyproject.toml",
+)
+# what a whole algorithm may take, its row and its imports included
+MOST_LINES = 50
+
+
+def page_files() -> dict[str, str]:
+    """The page's Python blocks that are files, by the path that stands before each."""
+    lines = PAGE.read_text("utf-8").splitlines()
+    found = {}
+    for block in blocks(PAGE):
+        named = re.fullmatch(r"`([a-z_/]+\.py)`:", lines[block.line - 4].strip())
+        if block.language == "python" and named:
+            found[named[1]] = block.text
+    return found
+
+
+def page_row() -> tuple[str, str]:
+    """The import and the row that the page adds to the registry: its Python blocks without a path."""
+    files = page_files().values()
+    added, row = (block.text for block in blocks(PAGE) if block.language == "python" and block.text not in files)
+    return added, row
+
+
+def page_table() -> str:
+    (table,) = (block.text for block in blocks(PAGE) if block.language == "toml")
+    return table
+
+
+def page_commands() -> list[str]:
+    return [line for block in blocks(PAGE) if block.language == "sh" for line in block.text.splitlines()]
+
+
+def test_the_page_shows_a_whole_algorithm_in_one_file_and_one_row_of_at_most_fifty_lines() -> None:
+    assert sorted(page_files()) == [METHOD, TEST]
+    added, row = page_row()
+    assert added.startswith("from methods.fed_avgm import ")
+    lines = [line for text in (page_files()[METHOD], added, row) for line in text.splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES
+    assert [command.split()[0] for command in page_commands()] == ["pytest", "pytest", "python", "python", "python"]
+
+
+class Workplace:
+    """A copy of the tree as a contributor has it, under version control."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        # a copy without version control, as the gate's is, has no list of its files
+        ignored = [line.rstrip("/") for line in (PROJECT / ".gitignore").read_text("utf-8").splitlines() if line]
+        shutil.copytree(PROJECT, root, ignore=shutil.ignore_patterns(".git", *ignored), dirs_exist_ok=True)
+        self.run("git init -q")
+        self.run("git add -A")
+        self.run("git -c user.name=a -c user.email=a@example.org commit -q -m 'as it was'")
+
+    def run(self, command: str, fails: bool = False) -> str:
+        """A line of the shell, with this copy's modules and this interpreter's commands."""
+        environment = {**os.environ, "PYTHONPATH": str(self.root), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            command, shell=True, cwd=self.root, env=environment, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode != 0) == fails, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        return done.stdout + done.stderr
+
+    def changed(self) -> set[str]:
+        """The files that differ from the last commit, new ones among them."""
+        return {line[3:] for line in self.run("git status --porcelain --untracked-files=all").splitlines()}
+
+    def put(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text, "utf-8")
+
+    def insert(self, name: str, text: str, before: str) -> None:
+        """Put a text before the one place of a file where another stands."""
+        whole = (self.root / name).read_text("utf-8")
+        assert whole.count(before) == 1, f"{name}: {before!r} stands there {whole.count(before)} times"
+        self.put(name, whole.replace(before, text + before))
+
+    def check(self) -> None:
+        """What a change must pass before its tests."""
+        for command in ("ruff format --check .", "ruff check .", "mypy", "lint-imports --no-cache"):
+            self.run(command)
+
+
+@pytest.mark.slow
+def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
+    place, pages = Workplace(tmp_path), page_files()
+    if (PROJECT / ".mypy_cache").exists():  # without it the type checker reads PyTorch first
+        shutil.copytree(PROJECT / ".mypy_cache", tmp_path / ".mypy_cache")
+
+    # The file, the row and the table are all there is to an algorithm.
+    for name, text in pages.items():
+        place.put(name, text)
+    added, row = page_row()
+    place.insert(REGISTRY, added, "from methods.method import ")
+    registry = (tmp_path / REGISTRY).read_text("utf-8")
+    assert registry.endswith("    ),\n}\n")  # the end of the table
+    place.put(REGISTRY, registry.removesuffix("}\n") + row + "}\n")
+    place.insert(PYPROJECT, page_table() + "\n", "[tool.pytest.ini_options]")
+    config = tomllib.loads((tmp_path / PYPROJECT).read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
+    assert config["fed-avgm"] == {"momentum": 0.9}
+    assert place.changed() == {*pages, REGISTRY, PYPROJECT}
+    place.check()
+    its_test, battery, *runs = page_commands()
+    assert "passed" in place.run(its_test)
+    assert "passed" in place.run(battery)
+    for command in runs:
+        place.run(command)
+    momentum, plain = (
+        json.loads((tmp_path / "runs" / name / "result.json").read_text("utf-8"))["metrics"]["auc"]
+        for name in ("fed-avgm", "fedavg")
+    )
+    assert momentum > 0.8 > plain + 0.2
+    place.run("pytest -q tests/apps/test_registry.py tests/apps/test_config.py tests/apps/test_bundle.py")
+    assert {name for name in place.changed() if not name.startswith("runs/")} == {*pages, REGISTRY, PYPROJECT}
+
+    # Its test sees a wrong update.
+    right, wrong = "plan.settings.momentum * state.v + ", "state.v + "
+    assert right in pages[METHOD]
+    place.put(METHOD, pages[METHOD].replace(right, wrong))
+    assert "4 failed, 1 passed" in place.run(its_test, fails=True)
