@@ -112,12 +112,13 @@ class MethodClient(PayloadClient[M]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if method := cls.__dict__.get("method"):
-            cls.down, cls.up, cls.memory, cls.default_loss = method.down, method.up, method.memory, method.loss
-            cls.settings_type, cls.phases = method.settings, {name: phase.up for name, phase in method.phases.items()}
+            cls.down, cls.up, cls.memory = method.records.down, method.records.up, method.records.memory
+            cls.default_loss, cls.settings_type = method.loss, method.settings
+            cls.phases = {name: phase.up for name, phase in method.phases.items()}
 
     def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         super().__init__(site, model, training, settings)
-        self.objective = self.method.objective(model, site, self.loss, training, self.settings)
+        self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
@@ -128,10 +129,11 @@ class MethodClient(PayloadClient[M]):
         if (phase := config.get(PHASE)) is not None:
             self.outbox = method.phases[str(phase)].answer(x, down, task)
             return [], len(self.site), {}
-        carry = method.start(x, down, self.state, task)
-        for eta, batch in method.batches(task, down):
-            carry = method.step(carry, batch, eta, task)
-        arrived, self.outbox, self.state = method.finish(carry, task)
+        half = method.client
+        carry = half.start(x, down, self.state, task)
+        for eta, batch in half.batches(task, down):
+            carry = half.step(carry, batch, eta, task)
+        arrived, self.outbox, self.state = half.finish(carry, task)
         if arrived is not x:
             x.copy_(arrived)
         return self.fitted()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from methods.fedprox import FedProxSettings
     from methods.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
     from methods.fedx import FedXPool, FedXPredictions, FedXState
-    from methods.method import Method, Phase, Plan, Replies, Task
+    from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, Task
     from methods.pairwise import FedXSettings, InnerEstimates, Momentum
     from methods.penalised import CompositeSettings, Smoothness
     from methods.scaffold import ControlChange, ControlVariate
@@ -77,6 +77,7 @@ __all__ = [
     "VFB2SGD",
     "VFB2SVRG",
     "ClassScores",
+    "ClientHalf",
     "Coda",
     "CodaClient",
     "CodaDown",
@@ -151,6 +152,7 @@ __all__ = [
     "Phase",
     "Plan",
     "ProximalStrategy",
+    "Records",
     "Replies",
     "Report",
     "RunFailedError",
@@ -169,6 +171,7 @@ __all__ = [
     "ScoreEdges",
     "ScoringClient",
     "Segment",
+    "ServerHalf",
     "Settings",
     "Site",
     "SiteReport",

@@ -30,7 +30,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import Method, Phase, Plan, Replies, Task, as_array, as_tensor
+from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
@@ -237,17 +237,10 @@ def update(x: FloatArray, state: StageState, replies: Replies[Any], plan: CodaPl
 
 
 CODA = Method(
-    take_oracle,
-    draw_stage,
-    start,
-    step,
-    finish,
-    init,
-    tell,
-    update,
-    settings=CodaSettings,
-    down=CodaDown,
-    state=StageState,
-    phases={CLASS_SCORES: Phase(ClassScores, sum_scores)},
-    loss=AUC_MINIMAX,
+    ClientHalf(take_oracle, draw_stage, start, step, finish),
+    ServerHalf(init, tell, update),
+    Records(down=CodaDown, state=StageState),
+    CodaSettings,
+    {CLASS_SCORES: Phase(ClassScores, sum_scores)},
+    AUC_MINIMAX,
 )

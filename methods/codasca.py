@@ -20,7 +20,7 @@ from torch import Tensor
 
 from methods import coda
 from methods.coda import CodaDown, CodaPlan, CodaTask, StageState
-from methods.method import Replies
+from methods.method import Records, Replies
 from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recalled
 from payloads.record import FloatArray, array
 from problems.sampling import Indices
@@ -78,12 +78,7 @@ def update(
 
 CODASCA = replace(
     coda.CODA,
-    start=start,
-    step=step,
-    finish=finish,
-    tell=tell,
-    update=update,
-    down=CodascaDown,
-    up=ControlChange,
-    memory=ControlVariate,
+    client=replace(coda.CODA.client, start=start, step=step, finish=finish),
+    server=replace(coda.CODA.server, tell=tell, update=update),
+    records=Records(down=CodascaDown, up=ControlChange, memory=ControlVariate, state=StageState),
 )

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from methods.method import Plan, Replies, as_array, as_tensor
-from methods.penalised import CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.method import Method, Plan, Records, Replies, ServerHalf, as_array, as_tensor
+from methods.penalised import PHASES, CompositeSettings, PenalisedTask, between, local, penalised, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, IntArray, Payload, array
 
@@ -117,4 +117,10 @@ def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
     return prox_at(x, between(plan.training, plan.server_round), plan)
 
 
-COMPOSITE = penalised(start, step, finish, update=update, output=output, memory=CorrectionState)
+COMPOSITE = Method(
+    penalised(start, step, finish),
+    ServerHalf(update=update, output=output),
+    Records(memory=CorrectionState),
+    settings=CompositeSettings,
+    phases=PHASES,
+)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Plan
-from methods.penalised import CompositeSettings, PenalisedTask, penalised, prox_at
+from methods.method import Method, Plan, ServerHalf
+from methods.penalised import PHASES, CompositeSettings, PenalisedTask, penalised, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray
 from payloads.settings import TrainingSettings
@@ -59,4 +59,6 @@ def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
     return prox_at(x, t / weight(plan.settings, plan.training, t), plan)
 
 
-FAST_FEDDA = penalised(start, step, finish, output=output)
+FAST_FEDDA = Method(
+    penalised(start, step, finish), ServerHalf(output=output), settings=CompositeSettings, phases=PHASES
+)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Plan, Replies
-from methods.penalised import CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.method import Method, Plan, Replies, ServerHalf
+from methods.penalised import PHASES, CompositeSettings, PenalisedTask, between, local, penalised, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 from payloads.settings import TrainingSettings
@@ -58,4 +58,6 @@ def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 
-FEDDA = penalised(start, step, finish, update=update, output=output)
+FEDDA = Method(
+    penalised(start, step, finish), ServerHalf(update=update, output=output), settings=CompositeSettings, phases=PHASES
+)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from methods.local_sgd import Point, finish, start
-from methods.method import Plan, Replies
-from methods.penalised import CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.method import Method, Plan, Replies, ServerHalf
+from methods.penalised import PHASES, CompositeSettings, PenalisedTask, between, local, penalised, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 
@@ -28,4 +28,4 @@ def update(
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
-FEDMID = penalised(start, step, finish, update=update)
+FEDMID = Method(penalised(start, step, finish), ServerHalf(update=update), settings=CompositeSettings, phases=PHASES)

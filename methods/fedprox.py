@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from methods.method import Method, Task
+from methods.method import ClientHalf, Method, Task
 from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
 from payloads.settings import Settings
 
@@ -58,4 +58,4 @@ def finish(carry: Carry, task: FedProxTask) -> tuple[Tensor, None, None]:
     return carry.x, None, None
 
 
-FEDPROX = Method(sample_objective, sample_batches, start, step, finish, settings=FedProxSettings)
+FEDPROX = Method(ClientHalf(sample_objective, sample_batches, start, step, finish), settings=FedProxSettings)

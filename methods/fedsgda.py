@@ -33,7 +33,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import Method, Phase, Plan, Task, as_array, as_tensor
+from methods.method import ClientHalf, Method, Phase, Plan, Records, ServerHalf, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -289,15 +289,10 @@ def tell(x: FloatArray, state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown
 def make_method(estimator: Estimator) -> Method:
     """FedSGDA with an estimator. Line 9 is the mean of the points."""
     return Method(
-        take_oracle,
-        draw,
-        partial(start, rho=estimator.rho),
-        step,
-        finish,
-        tell=tell,
-        settings=FedSGDASettings,
-        down=FedSGDADown,
-        state=EstimatorState,
-        phases={GRADIENTS: Phase(LocalGradient, collect)},
-        loss=AUC_MINIMAX,
+        ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),
+        ServerHalf(tell=tell),
+        Records(down=FedSGDADown, state=EstimatorState),
+        FedSGDASettings,
+        {GRADIENTS: Phase(LocalGradient, collect)},
+        AUC_MINIMAX,
     )

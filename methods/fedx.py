@@ -34,7 +34,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.method import Method, Phase, Plan, Replies, as_array, as_tensor, momentum_step
+from methods.method import (
+    ClientHalf,
+    Method,
+    Phase,
+    Plan,
+    Records,
+    Replies,
+    ServerHalf,
+    as_array,
+    as_tensor,
+    momentum_step,
+)
 from methods.pairwise import (
     ActiveBatch,
     FedXSettings,
@@ -434,28 +445,20 @@ def update(
 
 
 FEDX1 = Method(
-    PairwiseRisk,
-    draw_batches,
-    start,
-    step,
-    finish,
-    init,
-    tell,
-    update,
-    settings=FedXSettings,
-    down=FedXPool,
-    up=FedXPredictions,
-    state=FedXState,
-    phases={SCORING: Phase(FedXPredictions, score)},
-    loss="psm",
+    ClientHalf(PairwiseRisk, draw_batches, start, step, finish),
+    ServerHalf(init, tell, update),
+    Records(down=FedXPool, up=FedXPredictions, state=FedXState),
+    FedXSettings,
+    {SCORING: Phase(FedXPredictions, score)},
+    "psm",
 )
 
 FEDX2 = replace(
     FEDX1,
-    batches=partial(draw_batches, tracked=True),
-    start=partial(start, tracked=True),
-    step=step_tracked,
-    tell=tell_tracked,
-    memory=InnerEstimates,
+    client=ClientHalf(
+        PairwiseRisk, partial(draw_batches, tracked=True), partial(start, tracked=True), step_tracked, finish
+    ),
+    server=ServerHalf(init, tell_tracked, update),
+    records=replace(FEDX1.records, memory=InnerEstimates),
     loss="kl-opauc",
 )

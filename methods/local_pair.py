@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, as_array, as_tensor, momentum_step
+from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, as_array, as_tensor, momentum_step
 from methods.pairwise import (
     ActiveBatch,
     FedXSettings,
@@ -84,17 +84,9 @@ def update(
 
 
 LOCAL_PAIR = Method(
-    PairwiseRisk,
-    batches,
-    start,
-    step,
-    finish,
-    tell=tell,
-    update=update,
-    settings=FedXSettings,
-    down=Momentum,
-    up=Momentum,
-    memory=InnerEstimates,
-    state=Momentum,
+    ClientHalf(PairwiseRisk, batches, start, step, finish),
+    ServerHalf(tell=tell, update=update),
+    Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
+    FedXSettings,
     loss="kl-opauc",
 )

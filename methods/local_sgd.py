@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from methods.method import Method, Task
+from methods.method import ClientHalf, Method, Task
 from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
 from payloads.settings import Settings
 
@@ -35,4 +35,4 @@ def finish(carry: Point, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
     return carry.x, None, None
 
 
-LOCAL_SGD = Method(sample_objective, sample_batches, start, step, finish)
+LOCAL_SGD = Method(ClientHalf(sample_objective, sample_batches, start, step, finish))

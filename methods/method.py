@@ -169,21 +169,15 @@ def take_as_it_is(x: FloatArray, plan: Plan[Any]) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class Method:
-    """The functions of an algorithm, and the types of its records.
+class ClientHalf:
+    """What one site computes in one round.
 
     Attributes:
         objective: (model, site, loss, training, settings) -> what `Task.f` is.
         batches: (task, down) -> pairs (eta, batch), one for each of the round's iterations.
-        start, step, finish: the client half.
-        init, tell, update: the server half.
-        output: (x, plan) -> (d,) the model that x of a round stands for, which is what is evaluated and saved.
-        settings: the family's own settings.
-        down, up: what travels beside the model, to the clients and back.
-        memory: what a client keeps between rounds.
-        state: what the server keeps between rounds.
-        phases: exchanges of the method's own, by name.
-        loss: what ``loss = "auto"`` means.
+        start: (x, down, memory, task) -> carry.
+        step: (carry, batch, eta, task) -> carry.
+        finish: (carry, task) -> x, up, memory.
     """
 
     objective: Callable[..., Any]
@@ -191,15 +185,54 @@ class Method:
     start: Callable[[Tensor, Any, Any, Any], Any]
     step: Callable[[Any, Any, float, Any], Any]
     finish: Callable[[Any, Any], tuple[Tensor, Any, Any]]
+
+
+@dataclass(frozen=True)
+class ServerHalf:
+    """What the server makes of the rounds; as it stands, the mean of the points.
+
+    Attributes:
+        init: (x, plan) -> state.
+        tell: (x, state, plan) -> down.
+        update: (x, state, replies, plan) -> x, state.
+        output: (x, plan) -> (d,) the model that x of a round stands for, which is what is evaluated and saved.
+    """
+
     init: Callable[[FloatArray, Any], Any] = keep_nothing
     tell: Callable[[FloatArray, Any, Any], Any] = tell_nothing
     update: Callable[[FloatArray, Any, Any, Any], tuple[FloatArray, Any]] = average
     output: Callable[[FloatArray, Any], FloatArray] = take_as_it_is
-    settings: type[Settings] = Settings
+
+
+@dataclass(frozen=True)
+class Records:
+    """The types of a method's records; None where there is nothing.
+
+    Attributes:
+        down, up: what travels beside the model, to the clients and back.
+        memory: what a client keeps between rounds.
+        state: what the server keeps between rounds.
+    """
+
     down: type[Payload] | None = None
     up: type[Payload] | None = None
     memory: type[Payload] | None = None
     state: type[Payload] | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """An algorithm: its two halves, its records, and the family's own settings.
+
+    Attributes:
+        phases: exchanges of the method's own, by name.
+        loss: what ``loss = "auto"`` means.
+    """
+
+    client: ClientHalf
+    server: ServerHalf = ServerHalf()
+    records: Records = Records()
+    settings: type[Settings] = Settings
     phases: Mapping[str, Phase] = field(default_factory=dict)
     loss: str = CROSS_ENTROPY
 

@@ -22,7 +22,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from methods.method import Method, Phase, Plan, Task
+from methods.method import ClientHalf, Phase, Plan, Task
 from methods.samples import SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
@@ -183,9 +183,10 @@ def prox_at(x: FloatArray, step: float, plan: Plan[CompositeSettings]) -> FloatA
     return result
 
 
-def penalised(start: Callable[..., Any], step: Callable[..., Any], finish: Callable[..., Any], **more: Any) -> Method:
-    """A method for f + g."""
-    phases = {SMOOTHNESS: Phase(Smoothness, tell_smoothness)}
-    return Method(
-        penalised_objective, sample_batches, start, step, finish, settings=CompositeSettings, phases=phases, **more
-    )
+def penalised(start: Callable[..., Any], step: Callable[..., Any], finish: Callable[..., Any]) -> ClientHalf:
+    """The client half of a method for f + g."""
+    return ClientHalf(penalised_objective, sample_batches, start, step, finish)
+
+
+# which all methods for f + g have
+PHASES = {SMOOTHNESS: Phase(Smoothness, tell_smoothness)}

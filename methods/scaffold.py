@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, Task, as_array
+from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array
 from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -113,15 +113,7 @@ def update(
 
 
 SCAFFOLD = Method(
-    sample_objective,
-    sample_batches,
-    start,
-    step,
-    finish,
-    tell=tell,
-    update=update,
-    down=ControlVariate,
-    up=ControlChange,
-    memory=ControlVariate,
-    state=ControlVariate,
+    ClientHalf(sample_objective, sample_batches, start, step, finish),
+    ServerHalf(tell=tell, update=update),
+    Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
 )

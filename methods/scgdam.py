@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, Task, as_array, as_tensor
+from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, count_population, make_sampler, weigh
 from methods.sgdam import SGDAMSettings, as_weight
 from payloads.record import FloatArray, Payload, array
@@ -192,16 +192,9 @@ def update(
 
 
 LOCAL_SCGDAM = Method(
-    take_compositional,
-    draw_next,
-    start,
-    step,
-    finish,
-    tell=tell,
-    update=update,
-    settings=SCGDAMSettings,
-    down=SCGDAMDown,
-    up=CompositionalUp,
-    state=CompositionalState,
+    ClientHalf(take_compositional, draw_next, start, step, finish),
+    ServerHalf(tell=tell, update=update),
+    Records(down=SCGDAMDown, up=CompositionalUp, state=CompositionalState),
+    SCGDAMSettings,
     loss=COMPOSITIONAL_AUC,
 )

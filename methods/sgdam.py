@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, Task, as_array, as_tensor
+from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, count_population, fill_blocks, make_sampler, take_oracle, weigh
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -130,16 +130,9 @@ def update(
 
 
 LOCAL_SGDAM = Method(
-    take_oracle,
-    draw_next,
-    start,
-    step,
-    finish,
-    tell=tell,
-    update=update,
-    settings=SGDAMSettings,
-    down=SGDAMDown,
-    up=SaddleMomentum,
-    state=SaddleMomentum,
+    ClientHalf(take_oracle, draw_next, start, step, finish),
+    ServerHalf(tell=tell, update=update),
+    Records(down=SGDAMDown, up=SaddleMomentum, state=SaddleMomentum),
+    SGDAMSettings,
     loss=AUC_MINIMAX,
 )

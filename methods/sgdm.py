@@ -16,7 +16,18 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, Task, as_array, as_tensor, momentum_step
+from methods.method import (
+    ClientHalf,
+    Method,
+    Plan,
+    Records,
+    Replies,
+    ServerHalf,
+    Task,
+    as_array,
+    as_tensor,
+    momentum_step,
+)
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
@@ -112,15 +123,8 @@ def update(
 
 
 LOCAL_SGDM = Method(
-    model_of,
-    sample_batches,
-    start,
-    step,
-    finish,
-    tell=tell,
-    update=update,
-    settings=SGDMSettings,
-    down=SGDMDown,
-    up=LocalMomentum,
-    state=LocalMomentum,
+    ClientHalf(model_of, sample_batches, start, step, finish),
+    ServerHalf(tell=tell, update=update),
+    Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
+    SGDMSettings,
 )

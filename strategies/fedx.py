@@ -43,7 +43,7 @@ class FedX1(PairwiseStrategy):
     def admit(self, scored: list[Reply]) -> None:
         """Begin the pool with what the scoring round brought."""
         x, plan = self.model[0], self.plan(SCORING_ROUND)
-        self.state = collect(x, self.method.init(x, plan), self.replies(scored), plan)
+        self.state = collect(x, self.method.server.init(x, plan), self.replies(scored), plan)
 
     def limits(self, place: int) -> Mapping[str, int]:
         """Predictions: those of K batches, no larger than what the site holds, or ``history-size`` of them."""

@@ -24,7 +24,8 @@ class MethodStrategy(PayloadStrategy):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if method := cls.__dict__.get("method"):
-            cls.down_type, cls.up_type, cls.state_type = method.down, method.up, method.state
+            records = method.records
+            cls.down_type, cls.up_type, cls.state_type = records.down, records.up, records.state
             cls.settings_type, cls.default_loss = method.settings, method.loss
             cls.phases = {name: phase.up for name, phase in method.phases.items()}
 
@@ -52,20 +53,20 @@ class MethodStrategy(PayloadStrategy):
         )
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        self.state = self.method.init(model_arrays(arrays)[0], self.plan(0))
+        self.state = self.method.server.init(model_arrays(arrays)[0], self.plan(0))
 
     def down(self, server_round: int) -> Payload | None:
-        told: Payload | None = self.method.tell(self.model[0], self.state, self.plan(server_round))
+        told: Payload | None = self.method.server.tell(self.model[0], self.state, self.plan(server_round))
         return told
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        point, self.state = self.method.update(
+        point, self.state = self.method.server.update(
             self.model[0], self.state, self.replies(replies), self.plan(server_round)
         )
         return [point, *mean_buffers(replies, self.weights(replies))], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        return [self.method.output(arrays[0], self.plan(server_round)), *arrays[1:]]
+        return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
 
 
 def strategy_of(method: Method, name: str, **traits: Any) -> type[MethodStrategy]:

@@ -46,14 +46,14 @@ def test_local_steps_do_not_synchronise() -> None:
         partner_lengths=run,
         partner_weights=one,
     )
-    carry = FEDX1.start(model.parameters, pool, None, task)
-    batches = FEDX1.batches(task, pool)
+    carry = FEDX1.client.start(model.parameters, pool, None, task)
+    batches = FEDX1.client.batches(task, pool)
     eta, batch = next(batches)  # now the pool is on the device
     torch.cuda.set_sync_debug_mode("error")
     try:
-        carry = FEDX1.step(carry, batch, eta, task)
+        carry = FEDX1.client.step(carry, batch, eta, task)
         for eta, batch in batches:
-            carry = FEDX1.step(carry, batch, eta, task)
+            carry = FEDX1.client.step(carry, batch, eta, task)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(carry.history) == 4
