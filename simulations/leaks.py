@@ -33,7 +33,7 @@ from clients.vertical.trees import Tree, exposes, make_pair, significantly_diffe
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import Objective, corrected, make_objective
-from problems.vertical.blocks import product
+from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
 from problems.vertical.solvers import train
 from simulations.decoding import assembled, before_training, looks, votes

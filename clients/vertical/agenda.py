@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.frames import Kind
 from clients.vertical.plan import Plan
-from problems.vertical.blocks import SAGA, SVRG
+from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
 

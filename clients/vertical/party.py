@@ -39,7 +39,7 @@ from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartySt
 from clients.vertical.preparation import check_holding, prepared_block, shared_sums
 from clients.vertical.rounds import Rounds
 from clients.vertical.station import Station
-from problems.vertical.blocks import SAGA, SVRG, Block
+from problems.vertical.blocks.base import SAGA, SVRG, Block
 from problems.vertical.objectives import make_objective
 
 __all__ = ["Endpoint", "run_segment"]

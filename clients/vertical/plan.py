@@ -20,7 +20,7 @@ from clients.vertical.addresses import Address
 from clients.vertical.frames import Frame
 from clients.vertical.identity import Identity
 from clients.vertical.limits import Delays, Limits
-from problems.vertical.blocks import ALGORITHMS, Features
+from problems.vertical.blocks.base import ALGORITHMS, Features
 from problems.vertical.objectives import PROBLEMS, Array, make_objective
 
 PAIRWISE, TWO_TREES, BARE = "pairwise", "two-trees", "none"

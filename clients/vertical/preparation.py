@@ -11,7 +11,8 @@ from clients.vertical.hello import Hello, agree_keys
 from clients.vertical.masks import PairwiseMasks
 from clients.vertical.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.sums import DirectSums, LoneSums, Send, Sums, TreeSums
-from problems.vertical.blocks import SAGA, Block, make_block
+from problems.vertical.blocks.base import SAGA, Block
+from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Objective
 
 

@@ -9,7 +9,7 @@ from clients.vertical.agenda import Agenda
 from clients.vertical.dominator import Dominator
 from clients.vertical.plan import Event, Holding, Plan
 from clients.vertical.sums import Sums
-from problems.vertical.blocks import Block
+from problems.vertical.blocks.base import Block
 from problems.vertical.objectives import Objective
 
 

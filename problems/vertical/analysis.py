@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from problems.randomness import stream
-from problems.vertical.blocks import Features, product, transposed_product
+from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
 
 

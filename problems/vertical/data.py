@@ -18,9 +18,9 @@ from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
-from problems.vertical.blocks import Features
+from problems.vertical.blocks.base import Features
+from problems.vertical.blocks.sparse import canonical
 from problems.vertical.objectives import Array
-from problems.vertical.sparse_blocks import canonical
 
 COLUMN_PARTITIONS: dict[str, str] = {
     "random": "columns in a random order, dealt out in nearly equal shares",

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import linalg
 
 from problems.vertical.analysis import gradient, value
-from problems.vertical.blocks import Features, product, transposed_product
+from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
 
 # Columns up to which the Hessian is made and factored.

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, smoothness, value
-from problems.vertical.blocks import SAGA, SVRG, Block, Features, Rows, make_block, product
+from problems.vertical.blocks.base import SAGA, SVRG, Block, Features, Rows, product
+from problems.vertical.blocks.make import make_block
 from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array, Objective
 from problems.vertical.schedule import Schedule

@@ -12,7 +12,7 @@ from scipy import sparse
 
 from clients.vertical.frames import Frame
 from clients.vertical.plan import Array, Holding, Outcome, Plan
-from problems.vertical.kernels import load_dense_kernels
+from problems.vertical.blocks.load import load_dense_kernels
 from simulations.parties import run_parties
 from tests.reference import vfb2 as reference
 

@@ -18,10 +18,12 @@ from clients.vertical.limits import Delays
 from clients.vertical.plan import Array, Holding, Injection, Outcome
 from clients.vertical.station import Station
 from clients.vertical.sums import Share, Sums
-from problems.vertical.blocks import Block, DenseBlock, make_block
+from problems.vertical.blocks.base import Block
+from problems.vertical.blocks.dense import DenseBlock
+from problems.vertical.blocks.make import make_block
+from problems.vertical.blocks.sparse import SparseBlock
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import gradient, minimum, value
-from problems.vertical.sparse_blocks import SparseBlock
 from simulations.parties import run_parties
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference

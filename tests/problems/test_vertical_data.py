@@ -12,7 +12,7 @@ from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
 
 from problems.data import DataError, DataSpec, load
-from problems.vertical.blocks import Features
+from problems.vertical.blocks.base import Features
 from problems.vertical.data import VerticalData, load_vertical
 
 Array = NDArray[np.float64]

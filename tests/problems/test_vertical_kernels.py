@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from problems.vertical import ALGORITHMS, make_block, make_objective
-from problems.vertical.kernels import Lazy, load_kernels
-from problems.vertical.sparse_blocks import SparseBlock
+from problems.vertical.blocks.lazy import Lazy
+from problems.vertical.blocks.load import load_kernels
+from problems.vertical.blocks.sparse import SparseBlock
 
 HAS_NUMBA = importlib.util.find_spec("numba") is not None
 KINDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing"))]

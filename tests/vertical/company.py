@@ -20,7 +20,7 @@ from clients.vertical.identity import Identity
 from clients.vertical.limits import Limits
 from clients.vertical.party import run_segment
 from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan
-from problems.vertical.kernels import load_dense_kernels
+from problems.vertical.blocks.load import load_dense_kernels
 from problems.vertical.objectives import Array
 from tests.battery.ports import addresses_for
 

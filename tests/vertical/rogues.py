@@ -10,7 +10,8 @@ import numpy as np
 
 from clients.vertical.frames import HEADER, Kind, pack
 from clients.vertical.mesh import Mesh
-from problems.vertical.blocks import DenseBlock, Rows
+from problems.vertical.blocks.base import Rows
+from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.objectives import Array
 
 # the update at which it happens: in the middle of a segment

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import sparse
 
 from problems.randomness import stream
-from problems.vertical.blocks import SparseRows, product
+from problems.vertical.blocks.base import SparseRows, product
 from problems.vertical.objectives import Array
 
 _CHUNK = 1000

@@ -22,7 +22,7 @@ from apps.config import Scalar
 from clients.vertical.limits import Delays, Limits
 from clients.vertical.plan import Injection, Outcome, PartyState, Plan
 from problems.data import DataSpec
-from problems.vertical.blocks import DenseBlock
+from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train

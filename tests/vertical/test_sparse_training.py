@@ -11,10 +11,10 @@ from scipy import sparse
 
 from clients.vertical.limits import Limits
 from clients.vertical.plan import Holding, Outcome, Plan
-from problems.vertical.blocks import Features
+from problems.vertical.blocks.base import Features
+from problems.vertical.blocks.sparse import canonical
 from problems.vertical.objectives import Array, make_objective
 from problems.vertical.solvers import train, value
-from problems.vertical.sparse_blocks import canonical
 from simulations.parties import run_parties
 from tests.clients.party_problems import make_case
 from tests.vertical.company import Company, posts

@@ -1,6 +1,6 @@
-"""A party's columns, the weights on them and the state of its algorithm.
+"""A party's columns, the weights on them and the state of its algorithm, whatever form the columns have.
 
-`problems.vertical.updates` has the updates as formulas; here they are compiled where they can be, and checked.
+`problems.vertical.blocks.updates` has the updates as formulas.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.vertical.kernels import load_dense_kernels
 from problems.vertical.objectives import Array, Objective
-from problems.vertical.updates import update_block
 
 SGD, SVRG, SAGA = "sgd", "svrg", "saga"
 ALGORITHMS = (SGD, SVRG, SAGA)
-
-_NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 Rows = NDArray[np.int64]
 SparseRows: TypeAlias = "sparse.csr_array[np.float64]"
@@ -153,76 +149,6 @@ class Block(ABC):
             raise ValueError(f"features must be (k, {self.columns}), got {features.shape}")
 
 
-class DenseBlock(Block):
-    """A block of (n, d) float64 features in memory.
-
-    With numba an update is one call of `compiled_dense`, which is the faster at any width. What that refuses, the NumPy
-    code does or names.
-    """
-
-    def __init__(self, features: Array, algorithm: str, objective: Objective, step: float, kernels: str) -> None:
-        features = np.ascontiguousarray(features, dtype=np.float64)
-        if features.ndim != 2:
-            raise ValueError(f"features must be (n, d), got {features.shape}")
-        super().__init__(features.shape[0], features.shape[1], algorithm, objective, step)
-        if not np.isfinite(features).all():
-            raise ValueError(f"features must be finite, {int((~np.isfinite(features)).sum()):,} are not")
-        self._x = features
-        self._weight, self._linear = float(objective.weight), objective.linear_decay
-        self._keeps = algorithm == SAGA
-        self._compiled = load_dense_kernels(kernels)
-        if self._compiled is not None:  # called once, to no effect, so that no update waits for what a first call does
-            self.partials(_NO_ROWS)
-            self._compiled.apply(
-                features, _NO_ROWS, _NOTHING, self._w, _NOTHING, _NOTHING, self.step, self._weight, self._linear, False
-            )
-
-    def partials(self, rows: Rows | None = None) -> Array:
-        if rows is not None and self._compiled is not None:
-            sums = np.empty(len(rows))
-            if self._compiled.partials(self._x, rows, self._w, sums):
-                return sums
-        products: Array = (self._x if rows is None else self._taken(rows)).dot(self._w)
-        return products
-
-    def apply(self, rows: Rows, theta: Array) -> None:
-        table, mean = (_NOTHING, _NOTHING) if self.algorithm == SGD else (self._theta, self._mean)
-        if (
-            self._compiled is not None
-            and table is not None
-            and mean is not None
-            and self._compiled.apply(
-                self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, self._keeps
-            )
-        ):
-            return
-        theta = self._slopes(theta, len(rows))
-        if self.algorithm != SGD and self._theta is None:
-            raise self._needs_theta()
-        sampled, slope = self._taken(rows), self.objective.penalty_slope(self._w)
-        update_block(
-            self._w, sampled, rows, theta, self.step, slope, self._theta, self._mean, keeps=self.algorithm == SAGA
-        )
-
-    def predict(self, features: Features) -> Array:
-        self._check_columns(features)
-        return product(features, self._w)
-
-    def _taken(self, rows: Rows) -> Array:
-        if rows.size and rows.min() < 0:
-            raise self._outside(rows)
-        try:
-            return self._x.take(rows, axis=0)
-        except IndexError:
-            raise self._outside(rows) from None
-
-    def _transposed(self, theta: Array) -> Array:
-        return transposed_product(self._x, theta)
-
-    def _settle(self) -> None:
-        """Nothing is put off."""
-
-
 def product(features: Features, weights: Array) -> Array:
     """(k,) features @ weights, of dense or sparse (k, d) features."""
     return cast(Array, features @ weights)
@@ -231,36 +157,6 @@ def product(features: Features, weights: Array) -> Array:
 def transposed_product(features: Features, values: Array) -> Array:
     """(d,) features' values, of dense or sparse (n, d) features and (n,) values."""
     return cast(Array, features.T @ values)
-
-
-def make_block(
-    features: Features,
-    algorithm: str,
-    objective: Objective,
-    step: float,
-    *,
-    kernels: str = "auto",
-) -> Block:
-    """Return the block of (n, d) features, dense or sparse as they are.
-
-    Args:
-        features: an array or a SciPy sparse matrix of any format. Kept without a copy where they are float64 and
-            contiguous, or CSR without unsorted or repeated columns, so not to be changed afterwards.
-        algorithm: one of `ALGORITHMS`.
-        objective: whose regulariser the updates apply.
-        step: gamma, > 0.
-        kernels: "numba", "numpy", or "auto" for numba where it is installed.
-
-    Raises:
-        ValueError: features that are empty, not two-dimensional or not finite, an unknown algorithm or kernels, or a
-            step that is not above 0 and finite.
-        ImportError: kernels "numba" without numba.
-    """
-    if isinstance(features, np.ndarray):
-        return DenseBlock(features, algorithm, objective, step, kernels)
-    from problems.vertical.sparse_blocks import SparseBlock
-
-    return SparseBlock(features, algorithm, objective, step, kernels)
 
 
 def _checked_step(step: float) -> float:

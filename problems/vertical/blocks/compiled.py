@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import TypeVar
 
-from problems.vertical.kernels import Floats, Indices, Integers, Lazy, Matrix
+from problems.vertical.blocks.lazy import Floats, Indices, Integers, Lazy, Matrix
 
 # As in `kernels`, written again because code kept on disk is made anew only when this file changes.
 MAX_RATE, MAX_REACH, PIECE, WORTH, MAX_SLOPE = 1e-4, 1e-3, 1e-3, 8, 0.3248

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from problems.vertical.kernels import Floats, Integers
+from problems.vertical.blocks.lazy import Floats, Integers
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from problems.vertical.blocks import SAGA, SGD, Block, Features, Rows, SparseRows, product, transposed_product
-from problems.vertical.kernels import Lazy, Matrix, load_kernels
+from problems.vertical.blocks.base import SAGA, SGD, Block, Features, Rows, SparseRows, product, transposed_product
+from problems.vertical.blocks.lazy import Lazy, Matrix
+from problems.vertical.blocks.load import load_kernels
 from problems.vertical.objectives import Array, Objective
 
 _NO_MEAN = np.zeros(0)

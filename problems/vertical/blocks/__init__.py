@@ -1,0 +1,1 @@
+"""A party's columns with the weights on them, dense or sparse, and the updates of VFB2 there."""
