@@ -248,8 +248,7 @@ class VFB2Client(PayloadClient[NoModel]):
         Raises:
             ValueError: the party has none of it.
         """
-        state: VFB2State = self.state
-        base = int(segment.base[0])
+        state, base = self.state, int(segment.base[0])
         if base < 0:
             if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
                 return PartyState()
@@ -272,8 +271,9 @@ class VFB2Client(PayloadClient[NoModel]):
         with sockets(endpoint.addresses[me]):
             holding = self.party.data.holding(self.state.aligned)
             plan = plan_of(segment, self.training, vfb2, self.algorithm, self.party.parties, self.counts().tolist())
-            running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
-            return asyncio.run(running)
+            return asyncio.run(
+                run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
+            )
 
     def endpoint(self, segment: Segment) -> Endpoint:
         """How the others are reached and recognised."""

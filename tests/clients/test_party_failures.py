@@ -18,13 +18,14 @@ from clients.vertical.collaborator import THETA
 from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.failures import PartyError
 from clients.vertical.frames import Frame, Kind
+from clients.vertical.gathering import Gathering
 from clients.vertical.hello import Hello, agree_keys
 from clients.vertical.limits import Limits
 from clients.vertical.mesh import Mesh
 from clients.vertical.party import run_segment
 from clients.vertical.passes import SNAPSHOT_THETA
 from clients.vertical.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.sums import DirectSums, Gathering
+from clients.vertical.sums import DirectSums
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
