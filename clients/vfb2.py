@@ -253,15 +253,15 @@ class VFB2Client(PayloadClient[NoModel]):
             if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
                 return PartyState()
             return PartyState(flips=own_flips(self.party, state, self.settings.label_epsilon, self.facts))
-        older, newer = (int(number) for number in state.segments)
+        older, newer = state.segments.tolist()
         if base == newer:
             return PartyState(state.newer, state.newer_table, state.flips)
         if base == older:
             return PartyState(state.older, state.older_table, state.flips)
-        held = " and ".join(str(number) for number in (older, newer) if number >= 0)
+        held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
         raise ValueError(
             f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
-            f"after segment {held or 'none'} (a state-dir keeps them for a resumed run)"
+            f"after segment {held} (a state-dir keeps them for a resumed run)"
         )
 
     def run(self, segment: Segment, start: PartyState) -> Outcome:
@@ -271,14 +271,12 @@ class VFB2Client(PayloadClient[NoModel]):
         with sockets(endpoint.addresses[me]):
             holding = self.party.data.holding(self.state.aligned)
             plan = plan_of(segment, self.training, vfb2, self.algorithm, self.party.parties, self.counts().tolist())
-            return asyncio.run(
-                run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
-            )
+            running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
+            return asyncio.run(running)
 
     def endpoint(self, segment: Segment) -> Endpoint:
         """How the others are reached and recognised."""
-        certificates, addresses = segment.peers()
-        silence = self.settings.silence_timeout
+        (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         places = [Address.parse(address) for address in addresses]
         return Endpoint(places, self.identity(), certificates, self.party.authority, limits)
