@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
+from methods.local_sgd import finish
 from methods.method import ClientHalf, Method, Task
-from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings
 
 # in every message's config
@@ -54,8 +55,4 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: FedProxTask) -> tuple[Tensor, None, None]:
-    return carry.x, None, None
-
-
-FEDPROX = Method(ClientHalf(sample_objective, sample_batches, start, step, finish), settings=FedProxSettings)
+FEDPROX = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish), settings=FedProxSettings)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Task
-from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings
 
 SGDTask = Task[Settings, SampleObjective]
@@ -31,8 +31,9 @@ def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
     return carry
 
 
-def finish(carry: Point, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
+def finish(carry: Any, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
+    """The point of a carry goes back, and nothing else."""
     return carry.x, None, None
 
 
-LOCAL_SGD = Method(ClientHalf(sample_objective, sample_batches, start, step, finish))
+LOCAL_SGD = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish))

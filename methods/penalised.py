@@ -36,16 +36,7 @@ from problems.site import Site
 SMOOTHNESS = "smoothness"
 
 PenaltyName = Literal[
-    "none",
-    "l1",
-    "l2",
-    "elastic-net",
-    "group-lasso",
-    "nuclear-norm",
-    "box",
-    "l2-ball",
-    "simplex",
-    "nonnegative",
+    "none", "l1", "l2", "elastic-net", "group-lasso", "nuclear-norm", "box", "l2-ball", "simplex", "nonnegative"
 ]
 
 
@@ -114,9 +105,11 @@ class Smoothness(Payload):
 class PenalisedObjective(SampleObjective):
     """f_i with its ridge term, and the penalty g."""
 
-    def __init__(self, model: FlatModel, loss: str, settings: CompositeSettings) -> None:
-        self.penalty, ridge = _terms(settings, model.layout, model.dtype, model.device, model.frozen)
-        super().__init__(model, loss, ridge)
+    def __init__(
+        self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: CompositeSettings
+    ) -> None:
+        super().__init__(model, site, loss, training, settings)
+        self.penalty, self.ridge = _terms(settings, model.layout, model.dtype, model.device, model.frozen)
 
     def prox(self, point: Tensor, step: float, out: Tensor) -> Tensor:
         """P_{step g} of a point (d,), put into another."""
@@ -139,13 +132,6 @@ def _terms(
     for start, stop in frozen:
         ridge[start:stop] = 0
     return penalty, ridge
-
-
-def penalised_objective(
-    model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: CompositeSettings
-) -> PenalisedObjective:
-    """f_i and g of one site."""
-    return PenalisedObjective(model, loss, settings)
 
 
 PenalisedTask = Task[CompositeSettings, PenalisedObjective]
@@ -185,7 +171,7 @@ def prox_at(x: FloatArray, step: float, plan: Plan[CompositeSettings]) -> FloatA
 
 def penalised(start: Callable[..., Any], step: Callable[..., Any], finish: Callable[..., Any]) -> ClientHalf:
     """The client half of a method for f + g."""
-    return ClientHalf(penalised_objective, sample_batches, start, step, finish)
+    return ClientHalf(PenalisedObjective, sample_batches, start, step, finish)
 
 
 # which all methods for f + g have

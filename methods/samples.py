@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -16,31 +16,31 @@ from problems.site import Site
 
 # features (b, *shape) and labels (b,)
 Batch = tuple[Tensor, Tensor]
+Slope = Callable[[Tensor, Tensor], Tensor]
 
 
 class SampleObjective:
-    """f_i(w), the mean over samples of a loss of their scores, plus ridge' w^2 / 2.
+    """f_i(w): the mean over the site's samples of a loss of their scores; with a ridge term plus ridge' w^2 / 2.
 
-    Args:
-        model: whose scores they are.
-        loss: a name of `SAMPLE_LOSSES`, or another where `slope` is overridden.
-        ridge: (d,) factors of a ridge term, where there is one.
+    Attributes:
+        loss: its value, slope and curvature; None where every gradient names a slope of its own.
+        ridge: (d,) factors of the ridge term, or None.
     """
 
-    def __init__(self, model: FlatModel, loss: str, ridge: Tensor | None = None) -> None:
-        self.model, self.ridge = model, ridge
-        self.known = SAMPLE_LOSSES.get(loss)
+    ridge: Tensor | None = None
 
-    def slope(self, scores: Tensor, labels: Tensor) -> Tensor:
-        """(b,) the derivative of each sample's loss in its score, a new tensor."""
-        assert self.known is not None
-        return self.known.slope(scores, labels)
+    def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
+        self.model, self.loss = model, SAMPLE_LOSSES.get(loss)
 
-    def gradient(self, w: Tensor, batch: Batch) -> Tensor:
-        """(d,) the gradient at w; valid until the next call."""
-        features, labels = batch
-        scores, pull = self.model.forward(w, features)
-        gradient = pull(self.slope(scores, labels).div_(len(labels) or 1))
+    def gradient(self, w: Tensor, batch: Batch, slope: Slope | None = None) -> Tensor:
+        """(d,) the gradient at w; valid until the next call.
+
+        Args:
+            slope: scores and labels (b,) -> (b,) the derivative of each sample's loss in its score, a new tensor; that
+                of the loss where none is given.
+        """
+        scores, pull = self.model.forward(w, batch[0])
+        gradient = pull(self._slopes(scores, batch[1], slope))
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Tensor, batch: Batch, eta: float) -> None:
@@ -48,16 +48,15 @@ class SampleObjective:
         if self.ridge is not None:
             w.sub_(self.gradient(w, batch), alpha=eta)
             return
-        features, labels = batch
-        scores, pull = self.model.forward(w, features)
-        pull(self.slope(scores, labels), into=w, alpha=-eta / (len(labels) or 1))
+        scores, pull = self.model.forward(w, batch[0])
+        pull(self._slopes(scores, batch[1]), into=w, alpha=-eta)
 
-
-def sample_objective(
-    model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings
-) -> SampleObjective:
-    """f_i of the methods without a term of their own."""
-    return SampleObjective(model, loss)
+    def _slopes(self, scores: Tensor, labels: Tensor, slope: Slope | None = None) -> Tensor:
+        """(b,) the derivatives of the mean in the scores."""
+        if slope is None:
+            assert self.loss is not None
+            slope = self.loss.slope
+        return slope(scores, labels).div_(len(labels) or 1)
 
 
 def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Batch]]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array
-from methods.samples import Batch, SampleObjective, sample_batches, sample_objective
+from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 from problems.means import exact_mean
@@ -113,7 +113,7 @@ def update(
 
 
 SCAFFOLD = Method(
-    ClientHalf(sample_objective, sample_batches, start, step, finish),
+    ClientHalf(SampleObjective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
 )

@@ -12,6 +12,7 @@ in Federated Learning", AAAI 2021, for two classes). Models and momenta are aver
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pydantic import Field
 from torch import Tensor
@@ -28,12 +29,10 @@ from methods.method import (
     as_tensor,
     momentum_step,
 )
-from methods.samples import Batch, SampleObjective, sample_batches
+from methods.samples import Batch, SampleObjective, Slope, sample_batches
 from payloads.record import FloatArray, IntArray, Payload, array
-from payloads.settings import Settings, TrainingSettings
-from problems.models import FlatModel
+from payloads.settings import Settings
 from problems.objectives.classification import RATIO_LOSS, ratio_slope, ratio_weights
-from problems.site import Site
 
 
 class SGDMSettings(Settings):
@@ -62,49 +61,36 @@ class LocalMomentum(Payload):
     momentum: FloatArray = array("d")
 
 
-class RatioObjective(SampleObjective):
-    """f_i with samples that weigh by their class, where the loss is the ratio loss."""
-
-    def __init__(self, model: FlatModel, loss: str, weights: tuple[float, float] | None) -> None:
-        super().__init__(model, loss)
-        self.weights = weights
-
-    def slope(self, scores: Tensor, labels: Tensor) -> Tensor:
-        return super().slope(scores, labels) if self.weights is None else ratio_slope(scores, labels, self.weights)
+SGDMTask = Task[SGDMSettings, SampleObjective]
 
 
 @dataclass(frozen=True)
 class Carry:
-    """w (d,), f_i, and m (d,); None before the run's first step."""
+    """w (d,), m (d,), which is None before the first step of a run, and the slope of the ratio loss, or None."""
 
     x: Tensor
-    f: RatioObjective
     momentum: Tensor | None
+    slope: Slope | None
 
 
-def model_of(model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: SGDMSettings) -> FlatModel:
-    """The network itself: its objective depends on what comes down."""
-    return model
-
-
-def start(x: Tensor, down: SGDMDown | None, memory: None, task: Task[SGDMSettings, FlatModel]) -> Carry:
+def start(x: Tensor, down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
     """The ratio loss has its weights from the classes of all sites together or, without a server, from the site's."""
-    down, weights = down or SGDMDown(), None
+    down, slope = down or SGDMDown(), None
     if task.loss == RATIO_LOSS:
         counts = task.site.class_counts if down.class_counts is None else down.class_counts
         weights = ratio_weights(counts, task.settings.ratio_alpha, task.settings.ratio_beta)
-    momentum = None if down.momentum is None else as_tensor(down.momentum, x)
-    return Carry(x, RatioObjective(task.f, task.loss, weights), momentum)
+        slope = partial(ratio_slope, weights=weights)
+    return Carry(x, None if down.momentum is None else as_tensor(down.momentum, x), slope)
 
 
-def step(carry: Carry, batch: Batch, eta: float, task: Task[SGDMSettings, FlatModel]) -> Carry:
+def step(carry: Carry, batch: Batch, eta: float, task: SGDMTask) -> Carry:
     """m <- (1 - beta) m + beta grad f_i(w), w <- w - eta m."""
-    gradient = carry.f.gradient(carry.x, batch)
+    gradient = task.f.gradient(carry.x, batch, carry.slope)
     momentum = momentum_step(carry.x, carry.momentum, gradient, task.settings.momentum, eta)
     return carry if momentum is carry.momentum else replace(carry, momentum=momentum)
 
 
-def finish(carry: Carry, task: Task[SGDMSettings, FlatModel]) -> tuple[Tensor, LocalMomentum, None]:
+def finish(carry: Carry, task: SGDMTask) -> tuple[Tensor, LocalMomentum, None]:
     assert carry.momentum is not None
     return carry.x, LocalMomentum(momentum=as_array(carry.momentum)), None
 
@@ -123,7 +109,7 @@ def update(
 
 
 LOCAL_SGDM = Method(
-    ClientHalf(model_of, sample_batches, start, step, finish),
+    ClientHalf(SampleObjective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,

@@ -11,11 +11,13 @@ import torch
 from torch import nn
 
 from methods.penalised import CompositeSettings, PenalisedObjective
+from payloads.settings import TrainingSettings
 from problems.models import MODELS, FlatModel, ModelError, build_model
 from problems.models.networks import Linear
 from problems.models.resnet import BasicBlock
 from problems.models.saddle import SaddleNetwork
 from problems.objectives.composite import linear_features
+from problems.site import Site
 
 FLAT_MODELS = [
     ("linear", (5,)),
@@ -358,10 +360,12 @@ def test_a_forward_pass_takes_any_weights_and_is_pulled_back_anywhere(
 def test_frozen_parameters_have_no_gradient_and_no_ridge_term(frozen: str) -> None:
     module = build_model("linear", (3,), seed=0)
     getattr(module.output, frozen).requires_grad_(False)
-    model, batch = FlatModel(module), (data((3,), 4), torch.ones(4))
+    model, site = FlatModel(module), Site.from_arrays(0, data((3,), 4).numpy(), np.ones(4))
+    training = TrainingSettings()
     for ridge in (0.0, 1.0):
-        f = PenalisedObjective(model, "cross-entropy", CompositeSettings(ridge=ridge, parameters="all"))
-        gradient = f.gradient(model.parameters, batch)
+        settings = CompositeSettings(ridge=ridge, parameters="all")
+        f = PenalisedObjective(model, site, "cross-entropy", training, settings)
+        gradient = f.gradient(model.parameters, site.samples(None))
         moved = (bool(gradient[:3].any()), bool(gradient[3]))
         assert moved == ((False, True) if frozen == "weight" else (True, False))
 
