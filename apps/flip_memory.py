@@ -20,7 +20,7 @@ import numpy as np
 from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
 from apps.settings import ConfigError
 from apps.state_store import STATE_DIR
-from clients.vertical.dominator import Flips, come_true, flip_rate
+from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
 
 FORMAT, VERSION = "florilegium-label-flips", "1"

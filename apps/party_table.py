@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.plan import Holding
+from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.inspection import check_columns, is_numeric, numeric_column

@@ -24,9 +24,9 @@ from apps.party_table import PartyTable
 from apps.settings import ConfigError
 from apps.state_store import RUN_TOKEN, STATE_DIR
 from clients.parties import Party, PartyData, Rows
-from clients.vertical.identity import Identity
-from clients.vertical.plan import Holding
 from clients.vertical.policy import Policy, PolicyError
+from clients.vertical.segment.plan import Holding
+from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec

@@ -50,8 +50,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from clients.vertical.limits import Delays
-from clients.vertical.plan import Holding, Injection, Outcome, PartyState, Plan
+from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
+from clients.vertical.transport.limits import Delays
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import make_objective

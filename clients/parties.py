@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from clients.vertical.addresses import Address, socket_base
-from clients.vertical.dominator import Flips
-from clients.vertical.identity import Identity
-from clients.vertical.plan import Holding
 from clients.vertical.policy import Policy
+from clients.vertical.segment.dominator import Flips
+from clients.vertical.segment.plan import Holding
+from clients.vertical.transport.addresses import Address, socket_base
+from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
 from problems.models.flat import Copy
 

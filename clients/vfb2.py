@@ -1,6 +1,6 @@
 """VFB2's client half: a party that lends its columns, and where it has any its labels, to a segment.
 
-What happens in a segment is `clients.vertical.party`'s; here a party introduces itself, finds the block that a
+What happens in a segment is `clients.vertical.segment.party`'s; here a party introduces itself, finds the block that a
 segment starts from, and keeps the one it ends with. `payloads.vfb2` has title and symbols.
 """
 
@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 
 from clients.base import PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.vertical.addresses import Address, local_addresses
-from clients.vertical.alignment import digest
-from clients.vertical.failures import PartyError
-from clients.vertical.identity import Identity, fingerprint
-from clients.vertical.limits import Limits
-from clients.vertical.party import run_segment
-from clients.vertical.plan import Endpoint, Outcome, PartyState
+from clients.vertical.alignment.common_rows import find_rows
+from clients.vertical.alignment.digest import digest
 from clients.vertical.policy import PolicyError, RefusalError
+from clients.vertical.segment.party import run_segment
+from clients.vertical.segment.plan import Outcome, PartyState
+from clients.vertical.transport.addresses import Address, local_addresses
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.identity import Identity, fingerprint
+from clients.vertical.transport.limits import Limits
 from clients.vfb2_flips import own_flips, remember
 from clients.vfb2_plan import facts_of, injection_of, plan_of
-from clients.vfb2_rows import find_rows
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
@@ -278,8 +279,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """How the others are reached and recognised."""
         (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
-        places = [Address.parse(address) for address in addresses]
-        return Endpoint(places, self.identity(), certificates, self.party.authority, limits)
+        return Endpoint([*map(Address.parse, addresses)], self.identity(), certificates, self.party.authority, limits)
 
 
 class VFB2SGDClient(VFB2Client):

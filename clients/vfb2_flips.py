@@ -8,7 +8,7 @@ from typing import Any
 from flwr.common import log
 
 from clients.parties import Party, Rows
-from clients.vertical.dominator import Flips, draw_flips
+from clients.vertical.segment.dominator import Flips, draw_flips
 from payloads.vfb2 import VFB2State
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clients.vertical.limits import Delays
-from clients.vertical.plan import Injection, Plan
+from clients.vertical.segment.plan import Injection, Plan
+from clients.vertical.transport.limits import Delays
 from payloads.settings import TrainingSettings
 from payloads.vfb2 import ByteArray, Segment, VFB2Settings
 from problems.vertical.objectives import make_objective

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space
 
 from apps.flip_memory import FlipMemory
-from clients.vertical.dominator import draw_flips
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.plan import Holding, Plan
-from clients.vertical.ring import decode
+from clients.vertical.masking.ring import decode
+from clients.vertical.segment.dominator import draw_flips
+from clients.vertical.segment.plan import Holding, Plan
+from clients.vertical.transport.frames import Frame, Kind
 from problems.randomness import stream
 from problems.vertical import make_objective
 from simulations.parties import run_parties

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 from scipy.special import expit, logit
 
-from clients.vertical.intersection import TAG_BYTES, Intersection, common_rows
-from clients.vertical.masks import PairwiseMasks, random_elements
-from clients.vertical.ring import decode, encode
-from clients.vertical.trees import Tree, exposes, make_pair, significantly_different
+from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, common_rows
+from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
+from clients.vertical.masking.ring import decode, encode
+from clients.vertical.masking.trees import Tree, exposes, make_pair, significantly_different
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import Objective, corrected, make_objective

@@ -10,8 +10,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from clients.vertical.masks import PairwiseMasks, agree, pair_info
-from clients.vertical.ring import decode, encode
+from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
+from clients.vertical.masking.ring import decode, encode
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import Objective, Schedule, make_block

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 
-from clients.vertical.identity import fingerprint
-from clients.vertical.plan import PAIRWISE, TWO_TREES
+from clients.vertical.segment.plan import PAIRWISE, TWO_TREES
+from clients.vertical.transport.identity import fingerprint
 from problems.errors import NOTHING, InputError
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"

@@ -12,7 +12,7 @@ import pytest
 from apps.config import ConfigError, Scalar
 from apps.flip_memory import FlipMemory
 from apps.party_table import PartyTable
-from clients.vertical.dominator import draw_flips
+from clients.vertical.segment.dominator import draw_flips
 from payloads.vfb2 import VFB2State
 from problems.data import DataSpec
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apps.config import Scalar
-from clients.vertical.identity import Identity
+from clients.vertical.transport.identity import Identity
 from tests.apps.test_party_policy import identified
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.battery.federation import payloads_of

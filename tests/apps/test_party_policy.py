@@ -13,8 +13,8 @@ from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
 from clients.parties import NoModel, Party
-from clients.vertical.identity import Identity, fingerprint
 from clients.vertical.policy import Policy, PolicyError
+from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.vfb2 import ALIGNMENT, DATA_SUMMARY, INTERSECTION, Segment, joined
 from payloads.wire import PHASE, ROUND
 from simulations.engine import FIRST_NODE_ID

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 
 from apps.config import Scalar, parse_run_config
 from clients.parties import NoModel, Party, sockets
-from clients.vertical.addresses import Address
-from clients.vertical.identity import Identity
-from clients.vertical.plan import Holding, Outcome
+from clients.vertical.segment.plan import Holding, Outcome
+from clients.vertical.transport.addresses import Address
+from clients.vertical.transport.identity import Identity
 from payloads.vfb2 import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import flat_config, payloads_of

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from clients.vertical.addresses import Address, local_addresses
+from clients.vertical.transport.addresses import Address, local_addresses
 
 # below the ports that the system gives to whoever asks for any
 PORTS = range(20_000, 32_000)

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 import pytest
 
-from clients.vertical.addresses import Address, socket_folder
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.identity import Identity
-from clients.vertical.links import Link
-from clients.vertical.mesh import Limits, Mesh
+from clients.vertical.transport.addresses import Address, socket_folder
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.links import Link
+from clients.vertical.transport.mesh import Limits, Mesh
 from tests.battery.ports import addresses_for
 
 T = TypeVar("T")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.addresses import Address, connect, listen, local_addresses, socket_folder, stop_listening
+from clients.vertical.transport.addresses import (
+    Address,
+    connect,
+    listen,
+    local_addresses,
+    socket_folder,
+    stop_listening,
+)
 
 
 @pytest.mark.parametrize("text", ["unix:/run/p0.sock", "tcp:10.0.0.1:7000", "tcp:party.example:1", "tcp:[::1]:65535"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.failures import PartyError
+from clients.vertical.transport.failures import PartyError
 
 
 @given(party=st.none() | st.integers(0, 11), reason=st.text(max_size=300))

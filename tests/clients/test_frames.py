@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.frames import HEADER, HEADER_BYTES, Kind, pack
+from clients.vertical.transport.frames import HEADER, HEADER_BYTES, Kind, pack
 
 
 def test_the_header_is_fifteen_bytes_in_the_documented_order() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from clients.vertical.masks import PairwiseMasks, agree, pair_info, random_elements
-from clients.vertical.ring import decode, encode
+from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info, random_elements
+from clients.vertical.masking.ring import decode, encode
 
 PARTIAL, SNAPSHOT, EVALUATION = 1, 2, 3
 

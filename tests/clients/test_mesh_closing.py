@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.mesh import Mesh
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, alone, as_threads, closed, in_town, joined, listen, outcome, town, until
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import HEADER, Frame, Kind, pack
-from clients.vertical.mesh import Mesh
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import HEADER, Frame, Kind, pack
+from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import closed, failures, in_town, link, listen, until
 
 SERIAL = 7

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from clients.vertical.addresses import Address, connect
-from clients.vertical.failures import PartyError
-from clients.vertical.identity import client_context
-from clients.vertical.mesh import Mesh
+from clients.vertical.transport.addresses import Address, connect
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.identity import client_context
+from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, in_town, outcome, until
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.failures import PartyError
-from clients.vertical.mesh import Mesh
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, failures, in_town, occupy, outcome, town
 
 

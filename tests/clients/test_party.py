@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.vertical.agenda import BINS
-from clients.vertical.plan import Holding, PartyState
+from clients.vertical.segment.plan import Holding, PartyState
+from clients.vertical.segment.sum_order import BINS
 from problems.binned_scores import centres, codes, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.objectives import make_objective

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.vertical.agenda import Agenda
-from clients.vertical.collaborator import Updates
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame
-from clients.vertical.limits import Delays
-from clients.vertical.plan import Array, Holding, Injection, Outcome
-from clients.vertical.station import Station
-from clients.vertical.sums import Share, Sums
+from clients.vertical.segment.asynchronous import Updates
+from clients.vertical.segment.masked_sums import Share, Sums
+from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
+from clients.vertical.segment.shared import Station
+from clients.vertical.segment.sum_order import Agenda
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame
+from clients.vertical.transport.limits import Delays
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.blocks.make import make_block

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from clients.vertical.agenda import BINS, EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
-from clients.vertical.collaborator import THETA
-from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.gathering import Gathering
-from clients.vertical.hello import Hello, agree_keys
-from clients.vertical.limits import Limits
-from clients.vertical.mesh import Mesh
-from clients.vertical.party import run_segment
-from clients.vertical.passes import SNAPSHOT_THETA
-from clients.vertical.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.sums import DirectSums
+from clients.vertical.segment.asynchronous import THETA
+from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from clients.vertical.segment.full_passes import SNAPSHOT_THETA
+from clients.vertical.segment.gathering import Gathering
+from clients.vertical.segment.introductions import Hello, agree_keys
+from clients.vertical.segment.masked_sums import DirectSums
+from clients.vertical.segment.party import run_segment
+from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
+from clients.vertical.segment.sum_order import BINS, EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.mesh import Mesh
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from clients.vertical.identity import Identity, fingerprint
 from clients.vertical.policy import Policy, PolicyError, parse_maskings, parse_pins
+from clients.vertical.transport.identity import Identity, fingerprint
 from tests.clients.test_identity import Authority
 
 ME, BOB, CAROL, EVE = (Identity.create(name).certificate for name in ("me", "bob", "carol", "eve"))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.frames import FrameError
-from clients.vertical.replay import ReplayGuard
+from clients.vertical.transport.frames import FrameError
+from clients.vertical.transport.replay import ReplayGuard
 
 
 def accepts(guard: ReplayGuard, kind: int, active: int, update: int) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.ring import FRACTION_BITS, LIMIT, RingOverflowError, decode, encode, limit_for
+from clients.vertical.masking.ring import FRACTION_BITS, LIMIT, RingOverflowError, decode, encode, limit_for
 
 inside = st.floats(min_value=-LIMIT, max_value=LIMIT, exclude_min=True, exclude_max=True)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.vertical.masks import PairwiseMasks
-from clients.vertical.ring import decode, encode
+from clients.vertical.masking.pairwise import PairwiseMasks
+from clients.vertical.masking.ring import decode, encode
 from problems.vertical import make_block, make_objective
 from simulations import leaks
 from simulations.leaks import DEMONSTRATIONS, Equations

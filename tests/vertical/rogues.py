@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clients.vertical.frames import HEADER, Kind, pack
-from clients.vertical.mesh import Mesh
+from clients.vertical.transport.frames import HEADER, Kind, pack
+from clients.vertical.transport.mesh import Mesh
 from problems.vertical.blocks.base import Rows
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.objectives import Array

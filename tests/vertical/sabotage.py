@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import clients.vertical.party
-from clients.vertical.frames import Frame
-from clients.vertical.plan import PartyState, Plan
+import clients.vertical.segment.party
+from clients.vertical.segment.plan import PartyState, Plan
+from clients.vertical.transport.frames import Frame
 from problems.vertical.objectives import Array
 
 FULL = "its disk is full"
@@ -49,7 +49,7 @@ class Saboteur:
     starts: dict[int, list[bytes]] = field(default_factory=dict)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        real = clients.vertical.party.run_segment
+        real = clients.vertical.segment.party.run_segment
 
         async def run_segment(me: int, plan: Plan, holding: Any, start: PartyState, *rest: Any, **options: Any) -> Any:
             if plan.segment != self.segment:

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from clients.vertical.frames import Kind
-from clients.vertical.plan import Injection
+from clients.vertical.segment.plan import Injection
+from clients.vertical.transport.frames import Kind
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.clients.party_problems import Case, make_case
 from tests.vertical.company import LIMITS, Company, Post, impostor, posts

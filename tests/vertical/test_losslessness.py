@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from clients.vertical.plan import Holding
+from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
 from problems.data.credit import AMOUNTS, CODES
 from problems.vertical.data import VerticalData, load_vertical

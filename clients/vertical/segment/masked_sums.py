@@ -17,14 +17,14 @@ from functools import partial
 
 import numpy as np
 
-from clients.vertical.agenda import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.gathering import Elements, Gathering
-from clients.vertical.masks import PairwiseMasks, random_elements
-from clients.vertical.plan import Recorder
-from clients.vertical.ring import decode, encode, limit_for
-from clients.vertical.trees import make_pair
+from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
+from clients.vertical.masking.ring import decode, encode, limit_for
+from clients.vertical.masking.trees import make_pair
+from clients.vertical.segment.gathering import Elements, Gathering
+from clients.vertical.segment.plan import Recorder
+from clients.vertical.segment.sum_order import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
 from problems.vertical.objectives import Array
 
 VALUE_TREE, MASK_TREE = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)

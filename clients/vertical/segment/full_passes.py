@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.agenda import SNAPSHOT_PARTIAL
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Kind
-from clients.vertical.station import Done, Station
+from clients.vertical.segment.shared import Done, Station
+from clients.vertical.segment.sum_order import SNAPSHOT_PARTIAL
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Kind
 from problems.vertical.objectives import Array
 
 SNAPSHOT_THETA = int(Kind.SNAPSHOT_THETA)

@@ -8,10 +8,10 @@ import ssl
 from collections import deque
 from typing import Protocol
 
-from clients.vertical.channels import Channel, Loss
-from clients.vertical.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS, Frame, FrameError, Kind, pack
-from clients.vertical.limits import Delays
-from clients.vertical.replay import ReplayGuard
+from clients.vertical.transport.channels import Channel, Loss
+from clients.vertical.transport.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS, Frame, FrameError, Kind, pack
+from clients.vertical.transport.limits import Delays
+from clients.vertical.transport.replay import ReplayGuard
 from problems.randomness import stream
 
 

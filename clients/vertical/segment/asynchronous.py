@@ -13,12 +13,12 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.agenda import PARTIAL
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Kind
-from clients.vertical.injection import Workers
-from clients.vertical.plan import Event
-from clients.vertical.station import Done, Station
+from clients.vertical.segment.plan import Event
+from clients.vertical.segment.shared import Done, Station
+from clients.vertical.segment.sum_order import PARTIAL
+from clients.vertical.segment.workers import Workers
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Kind
 from problems.vertical.objectives import Array
 
 THETA = int(Kind.THETA)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.failures import PartyError
+from clients.vertical.transport.failures import PartyError
 
 Elements = NDArray[np.uint64]
 

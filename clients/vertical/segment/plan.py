@@ -9,17 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.addresses import Address
-from clients.vertical.frames import Frame
-from clients.vertical.identity import Identity
-from clients.vertical.limits import Delays, Limits
+from clients.vertical.transport.frames import Frame
+from clients.vertical.transport.limits import Delays
 from problems.vertical.blocks.base import ALGORITHMS, Features
 from problems.vertical.objectives import PROBLEMS, Array, make_objective
 
@@ -205,25 +202,6 @@ class Injection:
             raise ValueError(f"compute is seconds of at least 0, got {self.compute}")
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """How a party reaches the others.
-
-    Attributes:
-        addresses: of all parties.
-        identity: its own.
-        certificates: (DER) of all parties.
-        authority: file of the authority that signed them; None where each is pinned.
-        limits: when it gives up on the others.
-    """
-
-    addresses: Sequence[Address]
-    identity: Identity
-    certificates: Sequence[bytes]
-    authority: str | None = None
-    limits: Limits = field(default_factory=Limits)
-
-
 class Event(NamedTuple):
     """One step of a party: "partial" (computed, by a collaborator), "theta" (computed, by the dominator, with its own
     partial) or "apply". `active` is the dominating party, `update` counts its updates in this segment."""
@@ -253,7 +231,7 @@ class Outcome:
         flips: (n,) which labels are flipped.
         metrics: of the reporter: `objective` (training rows), of the test rows `loss` with `accuracy` and `auc` or with
             `rmse`, and `largest_eigenvalue` (a bound of the curvature) where that was asked for.
-        counters: see `clients.vertical.party`.
+        counters: see `clients.vertical.segment.party`.
         log: its steps in its own order, where asked for.
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clients.vertical.frames import FrameError
+from clients.vertical.transport.frames import FrameError
 
 
 class ReplayGuard:

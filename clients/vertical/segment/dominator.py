@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame
-from clients.vertical.plan import Plan
+from clients.vertical.segment.plan import Plan
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame
 from problems.vertical.objectives import Array, Objective, corrected
 
 Flips = NDArray[np.bool_]

@@ -25,20 +25,21 @@ from contextlib import ExitStack
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
-from clients.vertical.agenda import Agenda
-from clients.vertical.collaborator import Updates
-from clients.vertical.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.evaluation import Evaluation
-from clients.vertical.exchange import Exchange
-from clients.vertical.failures import PartyError
-from clients.vertical.hello import Hello, check_hellos
-from clients.vertical.injection import SleepingWorkers, Threads, Workers
-from clients.vertical.mesh import Mesh
-from clients.vertical.passes import FullPass
-from clients.vertical.plan import Endpoint, Holding, Injection, Outcome, PartyState, Plan, Recorder
-from clients.vertical.preparation import check_holding, prepared_block, shared_sums
-from clients.vertical.rounds import Rounds
-from clients.vertical.station import Station
+from clients.vertical.segment.asynchronous import Updates
+from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
+from clients.vertical.segment.evaluation import Evaluation
+from clients.vertical.segment.full_passes import FullPass
+from clients.vertical.segment.introductions import Hello, check_hellos
+from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from clients.vertical.segment.preparation import check_holding, prepared_block, shared_sums
+from clients.vertical.segment.routing import Exchange
+from clients.vertical.segment.shared import Station
+from clients.vertical.segment.sum_order import Agenda
+from clients.vertical.segment.synchronous import Rounds
+from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.mesh import Mesh
 from problems.vertical.blocks.base import SAGA, SVRG, Block
 from problems.vertical.objectives import make_objective
 

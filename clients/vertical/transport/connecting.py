@@ -15,13 +15,13 @@ import ssl
 from collections.abc import Sequence
 from typing import Protocol
 
-from clients.vertical.addresses import Address, connect, listen, prepare, stop_listening
-from clients.vertical.channels import Cause, Loss
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame
-from clients.vertical.identity import Identity, client_context, fingerprint, server_context
-from clients.vertical.limits import Limits
-from clients.vertical.links import Link
+from clients.vertical.transport.addresses import Address, connect, listen, prepare, stop_listening
+from clients.vertical.transport.channels import Cause, Loss
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame
+from clients.vertical.transport.identity import Identity, client_context, fingerprint, server_context
+from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.links import Link
 
 # seconds between two attempts to connect, growing from the first to the last
 _FIRST_PAUSE = 0.005

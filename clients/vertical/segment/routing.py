@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from clients.vertical.agenda import SUMS
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.mesh import Mesh
-from clients.vertical.plan import Plan, Recorder
-from clients.vertical.sums import MASK_TREE, VALUE_TREE, Sums
+from clients.vertical.segment.masked_sums import MASK_TREE, VALUE_TREE, Sums
+from clients.vertical.segment.plan import Plan, Recorder
+from clients.vertical.segment.sum_order import SUMS
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.mesh import Mesh
 
 _SUMS = frozenset((*SUMS, VALUE_TREE, MASK_TREE))
 _LABELS, _BARRIER = int(Kind.LABELS), int(Kind.BARRIER)

@@ -6,11 +6,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
-from clients.vertical.agenda import Agenda
-from clients.vertical.hello import Hello, agree_keys
-from clients.vertical.masks import PairwiseMasks
-from clients.vertical.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
-from clients.vertical.sums import DirectSums, LoneSums, Send, Sums, TreeSums
+from clients.vertical.masking.pairwise import PairwiseMasks
+from clients.vertical.segment.introductions import Hello, agree_keys
+from clients.vertical.segment.masked_sums import DirectSums, LoneSums, Send, Sums, TreeSums
+from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
+from clients.vertical.segment.sum_order import Agenda
 from problems.vertical.blocks.base import SAGA, Block
 from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Objective

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from clients.vertical.failures import PartyError
-from clients.vertical.masks import agree, pair_info
-from clients.vertical.plan import Holding, Plan
+from clients.vertical.masking.pairwise import agree, pair_info
+from clients.vertical.segment.plan import Holding, Plan
+from clients.vertical.transport.failures import PartyError
 
 _FORM = struct.Struct("<32s32sQQ")
 

@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import HEADER_BYTES, WORK_KINDS, Frame, pack
-from clients.vertical.limits import Delays, Limits
-from clients.vertical.links import Delayed, Link
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import HEADER_BYTES, WORK_KINDS, Frame, pack
+from clients.vertical.transport.limits import Delays, Limits
+from clients.vertical.transport.links import Delayed, Link
 
 Handler = Callable[[int, Frame], None]
 

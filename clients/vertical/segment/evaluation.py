@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.agenda import BINS, EVALUATION, MARKS, TOTALS
-from clients.vertical.station import Done, Station
+from clients.vertical.segment.shared import Done, Station
+from clients.vertical.segment.sum_order import BINS, EVALUATION, MARKS, TOTALS
 from problems.binned_scores import codes, expanded, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.analysis import second_moment

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from clients.vertical.frames import FrameError
+from clients.vertical.transport.frames import FrameError
 
 _RECEIVE = 65536
 # largest content of one TLS record

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.frames import Kind
-from clients.vertical.plan import Plan
+from clients.vertical.segment.plan import Plan
+from clients.vertical.transport.frames import Kind
 from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Frame, Kind
-from clients.vertical.intersection import Intersection, IntersectionError, common_rows
-from clients.vertical.mesh import Mesh
-from clients.vertical.plan import Endpoint
+from clients.vertical.alignment.intersection import Intersection, IntersectionError, common_rows
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.mesh import Mesh
 
 # the steps of the protocol, in a frame's field `active`
 TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from clients.vertical.addresses import Address
-from clients.vertical.channels import Cause, Loss
-from clients.vertical.failures import PartyError
-from clients.vertical.frames import Kind, pack
-from clients.vertical.hub import Counters, Hub
-from clients.vertical.identity import Identity
-from clients.vertical.joining import Door
-from clients.vertical.limits import Delays, Limits
-from clients.vertical.links import Link
+from clients.vertical.transport.addresses import Address
+from clients.vertical.transport.channels import Cause, Loss
+from clients.vertical.transport.connecting import Door
+from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Kind, pack
+from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.limits import Delays, Limits
+from clients.vertical.transport.links import Link
+from clients.vertical.transport.traffic import Counters, Hub
 
 __all__ = ["Counters", "Delays", "Limits", "Mesh"]
 

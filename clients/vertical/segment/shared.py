@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from clients.vertical.agenda import Agenda
-from clients.vertical.dominator import Dominator
-from clients.vertical.plan import Event, Holding, Plan
-from clients.vertical.sums import Sums
+from clients.vertical.segment.dominator import Dominator
+from clients.vertical.segment.masked_sums import Sums
+from clients.vertical.segment.plan import Event, Holding, Plan
+from clients.vertical.segment.sum_order import Agenda
 from problems.vertical.blocks.base import Block
 from problems.vertical.objectives import Objective
 

@@ -1,0 +1,1 @@
+"""Which rows the parties have in common, and whether they hold them in one order."""

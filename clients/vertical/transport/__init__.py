@@ -1,0 +1,1 @@
+"""Connections between the parties of a segment: addresses, certificates, TLS, frames."""
