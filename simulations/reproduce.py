@@ -135,7 +135,6 @@ class Runs:
             DataError: names every data set of theirs that cannot be read; nothing has been run.
             ReproductionInterruptedError: Ctrl-C; what has finished is kept.
         """
-        check_readable(parse_run_config(self._config(run)).data for run in self.waiting)
 
         def ended(task: Task, reason: str) -> None:
             say(self._ended(self.runs[task.name], reason))
@@ -143,6 +142,7 @@ class Runs:
         tasks = [self._task(run) for run in self.waiting]
         order = list(dict.fromkeys(task.data for task in tasks))
         try:
+            check_readable(parse_run_config(self._config(run)).data for run in self.waiting)
             run_all(sorted(tasks, key=lambda task: order.index(task.data)), jobs, ended)
         except KeyboardInterrupt:
             leave()

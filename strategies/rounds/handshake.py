@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from logging import WARNING
 
@@ -47,17 +48,20 @@ class Roster:
     def __len__(self) -> int:
         return len(self.node_ids)
 
-    @property
+    @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site; 0 where they are not told."""
         counts = [(report.num_negatives, report.num_positives) for report in self.reports]
-        return np.array(counts, dtype=np.int64).reshape(-1, 2)
+        array = np.array(counts, dtype=np.int64).reshape(-1, 2)
+        array.setflags(write=False)  # kept, and read in every round
+        return array
 
-    @property
+    @cached_property
     def sample_weights(self) -> NDArray[np.float64]:
         """(N,) N n_i / n of each site, n_i its samples and n those of all; exactly 1 where all hold as many."""
         sizes = self.class_counts.sum(axis=1)
         weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
+        weights.setflags(write=False)
         return weights
 
     @property
