@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from methods.method import Plan, Task
+from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import EXAMPLES
 from problems.minimax import SADDLES, Oracle
-from problems.randomness import Purpose
-from problems.sampling import EpochSampler, Indices
+from problems.sampling import Indices
 
 F = TypeVar("F", bound=Oracle)
 
@@ -43,11 +43,6 @@ def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
         return task.f
     prior, mean_size = down.population.tolist()
     return task.f.weigh(prior, len(task.site) / mean_size if task.training.client_weights == EXAMPLES else 1.0)
-
-
-def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:
-    """Mini-batches of ``batch-size`` of the site's samples, by their numbers in the run."""
-    return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
 
 
 def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:

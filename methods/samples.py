@@ -12,6 +12,7 @@ from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.randomness import Purpose
+from problems.sampling import EpochSampler
 from problems.site import Site
 
 # features (b, *shape) and labels (b,)
@@ -59,13 +60,18 @@ class SampleObjective:
         return slope(scores, labels).div_(len(labels) or 1)
 
 
+def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:
+    """Mini-batches of ``batch-size`` of the site's samples, by their numbers in the run."""
+    return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
+
+
 def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Batch]]:
     """The step size and the mini-batch of ``batch-size`` samples of each of the round's iterations."""
-    site, training = task.site, task.training
-    if not 0 < training.batch_size < len(site):
+    site = task.site
+    if not 0 < task.training.batch_size < len(site):
         for iteration in task.iterations:
             yield task.eta(iteration), (site.features, site.labels)
         return
-    sampler = site.sampler(site.everyone, training.batch_size, training.seed, Purpose.SAMPLES)
+    sampler = make_sampler(task)
     for iteration in task.iterations:
         yield task.eta(iteration), site.samples(sampler.batch(iteration))

@@ -28,7 +28,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
-from methods.minimax import MinimaxDown, count_population, make_sampler, weigh
+from methods.minimax import MinimaxDown, count_population, weigh
+from methods.samples import make_sampler
 from methods.sgdam import SGDAMSettings, as_weight
 from payloads.record import FloatArray, Payload, array
 from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle

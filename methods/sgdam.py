@@ -22,7 +22,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
-from methods.minimax import MinimaxDown, count_population, fill_blocks, make_sampler, take_oracle, weigh
+from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
+from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
 from problems.minimax import AUC_MINIMAX, Oracle

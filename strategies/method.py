@@ -60,10 +60,9 @@ class MethodStrategy(PayloadStrategy):
         return told
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        point, self.state = self.method.server.update(
-            self.model[0], self.state, self.replies(replies), self.plan(server_round)
-        )
-        return [point, *mean_buffers(replies, self.weights(replies))], {}
+        read = self.replies(replies)
+        point, self.state = self.method.server.update(self.model[0], self.state, read, self.plan(server_round))
+        return [point, *mean_buffers(replies, read.weights)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]

@@ -6,6 +6,7 @@ whom the errors blame, brings the parties together once more and asks all of the
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from logging import WARNING
@@ -99,9 +100,9 @@ class VerticalStrategy(PayloadStrategy):
 
     # What a family overrides.
 
+    @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
         """Bring the parties together once more, after one has failed; what tells them of another attempt."""
-        raise NotImplementedError
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Raise `PayloadError` for what a party cannot have measured, or without what it was asked for."""

@@ -81,7 +81,7 @@ class DenseNetwork:
                 torch.sum(slopes, 0, out=gradient[count])
             if self.size < len(host):
                 host[self.size :] = 0
-            return gradient.mul_(alpha) if into is None and alpha != 1 else _added(gradient, into, alpha)
+            return add_scaled(gradient, into, alpha)
 
         return scores, pull
 
@@ -100,8 +100,11 @@ class DenseNetwork:
         return layers
 
 
-def _added(gradient: Tensor, into: Tensor | None, alpha: float) -> Tensor:
-    return gradient if into is None else into.add_(gradient, alpha=alpha)
+def add_scaled(gradient: Tensor, into: Tensor | None, alpha: float) -> Tensor:
+    """(d,) alpha times a gradient, added to a vector in place; in the gradient's own place where there is none."""
+    if into is None:
+        return gradient if alpha == 1 else gradient.mul_(alpha)
+    return into.add_(gradient, alpha=alpha)
 
 
 def dense_network(module: nn.Module) -> DenseNetwork | None:

@@ -29,7 +29,7 @@ from torch.autograd import Variable
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from problems.models.dense import Pullback, dense_network
+from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.zoo import PAGE, ModelError
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
@@ -245,10 +245,7 @@ class FlatModel:
         scores = self.scores(features, weights)
 
         def pull(slopes: torch.Tensor, into: torch.Tensor | None = None, alpha: float = 1.0) -> torch.Tensor:
-            gradient = self.vjp(scores, slopes)
-            if into is None:
-                return gradient if alpha == 1 else gradient.mul_(alpha)
-            return into.add_(gradient, alpha=alpha)
+            return add_scaled(self.vjp(scores, slopes), into, alpha)
 
         return scores.detach(), pull
 
