@@ -61,7 +61,9 @@ class DenseNetwork:
                     below = torch.mm(delta, layers[index][0]).mul_(taken > 0)
                 to_weight.addmm_(delta.t(), taken, beta=keep, alpha=alpha)
                 if to_bias is not None:
-                    to_bias.mul_(keep).add_(delta.sum(0), alpha=alpha)
+                    if into is None:  # and not multiplied by 0: what stood there may be nan
+                        to_bias.zero_()
+                    to_bias.add_(delta.sum(0), alpha=alpha)
                 delta = below
             return target
 
