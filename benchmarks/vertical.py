@@ -284,7 +284,7 @@ def seconds(problem: Problem) -> Result:
 
 def segment(problem: Problem) -> Result:
     """Seconds of a segment beside its training."""
-    from simulations.flower import run_with_flower
+    from simulations.engines.flower import run_with_flower
 
     with tempfile.TemporaryDirectory() as folder:
         data, cut = Path(folder) / "rows.npz", len(problem.labels) // 5 * 4

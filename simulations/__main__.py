@@ -19,20 +19,20 @@ from apps.server_app import EXPECTED, RunFailedError
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.arguments import node_configs_of, overrides_of, parse_grid, parse_random, placed
-from simulations.catalogue import catalogue, description, summary
-from simulations.checking import check_run
-from simulations.choosing import Choosing
-from simulations.compare import Comparison
-from simulations.expansion import expand
-from simulations.experiment import find_experiment
-from simulations.flower import FlowerError, gpu_share, run_with_flower
-from simulations.launch import run_centralized, run_federation, run_nonfederated
-from simulations.output import log_off, print_json, progress, stdout_to_stderr
-from simulations.plan import TEST, VALIDATION, Sweep
-from simulations.records import FINISHED, STOPPED
-from simulations.reproduce import Reproduction, ReproductionInterruptedError
-from simulations.sweep import SweepInterruptedError, run_sweep
-from simulations.tuned import Tuned, find_tuned
+from simulations.engines.checking import check_run
+from simulations.engines.flower import FlowerError, gpu_share, run_with_flower
+from simulations.engines.launch import run_centralized, run_federation, run_nonfederated
+from simulations.experiments.catalogue import catalogue, description, summary
+from simulations.experiments.choosing import Choosing
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import find_experiment
+from simulations.experiments.reproduce import Reproduction, ReproductionInterruptedError
+from simulations.experiments.tuned_values import Tuned, find_tuned
+from simulations.results.compare import Comparison
+from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
+from simulations.results.records import FINISHED, STOPPED
+from simulations.sweeps.plan import TEST, VALIDATION, Sweep
+from simulations.sweeps.sweep import SweepInterruptedError, run_sweep
 
 SITES_MISSING = 3  # exit code of a run that has finished without some site in some round
 

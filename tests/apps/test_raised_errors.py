@@ -71,8 +71,7 @@ def made_in(path: Path) -> Iterator[Made]:
 @pytest.fixture(scope="module")
 def made() -> list[Made]:
     paths = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    sources = [path for path in paths if "experiments" not in path.parts]
-    found = [one for path in sources for one in made_in(path)]
+    found = [one for path in paths for one in made_in(path)]
     assert len(found) > 250
     return found
 

@@ -11,10 +11,10 @@ import tomli_w
 from apps.config import Scalar, parse_run_config
 from apps.objective import COMPOSITE_METRICS
 from simulations.arguments import placed
-from simulations.expansion import Expansion, expand
-from simulations.experiment import read_experiment
-from simulations.records import METRICS, RunRecord, read_run
-from simulations.workers import Task
+from simulations.engines.workers import Task
+from simulations.experiments.expansion import Expansion, expand
+from simulations.experiments.experiment import read_experiment
+from simulations.results.records import METRICS, RunRecord, read_run
 
 OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
 RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier

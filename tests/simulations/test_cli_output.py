@@ -13,10 +13,10 @@ from apps.config import known_keys
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
-from simulations import experiment
 from simulations.__main__ import cli
-from simulations.experiment import Experiment, packaged
-from simulations.output import print_json
+from simulations.experiments import experiment
+from simulations.experiments.experiment import Experiment, packaged
+from simulations.results.output import print_json
 from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 

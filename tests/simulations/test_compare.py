@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.compare import Comparison, mean_and_spread
-from simulations.records import BOOKKEEPING, read_run
+from simulations.results.compare import Comparison, mean_and_spread
+from simulations.results.records import BOOKKEEPING, read_run
 from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
 from tests.simulations.fabricated import RANKING, fake
@@ -181,7 +181,7 @@ def test_a_curve_is_called_by_what_departs_from_its_strategy_or_as_one_says(comm
 
 def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
-    monkeypatch.setattr("simulations.compare.draw", lambda groups, path, ordinate: said.append(ordinate))
+    monkeypatch.setattr("simulations.results.compare.draw", lambda groups, path, ordinate: said.append(ordinate))
     runs = [fake(tmp_path / "a"), fake(tmp_path / "b", {"validation-fraction": 0.2})]
     for paths, metric in ((runs[:1], "auc"), (runs[1:], "loss"), (runs, "auc"), (runs, "objective")):
         Comparison.of(paths).save(tmp_path / "out", metric)

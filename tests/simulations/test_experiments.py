@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from apps.config import known_keys
-from simulations.expansion import expand
-from simulations.experiment import Case, Profile, Run, find_experiment, packaged
-from simulations.report import rows
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import Case, Profile, Run, find_experiment, packaged
+from simulations.experiments.reports.tables import rows
 from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import Runs, expanded, write
 

@@ -1,4 +1,4 @@
-"""Each demonstration of `simulations.leaks` finds what it claims, and no attack reaches what is said to be hidden."""
+"""Each demonstration of `simulations.attacks` finds what it claims, and no attack reaches what is said to be hidden."""
 
 import json
 import math
@@ -10,9 +10,9 @@ import pytest
 from clients.vertical.masking.pairwise import PairwiseMasks
 from clients.vertical.masking.ring import decode, encode
 from problems.vertical import make_block, make_objective
-from simulations import leaks
-from simulations.leaks import DEMONSTRATIONS, Equations
-from simulations.watched import pairwise_keys, patients, updates
+from simulations.attacks import leaks
+from simulations.attacks.leaks import DEMONSTRATIONS, Equations
+from simulations.attacks.watched import pairwise_keys, patients, updates
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 

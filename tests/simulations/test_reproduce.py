@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulations.expansion import expand
-from simulations.experiment import find_experiment, packaged
-from simulations.records import read_run
-from simulations.reproduce import Reproduction
-from simulations.workers import Task, _reason
+from simulations.engines.workers import Task, _reason
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import find_experiment, packaged
+from simulations.experiments.reproduce import Reproduction
+from simulations.results.records import read_run
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run
 from tests.simulations.fabricated import Runs, expanded, table, write
@@ -189,7 +189,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         for task in tasks:
             ended(task, _reason(task))
 
-    monkeypatch.setattr("simulations.reproduce.run_all", run_all)
+    monkeypatch.setattr("simulations.experiments.reproduce.run_all", run_all)
 
 
 @pytest.mark.usefixtures("in_this_process")

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from simulations.plan import Sweep
-from simulations.records import read_run
+from simulations.results.records import read_run
+from simulations.sweeps.plan import Sweep
 from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import fake
 
@@ -35,9 +35,9 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             made.append(f"{trial.path.parent.name}/{trial.name} {held}")
             ended(trial, "")
 
-    module = ModuleType("simulations.tuning")
+    module = ModuleType("simulations.sweeps.tuning")
     monkeypatch.setattr(module, "run_trials", run_trials, raising=False)
-    monkeypatch.setitem(sys.modules, "simulations.tuning", module)
+    monkeypatch.setitem(sys.modules, "simulations.sweeps.tuning", module)
     return made
 
 

@@ -16,11 +16,11 @@ import pytest
 
 from apps.config import ConfigError
 from simulations.arguments import parse_grid, parse_random, placed
-from simulations.plan import Sweep, Trial, trial_name
-from simulations.records import METRICS, read_run
-from simulations.standings import Outcome, Row, best_toml, standings
-from simulations.stepped import SteppedRun
-from simulations.sweep import Books
+from simulations.engines.stepped import SteppedRun
+from simulations.results.records import METRICS, read_run
+from simulations.sweeps.plan import Sweep, Trial, trial_name
+from simulations.sweeps.standings import Outcome, Row, best_toml, standings
+from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
 from tests.simulations.fabricated import fake
@@ -35,9 +35,9 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("Ray was asked for")
 
-    module = ModuleType("simulations.tuning")
+    module = ModuleType("simulations.sweeps.tuning")
     monkeypatch.setattr(module, "run_trials", never, raising=False)
-    monkeypatch.setitem(sys.modules, "simulations.tuning", module)
+    monkeypatch.setitem(sys.modules, "simulations.sweeps.tuning", module)
 
 
 # What is varied.
@@ -316,7 +316,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 
 def asked(command: Line, out: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
     """What sweep.toml holds of a sweep whose trials are never run."""
-    monkeypatch.setattr(sys.modules["simulations.tuning"], "run_trials", lambda *arguments: None)
+    monkeypatch.setattr(sys.modules["simulations.sweeps.tuning"], "run_trials", lambda *arguments: None)
     command("sweep", "--out", out, "-c", TEXT, *GRID, *options)
     return tomllib.loads((out / "sweep.toml").read_text())
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from apps.config import ConfigError
-from simulations.choosing import Choosing
-from simulations.expansion import expand
-from simulations.experiment import PACKAGED, find_experiment, packaged, read_experiment
-from simulations.tuned import find_tuned, read_tuned, shipped
+from simulations.experiments.choosing import Choosing
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import PACKAGED, find_experiment, packaged, read_experiment
+from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped
 from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import Runs, adding, table, write
 

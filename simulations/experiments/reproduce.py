@@ -16,14 +16,14 @@ from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
 from apps.files import write_atomic
 from problems.data import check_readable
 from problems.extras import require
-from simulations import claims, page, report
 from simulations.arguments import placed
-from simulations.expansion import Expansion, PlannedRun
-from simulations.figures import draw
-from simulations.launch import IN_PROCESS
-from simulations.output import shown_metric
-from simulations.records import FAILED, FINISHED, RunRecord, read_run
-from simulations.workers import Task, run_all
+from simulations.engines.launch import IN_PROCESS
+from simulations.engines.workers import Task, run_all
+from simulations.experiments.expansion import Expansion, PlannedRun
+from simulations.experiments.reports import claims, page, tables
+from simulations.experiments.reports.figures import draw
+from simulations.results.output import shown_metric
+from simulations.results.records import FAILED, FINISHED, RunRecord, read_run
 
 _CURVES = ("curves.png", "curves.svg")
 _FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
@@ -35,7 +35,7 @@ class Outcome:
 
     expansion: Expansion
     out: Path
-    rows: list[report.Row]
+    rows: list[tables.Row]
     judged: list[claims.Judged]
     failed: dict[str, str]
 
@@ -43,7 +43,7 @@ class Outcome:
         """The table, and where all of it is."""
         drawn = [name for name in _CURVES if (self.out / name).exists()]
         files = ", ".join(["table.csv", "table.md", "report.html", *drawn])
-        return f"{report.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
+        return f"{tables.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
 
     def json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
@@ -54,7 +54,7 @@ class Outcome:
             "seeds": self.expansion.seeds,
             "out": str(self.out),
             "tuned": [] if tuned is None else [{"at": c.at, "values": c.values} for c in tuned.chosen],
-            "rows": report.as_json(self.rows),
+            "rows": tables.as_json(self.rows),
             "claims": claims.as_json(self.judged),
             "failed": self.failed,
         }
@@ -284,12 +284,12 @@ class Reproduction(Runs):
 
     def write(self) -> Outcome:
         """Write the tables, the figure and the page of the runs that have finished."""
-        rows = report.rows(self.expansion, self.records)
-        write_atomic(self.out / "table.csv", report.as_csv(rows).encode())
+        rows = tables.rows(self.expansion, self.records)
+        write_atomic(self.out / "table.csv", tables.as_csv(rows).encode())
         failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
         judged = claims.judge(self.expansion, rows, self.records)
         missing = len(self.waiting)
-        text = report.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
+        text = tables.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
         write_atomic(self.out / "table.md", text.encode())
         for name in _CURVES:
             (self.out / name).unlink(missing_ok=True)

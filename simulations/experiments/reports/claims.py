@@ -9,11 +9,11 @@ from typing import Any
 
 from apps.config import Scalar
 from apps.evaluation import better
-from simulations.expansion import Expansion, Line
-from simulations.output import shown
-from simulations.paired import LEAST_SEEDS, LEVEL, Difference, difference
-from simulations.records import RunRecord
-from simulations.report import Row, pair
+from simulations.experiments.expansion import Expansion, Line
+from simulations.experiments.reports.tables import Row, pair
+from simulations.results.output import shown
+from simulations.results.paired import LEAST_SEEDS, LEVEL, Difference, difference
+from simulations.results.records import RunRecord
 
 SHOWS, NOISE, CONTRARY = "shows up", "within the noise", "does not show up"
 UNMEASURED = "not measured"

@@ -12,12 +12,12 @@ from apps.config import ConfigError, Scalar, flattened, parse_run_config
 from problems.data.spec import NEEDS_FILES
 from problems.errors import NOTHING
 from simulations import PAGE
-from simulations.experiment import Claim, Experiment, PaperValue, Profile, Run
-from simulations.launch import NONFEDERATED
-from simulations.nonfederated import check_vertical
-from simulations.output import shown
-from simulations.records import TRAINING_SECONDS, check_metric
-from simulations.tuned import Tuned, fits
+from simulations.engines.launch import NONFEDERATED
+from simulations.experiments.experiment import Claim, Experiment, PaperValue, Profile, Run
+from simulations.experiments.tuned_values import Tuned, fits
+from simulations.references.nonfederated import check_vertical
+from simulations.results.output import shown
+from simulations.results.records import TRAINING_SECONDS, check_metric
 
 _COORDINATES = "coordinates of the runs, which are their method, dataset and axes"
 _DATASET, _METHOD = "dataset", "method"  # coordinates that every run has

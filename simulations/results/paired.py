@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from simulations.output import shown_metric
+from simulations.results.output import shown_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05

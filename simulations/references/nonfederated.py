@@ -14,7 +14,7 @@ from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Array, Objective, make_objective
 from problems.vertical.schedule import Schedule
-from simulations.centralized import RoundHook
+from simulations.references.centralized import RoundHook
 from strategies.vfb2 import step_of
 
 

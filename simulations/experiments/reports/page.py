@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
-from simulations.claims import LEGEND as CLAIMS_LEGEND
-from simulations.claims import Judged
-from simulations.expansion import Expansion, Line
-from simulations.experiment import SET_BY_COMMAND
-from simulations.figures import LABELS
-from simulations.output import shown, shown_metric
-from simulations.page_template import PAGE
-from simulations.paired import Difference
-from simulations.records import RunRecord
-from simulations.report import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
-from simulations.tuned import Tuned
+from simulations.experiments.expansion import Expansion, Line
+from simulations.experiments.experiment import SET_BY_COMMAND
+from simulations.experiments.reports.claims import LEGEND as CLAIMS_LEGEND
+from simulations.experiments.reports.claims import Judged
+from simulations.experiments.reports.figures import LABELS
+from simulations.experiments.reports.page_template import PAGE
+from simulations.experiments.reports.tables import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
+from simulations.experiments.tuned_values import Tuned
+from simulations.results.output import shown, shown_metric
+from simulations.results.paired import Difference
+from simulations.results.records import RunRecord
 
 _UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # those of one run, or of one machine
 _WIDTH = 0.7  # below this part of its own width a figure's text is too small to read

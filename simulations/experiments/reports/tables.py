@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from apps.config import Scalar
-from simulations.compare import csv_text
-from simulations.expansion import Expansion, settings
-from simulations.output import shown, shown_metric, table
-from simulations.records import RunRecord
-from simulations.tuned import Tuned
+from simulations.experiments.expansion import Expansion, settings
+from simulations.experiments.tuned_values import Tuned
+from simulations.results.compare import csv_text
+from simulations.results.output import shown, shown_metric, table
+from simulations.results.records import RunRecord
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
 LEGEND = (

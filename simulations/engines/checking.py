@@ -14,8 +14,8 @@ from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
 from apps.training import Training
 from simulations.arguments import placed
-from simulations.engine import run_in_process
-from simulations.output import log_off
+from simulations.engines.in_process import run_in_process
+from simulations.results.output import log_off
 from strategies.rounds.handshake import Roster
 
 

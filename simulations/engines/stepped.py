@@ -12,8 +12,8 @@ from apps.config import Scalar
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.training import ROUND_LISTENER
-from simulations.engine import run_in_process
-from simulations.records import STOPPED_EARLY, evaluation
+from simulations.engines.in_process import run_in_process
+from simulations.results.records import STOPPED_EARLY, evaluation
 
 
 class _EndedError(ValueError):

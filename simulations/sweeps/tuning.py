@@ -34,9 +34,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from apps.config import ConfigError
-from simulations.plan import Sweep, Trial
-from simulations.records import evaluation
-from simulations.stepped import SteppedRun
+from simulations.engines.stepped import SteppedRun
+from simulations.results.records import evaluation
+from simulations.sweeps.plan import Sweep, Trial
 
 _REDUCTION = 3  # ASHA keeps this share's inverse of the trials at each rung
 _OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
@@ -185,7 +185,7 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
     # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
-    ours = Path(__file__).resolve().parents[1]
+    ours = Path(__file__).resolve().parents[2]
     try:
         try:
             if address:

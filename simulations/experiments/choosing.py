@@ -14,12 +14,12 @@ from apps.evaluation import better
 from apps.files import write_atomic
 from apps.server_app import RunFailedError
 from simulations import PAGE
-from simulations.expansion import Expansion, Line, PlannedRun, run_folder, settings
-from simulations.experiment import Tuning
-from simulations.records import OF_TRAINING, check_metric
-from simulations.reproduce import Runs
-from simulations.standings import rank
-from simulations.tuned import Choice, Point, Tuned, fits
+from simulations.experiments.expansion import Expansion, Line, PlannedRun, run_folder, settings
+from simulations.experiments.experiment import Tuning
+from simulations.experiments.reproduce import Runs
+from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
+from simulations.results.records import OF_TRAINING, check_metric
+from simulations.sweeps.standings import rank
 
 
 @dataclass(frozen=True)

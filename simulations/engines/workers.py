@@ -20,9 +20,9 @@ import torch
 from apps.config import Scalar
 from apps.server_app import EXPECTED, RunFailedError
 from apps.training import ROUND_LISTENER
-from simulations.launch import launch
-from simulations.output import log_off
-from simulations.records import evaluation
+from simulations.engines.launch import launch
+from simulations.results.output import log_off
+from simulations.results.records import evaluation
 
 _ENDING_SECONDS = 5.0
 _SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads

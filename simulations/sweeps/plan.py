@@ -18,9 +18,9 @@ from apps.own_data import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
 from simulations.arguments import Distribution, placed
-from simulations.flower import nested
-from simulations.output import shown
-from simulations.records import OF_TRAINING, check_metric
+from simulations.engines.flower import nested
+from simulations.results.output import shown
+from simulations.results.records import OF_TRAINING, check_metric
 
 _LONGEST_NAME = 120
 VALIDATION, TEST = "validation", "test"

@@ -16,11 +16,11 @@ from apps.server_app import app as server_app
 from apps.training import versions
 from problems.data import Columns
 from simulations.arguments import placed
-from simulations.centralized import RoundHook, centralized
-from simulations.engine import run_in_process
-from simulations.nonfederated import nonfederated
-from simulations.output import log_off
-from simulations.records import RunRecord, read_run
+from simulations.engines.in_process import run_in_process
+from simulations.references.centralized import RoundHook, centralized
+from simulations.references.nonfederated import nonfederated
+from simulations.results.output import log_off
+from simulations.results.records import RunRecord, read_run
 
 IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
 

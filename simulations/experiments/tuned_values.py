@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 
 from apps.config import ConfigError, Scalar
 from payloads.settings import Settings
-from simulations.experiment import Count, Grid, ProfileName, packaged, problems
+from simulations.experiments.experiment import Count, Grid, ProfileName, packaged, problems
 
 
 class Point(Settings):

@@ -19,9 +19,9 @@ from apps.files import write_atomic
 from apps.missing import in_words
 from apps.registry import ALGORITHMS
 from problems.extras import require
-from simulations.output import shown, shown_metric, table
-from simulations.paired import Difference, difference
-from simulations.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
+from simulations.results.output import shown, shown_metric, table
+from simulations.results.paired import Difference, difference
+from simulations.results.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
 _UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")

@@ -21,7 +21,7 @@ from problems.errors import NOTHING
 from simulations import PAGE
 
 _LISTED = "`python -m simulations list experiments` explains them"
-PACKAGED = Path(__file__).with_name("experiments")
+PACKAGED = Path(__file__).parent
 SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
 
 ProfileName = Literal["smoke", "quick", "full"]

@@ -11,11 +11,11 @@ from pathlib import Path
 from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
 from problems.extras import require
-from simulations.compare import csv_text
-from simulations.output import shown_metric
-from simulations.plan import Sweep, Trial, check_same, write_asked
-from simulations.records import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, read_run
-from simulations.standings import Outcome, Row, best_toml, standings
+from simulations.results.compare import csv_text
+from simulations.results.output import shown_metric
+from simulations.results.records import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, read_run
+from simulations.sweeps.plan import Sweep, Trial, check_same, write_asked
+from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 
 
 class Books:
@@ -237,7 +237,7 @@ def _run(books: Books, jobs: int, address: str) -> None:
     waiting = books.waiting()
     try:
         if waiting:
-            from simulations.tuning import run_trials  # takes a second, and only this needs Ray
+            from simulations.sweeps.tuning import run_trials  # takes a second, and only this needs Ray
 
             run_trials(books.sweep, waiting, books.out / ".tune", jobs, address, books.ended, books.stopped)
     except KeyboardInterrupt:

@@ -34,7 +34,7 @@ from payloads.flower_internals import (
 )
 from problems.extras import require
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 1.0
 
 

@@ -1,6 +1,6 @@
 """What the parties of a vertical run learn of each other all the same, each leak shown by carrying it out.
 
-    python -m simulations.leaks [NAME ...]
+    python -m simulations.attacks.leaks [NAME ...]
 
 runs the demonstrations (all of them without a name) on the bundled breast-cancer data or on synthetic numbers, a second
 or so each, and prints what they measured. docs/security.md says what it means. The parties' blocks, masks, trees and
@@ -36,9 +36,9 @@ from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
 from problems.vertical.solvers import train
-from simulations.decoding import assembled, before_training, looks, votes
-from simulations.output import print_json, table
-from simulations.watched import KIND, Array, pairwise_keys, pairwise_masks, patients, updates
+from simulations.attacks.decoding import assembled, before_training, looks, votes
+from simulations.attacks.watched import KIND, Array, pairwise_keys, pairwise_masks, patients, updates
+from simulations.results.output import print_json, table
 
 Numbers = dict[str, float]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulations.expansion import data_sets
-from simulations.experiment import Experiment, packaged, read_experiment
-from simulations.output import shown
+from simulations.experiments.expansion import data_sets
+from simulations.experiments.experiment import Experiment, packaged, read_experiment
+from simulations.results.output import shown
 
 
 def catalogue() -> dict[str, Experiment]:

@@ -1,8 +1,8 @@
 """Whether other parties' categorical columns can be read off the numbers that a party of a vertical run is shown.
 
 A row's number, a sum of one weight for each of its values, tells all the values once the weights are known: there are
-fewer combinations than a double has digits. `simulations.leaks` prints what the functions here measure, on customers of
-a bank (party 0, numeric columns and labels) of whom two companies hold nine categorical columns.
+fewer combinations than a double has digits. `simulations.attacks.leaks` prints what the functions here measure, on
+customers of a bank (party 0, numeric columns and labels) of whom two companies hold nine categorical columns.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from clients.vertical.segment.plan import Holding, Plan
 from clients.vertical.transport.frames import Frame, Kind
 from problems.randomness import stream
 from problems.vertical import make_objective
+from simulations.attacks.watched import Array, updates
 from simulations.parties import run_parties
-from simulations.watched import Array, updates
 
 Numbers = dict[str, float]
 Values = NDArray[np.int64]

@@ -12,10 +12,10 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.flower import nested
-from simulations.output import shown, shown_metric, table
-from simulations.plan import FRACTION, TEST, Sweep, Trial
-from simulations.records import FAILED, FINISHED, OF_TRAINING
+from simulations.engines.flower import nested
+from simulations.results.output import shown, shown_metric, table
+from simulations.results.records import FAILED, FINISHED, OF_TRAINING
+from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
 
 _SHOWN_CONFIGS = 20
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apps.curves import RANKING
-from simulations.compare import mean_and_spread
-from simulations.expansion import Expansion, Line
-from simulations.records import TRAINING_SECONDS, RunRecord
+from simulations.experiments.expansion import Expansion, Line
+from simulations.results.compare import mean_and_spread
+from simulations.results.records import TRAINING_SECONDS, RunRecord
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
