@@ -1,12 +1,13 @@
 """Whether other parties' categorical columns can be read off the numbers that a party of a vertical run is shown.
 
 A row's number, a sum of one weight for each of its values, tells all the values once the weights are known: there are
-fewer combinations than a double has digits. `simulations.attacks.leaks` prints what the functions here measure, on
+fewer combinations than a double has digits. `simulations.attacks` prints what the functions here measure, on
 customers of a bank (party 0, numeric columns and labels) of whom two companies hold nine categorical columns.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -19,12 +20,15 @@ from scipy.linalg import null_space
 from apps.flip_memory import FlipMemory
 from clients.vertical.masking.ring import decode
 from clients.vertical.segment.dominator import draw_flips
-from clients.vertical.segment.plan import Holding, Plan
+from clients.vertical.segment.party import run_segment
+from clients.vertical.segment.plan import Holding, Outcome, PartyState, Plan
+from clients.vertical.transport.addresses import local_addresses, socket_folder
+from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.identity import Identity
 from problems.randomness import stream
 from problems.vertical import make_objective
 from simulations.attacks.watched import Array, updates
-from simulations.parties import run_parties
 
 Numbers = dict[str, float]
 Values = NDArray[np.int64]
@@ -103,13 +107,49 @@ def most_frequent(held: Sequence[Values]) -> float:
     return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
 
 
-def plan_of(labels: Array, **fields: object) -> Plan:
-    """A segment of VFB2-SGD over the three, the bank alone active, everything else as by default."""
-    defaults = {"algorithm": "sgd", "problem": "logistic", "weight": 1e-4, "step": 0.1, "batch_size": 32, "seed": 0}
-    parties = {"parties": 3, "active": (0,), "window": 4, "skew": 16, "masking": "pairwise", "update_passive": True}
-    rest = {"serial": 1, "segment": 0, "first_epoch": 0, "epochs": 0, "synchronous": False, "evaluate": True}
-    sizes = {"label_epsilon": 0.0, "rows": len(labels), "test_rows": 0, "curvature": True}
-    return Plan(**{**defaults, **parties, **rest, **sizes, **fields})  # type: ignore[arg-type]
+async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -> tuple[list[Ear], list[Outcome]]:
+    """A segment of VFB2-SGD among the three, the bank alone active, and all that each of them receives."""
+    plan = Plan(
+        algorithm="sgd",
+        problem="logistic",
+        weight=1e-4,
+        step=0.1,
+        batch_size=32,
+        seed=0,
+        parties=3,
+        active=(0,),
+        window=4,
+        skew=16,
+        masking="pairwise",
+        update_passive=True,
+        serial=1,
+        segment=0,
+        first_epoch=0,
+        epochs=epochs,
+        synchronous=False,
+        evaluate=True,
+        label_epsilon=0.0,
+        rows=len(labels),
+        test_rows=0,
+        curvature=True,
+    )  # type: ignore[arg-type]
+    identities = [Identity.create(f"party {party}") for party in range(3)]
+    certificates = [identity.certificate for identity in identities]
+    ears = [Ear() for _ in features]
+    with socket_folder() as folder:
+        addresses = local_addresses(3, folder)
+        segments = [
+            run_segment(
+                me,
+                plan,
+                Holding(own, None, labels if me == 0 else None),
+                PartyState(),
+                Endpoint(addresses, identities[me], certificates),
+                recorder=ears[me],
+            )
+            for me, own in enumerate(features)
+        ]
+        return ears, await asyncio.gather(*segments)
 
 
 def before_training() -> Numbers:
@@ -122,9 +162,7 @@ def before_training() -> Numbers:
     sizes = [own.shape[1:] for own in features]
     drawn = [stream(0, "vertical power iteration", party).standard_normal(size) for party, size in enumerate(sizes)]
     shown = sum(own @ vector for own, vector in zip(features, drawn, strict=True))
-    ears = [Ear() for _ in features]
-    holdings = [Holding(own, None, labels if party == 0 else None) for party, own in enumerate(features)]
-    run_parties(holdings, plan_of(labels), processes=False, recorders=ears)
+    ears, _ = asyncio.run(overheard(features, labels))
     now = ears[0].total(Kind.EVALUATION)
     return {
         "values right, public start vectors": right(decoded(shown - features[0] @ drawn[0], drawn[1:]), held),
@@ -168,9 +206,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
 def assembled() -> Numbers:
     """What a server with all blocks and a bank with its customers' predictions find together, and the bank alone."""
     features, labels, held = customers()
-    holdings = [Holding(own, None, labels if party == 0 else None) for party, own in enumerate(features)]
-    ears = [Ear() for _ in features]
-    outcomes = run_parties(holdings, plan_of(labels, epochs=3), processes=False, recorders=ears)[0]
+    ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
     shown = ears[0].total(Kind.EVALUATION)
     guessed = [stream(1, "guess", party).permutation(outcomes[party].weights) for party in (1, 2)]
     return {

@@ -1,10 +1,7 @@
 """What the parties of a vertical run learn of each other all the same, each leak shown by carrying it out.
 
-    python -m simulations.attacks.leaks [NAME ...]
-
-runs the demonstrations (all of them without a name) on the bundled breast-cancer data or on synthetic numbers, a second
-or so each, and prints what they measured. docs/security.md says what it means. The parties' blocks, masks, trees and
-intersections are the product's own; the attackers use only what the party that they play sees of a run.
+The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
+they play sees of a run. docs/security.md says what the numbers mean.
 
 A fact that several of them use: from weights 0 on, the weights of a party are w = X' c with one c (n,) for all
 parties, and everybody who receives the thetas can keep count of it: an update multiplies c by 1 - gamma weight and
@@ -16,12 +13,10 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 from scipy.linalg import orthogonal_procrustes
 from scipy.special import expit, logit
@@ -36,9 +31,7 @@ from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
 from problems.vertical.solvers import train
-from simulations.attacks.decoding import assembled, before_training, looks, votes
 from simulations.attacks.watched import KIND, Array, pairwise_keys, pairwise_masks, patients, updates
-from simulations.results.output import print_json, table
 
 Numbers = dict[str, float]
 
@@ -309,38 +302,3 @@ def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers
 
 def _correlation(one: Array, other: Array) -> float:
     return float(np.corrcoef(one, other)[0, 1])
-
-
-DEMONSTRATIONS: dict[str, Callable[[], Numbers]] = {
-    "labels": labels,
-    "label-cost": label_cost,
-    "gram": gram,
-    "two-parties": two_parties,
-    "trees": trees,
-    "float-masks": float_masks,
-    "intersection": intersection,
-    "before-training": before_training,
-    "assembled": assembled,
-    "looks": looks,
-    "votes": votes,
-}
-
-
-def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=", ".join(DEMONSTRATIONS))] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-) -> None:
-    """Carry out attacks on a vertical run, and print what they bring to light."""
-    unknown = sorted(set(names or ()) - set(DEMONSTRATIONS))
-    if unknown:
-        raise typer.BadParameter(f"got {', '.join(unknown)}, allowed: one or more of {', '.join(DEMONSTRATIONS)}")
-    found = {name: DEMONSTRATIONS[name]() for name in names or DEMONSTRATIONS}
-    if as_json:
-        print_json(found)
-        return
-    for name, numbers in found.items():
-        typer.echo(table([name, "measured"], [[what, f"{value:.4g}"] for what, value in numbers.items()]) + "\n")
-
-
-if __name__ == "__main__":
-    typer.run(main)

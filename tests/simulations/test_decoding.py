@@ -3,7 +3,7 @@
 import numpy as np
 
 from simulations.attacks import decoding
-from simulations.attacks.leaks import DEMONSTRATIONS
+from simulations.attacks.__main__ import DEMONSTRATIONS
 
 
 def test_sums_of_known_weights_tell_their_values() -> None:

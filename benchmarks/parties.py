@@ -27,6 +27,8 @@ from clients.vertical.transport.identity import Identity
 from clients.vertical.transport.limits import Limits
 
 TRANSPORTS = ("unix", "tcp")
+# what the server that forks parties' processes has imported; the first is found wherever a benchmark is started
+PRELOADED = ["clients.vertical.segment.party", __name__]
 # seconds for the other parties to fail when one has
 _GRACE = 10.0
 
@@ -258,7 +260,7 @@ def _end(running: list[BaseProcess], pipes: list[Connection]) -> None:
 def _fork_server() -> ForkServerContext:
     """A server that has everything imported, so that a party's process starts at once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(PRELOADED)
     return context
 
 
