@@ -12,32 +12,16 @@ from typing import Annotated
 
 import typer
 
-from simulations.attacks.decoding import assembled, before_training, looks, votes
-from simulations.attacks.leaks import (
-    Numbers,
-    float_masks,
-    gram,
-    intersection,
-    label_cost,
-    labels,
-    trees,
-    two_parties,
-)
+from simulations.attacks import decoding, leaks
+from simulations.attacks.watched import Numbers
 from simulations.results.output import print_json, table
 
-DEMONSTRATIONS: dict[str, Callable[[], Numbers]] = {
-    "labels": labels,
-    "label-cost": label_cost,
-    "gram": gram,
-    "two-parties": two_parties,
-    "trees": trees,
-    "float-masks": float_masks,
-    "intersection": intersection,
-    "before-training": before_training,
-    "assembled": assembled,
-    "looks": looks,
-    "votes": votes,
-}
+_FUNCTIONS: list[Callable[[], Numbers]] = [
+    *(leaks.labels, leaks.label_cost, leaks.gram, leaks.two_parties),
+    *(leaks.trees, leaks.float_masks, leaks.intersection),
+    *(decoding.before_training, decoding.assembled, decoding.looks, decoding.votes),
+]
+DEMONSTRATIONS = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 
 
 def main(

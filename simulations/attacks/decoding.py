@@ -28,9 +28,8 @@ from clients.vertical.transport.frames import Frame, Kind
 from clients.vertical.transport.identity import Identity
 from problems.randomness import stream
 from problems.vertical import make_objective
-from simulations.attacks.watched import Array, updates
+from simulations.attacks.watched import Array, Numbers, updates
 
-Numbers = dict[str, float]
 Values = NDArray[np.int64]
 
 # the number of values of each column of party 1 and of party 2
@@ -132,7 +131,7 @@ async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -
         rows=len(labels),
         test_rows=0,
         curvature=True,
-    )  # type: ignore[arg-type]
+    )
     identities = [Identity.create(f"party {party}") for party in range(3)]
     certificates = [identity.certificate for identity in identities]
     ears = [Ear() for _ in features]

@@ -31,9 +31,7 @@ from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
 from problems.vertical.solvers import train
-from simulations.attacks.watched import KIND, Array, pairwise_keys, pairwise_masks, patients, updates
-
-Numbers = dict[str, float]
+from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
 
 STEP, BATCH = 0.5, 4
 
@@ -198,8 +196,7 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
         coalitions = list(combinations(range(parties), size))
         name = f"make_pair({parties}, 0): of {len(coalitions)} coalitions of {size}, those that unmask a sum"
         found[name] = sum(bool(exposes(*ours, coalition)) for coalition in coalitions)
-    found |= _coalitions(parties, values)
-    return {what: float(number) for what, number in found.items()}
+    return {what: float(number) for what, number in (found | _coalitions(parties, values)).items()}
 
 
 def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:

@@ -19,6 +19,7 @@ from problems.vertical.data import load_vertical
 
 Array = NDArray[np.float64]
 Ring = NDArray[np.uint64]
+Numbers = dict[str, float]  # what a demonstration measured
 
 KIND = 1  # of the masks' addresses; any fixed number
 

@@ -33,6 +33,7 @@ from payloads.flower_internals import (
     UNFINISHED,
 )
 from problems.extras import require
+from simulations.arguments import nested
 
 PROJECT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 1.0
@@ -62,12 +63,9 @@ def run_with_flower(
         MissingExtraError: Ray is not installed.
     """
     if not (PROJECT / "pyproject.toml").exists():
-        raise ConfigError(
-            "--engine",
-            got=f"flower, but {PROJECT} holds no pyproject.toml",
-            allowed="that in a checkout of the project",
-            hint="leave it out, or clone the project",
-        )
+        got = f"flower, but {PROJECT} holds no pyproject.toml"
+        allowed = "that in a checkout of the project"
+        raise ConfigError("--engine", got=got, allowed=allowed, hint="leave it out, or clone the project")
     require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
@@ -113,18 +111,6 @@ def gpu_share(device: str) -> float:
         return 0.0
     # rounded down, since Ray must find room for all of them
     return math.floor(1e4 * min(1.0, torch.cuda.device_count() / (os.cpu_count() or 1))) / 1e4
-
-
-def nested(flat: Mapping[str, bool | int | float | str]) -> dict[str, Any]:
-    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has."""
-    tree: dict[str, Any] = {}
-    for key, value in flat.items():
-        *tables, name = key.split(".")
-        level = tree
-        for table in tables:
-            level = level.setdefault(table, {})
-        level[name] = value
-    return tree
 
 
 def _wait(run_id: str) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from problems.data import Columns
 from simulations.arguments import placed
 from simulations.engines.in_process import run_in_process
 from simulations.references.centralized import RoundHook, centralized
-from simulations.references.nonfederated import nonfederated
+from simulations.references.nonfederated import check_vertical, nonfederated
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
 
@@ -36,6 +36,12 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
         run_nonfederated(config)
     else:
         run_federation(clients, config)
+
+
+def check_reference(engine: str, config: RunConfig) -> None:
+    """Raises ConfigError: there is no such reference of what is run."""
+    if engine == NONFEDERATED:
+        check_vertical(config)
 
 
 def run(
@@ -104,47 +110,35 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
 
 
 def _run_reference(
-    name: str,
-    config: Mapping[str, Scalar],
-    clients: int,
-    train: Callable[[RunConfig], _Trained],
+    name: str, config: Mapping[str, Scalar], clients: int, train: Callable[[RunConfig], _Trained]
 ) -> None:
     parsed = parse_run_config(config)
     if parsed.run.resume:
-        raise ConfigError(
-            "resume", got="true", allowed=f"false, since a {name} reference is trained in one go", hint="leave it out"
-        )
+        allowed = f"false, since a {name} reference is trained in one go"
+        raise ConfigError("resume", got="true", allowed=allowed, hint="leave it out")
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
     history, named, columns = train(parsed)
-    every = parsed.training.evaluate_every
-    total = parsed.training.num_server_rounds
+    every, total = parsed.training.evaluate_every, parsed.training.num_server_rounds
     rounds = [0, *sorted({*range(every, total + 1, every), total})]
     for server_round, metrics in zip(rounds, history, strict=True):
         directory.append({"round": server_round, **metrics})
     if columns is not None:
         directory.save_columns(columns)
     directory.save_model(named)  # type: ignore[arg-type]
-    result = _result(name, parsed, history, clients, time.perf_counter() - begun)
-    directory.finish(result, pictures=parsed.run.pictures)
-
-
-def _result(
-    name: str, config: RunConfig, history: list[dict[str, float]], clients: int, seconds: float
-) -> dict[str, Any]:
-    best = {name: better(name)(m[name] for m in history) for name in history[-1]}
-    return {
+    result = {
         "strategy": name,
-        "dataset": config.data.dataset,
-        "seed": config.training.seed,
+        "dataset": parsed.data.dataset,
+        "seed": parsed.training.seed,
         "engine": name,
-        "rounds": config.training.num_server_rounds,
+        "rounds": total,
         "metrics": history[-1],
-        "best": best,
+        "best": {metric: better(metric)(found[metric] for found in history) for metric in history[-1]},
         "bytes_up": 0,
         "bytes_down": 0,
-        "wall_seconds": seconds,
+        "wall_seconds": time.perf_counter() - begun,
         "clients": clients,
         "versions": versions(),
-        "config": config.resolved(),
+        "config": parsed.resolved(),
     }
+    directory.finish(result, pictures=parsed.run.pictures)

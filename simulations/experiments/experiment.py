@@ -7,18 +7,17 @@ profile's, later ones winning. In runs, cases and profiles every key that is not
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import tomli_w
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from apps.config import ConfigError, Scalar, flattened
 from payloads.settings import Settings
-from problems.errors import NOTHING
 from simulations import PAGE
+from simulations.experiments.files import read_settings
 
 _LISTED = "`python -m simulations list experiments` explains them"
 PACKAGED = Path(__file__).parent
@@ -47,16 +46,17 @@ class _Overrides(Settings):
 
     @model_validator(mode="after")
     def _scalars(self) -> Self:
-        _check_config(self.config)
+        _checked_config(self.model_extra or {})
         return self
 
 
-def _check_config(flat: Mapping[str, Any]) -> None:
-    for key, value in flat.items():
+def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
+    for key, value in flattened(config).items():
         _check_free(key, value)
         if not isinstance(value, Scalar):
             allowed = "a number, text, true or false"
             raise ConfigError(key, got=repr(value), allowed=allowed, hint="give several values by axes")
+    return config
 
 
 def _check_free(key: str, value: Any) -> None:
@@ -71,6 +71,21 @@ class Case(_Overrides):
     clients: Count | None = None
 
 
+def _cases(axes: Any) -> Any:
+    """``local-steps = [4, 8]`` is short for cases that set this key, and are named by it."""
+    if not isinstance(axes, dict):
+        return axes
+    return {
+        name: [{"at": {name: case}, name: case} if isinstance(case, Scalar) else case for case in cases]
+        if isinstance(cases, list)
+        else cases
+        for name, cases in axes.items()
+    }
+
+
+Axes = Annotated[dict[str, list[Case]], BeforeValidator(_cases)]
+
+
 class Run(_Overrides):
     """A method. Its axes are the file's, but for those that it has itself."""
 
@@ -78,21 +93,14 @@ class Run(_Overrides):
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
     communications: Count = 1  # of a round, where x counts them
-    axes: dict[str, list[Case]] = Field(default_factory=dict)
-    profiles: dict[ProfileName, _Overrides] = Field(
-        default_factory=dict
-    )  # this method's keys there, over those of the profile
+    axes: Axes = Field(default_factory=dict)
+    profiles: dict[ProfileName, _Overrides] = Field(default_factory=dict)  # its keys there, over those of the profile
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
         if self.engine == "nonfederated" and self.clients is not None:
             raise ConfigError("clients", got=self.clients, allowed="none in a nonfederated run", hint="leave it out")
         return self
-
-    @field_validator("axes", mode="before")
-    @classmethod
-    def _short(cls, axes: Any) -> Any:
-        return _cases(axes)
 
 
 class Profile(_Overrides):
@@ -150,10 +158,8 @@ class Tuning(Settings):
 
     def in_profile(self, name: str) -> Tuning:
         """The same with what a profile has otherwise."""
-        own = self.profiles.get(name)  # type: ignore[call-overload]
-        if own is None:
-            return self
-        there = {key: value for key in ("seeds", "at", "grid", "without") if (value := getattr(own, key)) is not None}
+        own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
+        there = own.model_dump(exclude_unset=True)
         methods = {**({} if "grid" in there else self.methods), **own.methods}
         return self.model_copy(update={**there, "methods": methods})
 
@@ -173,30 +179,29 @@ class PaperValue(Settings):
     source: str = ""  # table and column; empty: the experiment's figure
 
 
+def _side(side: Any) -> Any:
+    """A text alone is short for the method of that name."""
+    return {"method": side} if isinstance(side, str) else side
+
+
+Side = Annotated[dict[str, Scalar], BeforeValidator(_side), Field(min_length=1)]
+
+
 class Claim(Settings):
     """An ordering that the paper claims: with ``better`` a metric ends ahead of where it ends with ``than``."""
 
     text: str = Field(min_length=1)
     metric: str = ""  # empty: the first
-    # coordinates; a text alone is short for the method of that name
-    better: dict[str, Scalar] = Field(min_length=1)
-    than: dict[str, Scalar] = Field(min_length=1)
+    # coordinates
+    better: Side
+    than: Side
     at: dict[str, Scalar] = Field(default_factory=dict)  # empty: in every setting
-
-    @field_validator("better", "than", mode="before")
-    @classmethod
-    def _short(cls, side: Any) -> Any:
-        return {"method": side} if isinstance(side, str) else side
 
     @model_validator(mode="after")
     def _comparable(self) -> Self:
         if self.better.keys() != self.than.keys() or self.better == self.than:
-            raise ConfigError(
-                "than",
-                got=f"{self.than}, and better = {self.better}",
-                allowed="other values of the same coordinates",
-                hint=PAGE,
-            )
+            got = f"{self.than}, and better = {self.better}"
+            raise ConfigError("than", got=got, allowed="other values of the same coordinates", hint=PAGE)
         if twice := self.at.keys() & self.better.keys():
             allowed = "coordinates that better and than do not say"
             raise ConfigError("at", got=", ".join(sorted(twice)), allowed=allowed, hint="leave them out")
@@ -217,8 +222,8 @@ class Experiment(Settings):
     # what is run
     clients: Count = 8
     seeds: Count = 3
-    config: dict[str, Any] = Field(default_factory=dict)
-    axes: dict[str, list[Case]] = Field(default_factory=dict)
+    config: Annotated[dict[str, Any], AfterValidator(_checked_config)] = Field(default_factory=dict)
+    axes: Axes = Field(default_factory=dict)
     runs: list[Run] = Field(min_length=1)
     profiles: dict[ProfileName, Profile] = Field(min_length=1)
     tune: Tuning | None = None
@@ -234,17 +239,6 @@ class Experiment(Settings):
     # of the copy that a reproduction leaves
     reproduced: dict[str, Scalar] = Field(default_factory=dict)
 
-    @field_validator("axes", mode="before")
-    @classmethod
-    def _short(cls, axes: Any) -> Any:
-        return _cases(axes)
-
-    @field_validator("config")
-    @classmethod
-    def _base(cls, config: dict[str, Any]) -> dict[str, Any]:
-        _check_config(flattened(config))
-        return config
-
     @model_validator(mode="after")
     def _x_axes(self) -> Self:
         if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
@@ -257,30 +251,14 @@ class Experiment(Settings):
     def profile(self, name: str) -> Profile:
         """Raises ConfigError: there is no such profile."""
         if name not in self.profiles:
-            raise ConfigError(
-                "--profile",
-                got=repr(name),
-                allowed=f"those of experiment {self.name!r}: {', '.join(self.profiles)}",
-                hint=_LISTED,
-            )
+            allowed = f"those of experiment {self.name!r}: {', '.join(self.profiles)}"
+            raise ConfigError("--profile", got=repr(name), allowed=allowed, hint=_LISTED)
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
         """The file again, with what has been run of it."""
         content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
-
-
-def _cases(axes: Any) -> Any:
-    """``local-steps = [4, 8]`` is short for cases that set this key, and are named by it."""
-    if not isinstance(axes, dict):
-        return axes
-    return {
-        name: [{"at": {name: case}, name: case} if isinstance(case, Scalar) else case for case in cases]
-        if isinstance(cases, list)
-        else cases
-        for name, cases in axes.items()
-    }
 
 
 def packaged() -> dict[str, Path]:
@@ -313,42 +291,4 @@ def read_experiment(path: Path) -> Experiment:
     Raises:
         ConfigError: it cannot be read, or a key is missing, unknown or wrong.
     """
-    try:
-        content = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            path,
-            got=f"a file that cannot be read ({reason})",
-            allowed="TOML",
-            hint=f"give the path of a TOML file, {PAGE}",
-        ) from None
-    try:
-        return Experiment.model_validate({"name": path.stem, **content})
-    except ValidationError as error:
-        raise ConfigError.joined([problem.at(str(path)) for problem in problems(error, Experiment, PAGE)]) from None
-
-
-def problems(error: ValidationError, model: type[Settings], way_out: str) -> Iterator[ConfigError]:
-    """What is wrong with each key of a file whose content is this model."""
-    for detail in error.errors(include_url=False):
-        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
-        if detail["type"] == "missing":
-            yield ConfigError(key, got=NOTHING, allowed="a value", hint=way_out)
-        elif detail["type"] == "extra_forbidden":
-            yield ConfigError(key, got="an unknown key", allowed=_known(model, *detail["loc"]), hint=way_out)
-        elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
-            yield found.at(key) if key else found
-        else:
-            told = detail["msg"][:1].lower() + detail["msg"][1:]
-            yield ConfigError(key, got=repr(detail["input"]), allowed=told, hint=way_out)
-
-
-def _known(model: type[Settings], *location: int | str) -> str:
-    """What is allowed where an unknown key stands."""
-    inner: dict[str, type[Settings]] = {"paper-values": PaperValue, "claims": Claim, "tune": Tuning}
-    if model is Experiment:
-        model = TuningProfile if location[:2] == ("tune", "profiles") else inner.get(str(location[0]), Experiment)
-    fields = [str(field.alias) for field in model.model_fields.values()]
-    close = difflib.get_close_matches(str(location[-1]), fields, n=1)
-    return f"{', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"
+    return read_settings(Experiment, path, "TOML", f"give the path of a TOML file, {PAGE}", PAGE, name=path.stem)

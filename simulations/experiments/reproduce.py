@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,16 @@ from problems.extras import require
 from simulations.arguments import placed
 from simulations.engines.launch import IN_PROCESS
 from simulations.engines.workers import Task, run_all
-from simulations.experiments.expansion import Expansion, PlannedRun
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import PlannedRun
 from simulations.experiments.reports import claims, page, tables
 from simulations.experiments.reports.figures import draw
+from simulations.results.compare import csv_text
 from simulations.results.output import shown_metric
-from simulations.results.records import FAILED, FINISHED, RunRecord, read_run
+from simulations.results.records import FAILED, FINISHED, RunRecord, RunsInterruptedError, leave_reason, read_run
 
-_CURVES = ("curves.png", "curves.svg")
 _FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
+_CURVES = ("curves.png", "curves.svg")
 
 
 @dataclass(frozen=True)
@@ -54,25 +55,14 @@ class Outcome:
             "seeds": self.expansion.seeds,
             "out": str(self.out),
             "tuned": [] if tuned is None else [{"at": c.at, "values": c.values} for c in tuned.chosen],
-            "rows": tables.as_json(self.rows),
+            "rows": self.rows,
             "claims": claims.as_json(self.judged),
             "failed": self.failed,
         }
 
 
-class ReproductionInterruptedError(Exception):
-    """Ctrl-C during a reproduction; the message says how to go on."""
-
-
 class Runs:
-    """Runs of an experiment in a folder of its directory.
-
-    Args:
-        expansion: the experiment.
-        out: the directory.
-        runs: the runs.
-        folder: theirs.
-    """
+    """Runs of an experiment, in a folder of its directory ``out``."""
 
     def __init__(self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str) -> None:
         self.expansion = expansion
@@ -94,12 +84,8 @@ class Runs:
             self.out.mkdir(parents=True, exist_ok=True)
             self._check_same()
         except OSError as error:
-            raise ConfigError(
-                "--out",
-                got=f"{self.out}, which cannot be created ({error.strerror})",
-                allowed="a folder that can be written to",
-                hint="choose one",
-            ) from None
+            got = f"{self.out}, which cannot be created ({error.strerror})"
+            raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
         with (self.out / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -115,7 +101,9 @@ class Runs:
             for run in self.waiting:
                 shutil.rmtree(self._path(run), ignore_errors=True)
             self.folder.mkdir(exist_ok=True)
-            write_atomic(self.out / "experiment.toml", self._toml().encode())
+            of = self.expansion
+            reproduced: dict[str, Scalar] = {"profile": of.profile, "seeds": of.seeds, "data-dir": of.data_dir}
+            write_atomic(self.out / "experiment.toml", of.experiment.toml(reproduced).encode())
             yield
 
     @property
@@ -133,7 +121,7 @@ class Runs:
 
         Raises:
             DataError: names every data set of theirs that cannot be read; nothing has been run.
-            ReproductionInterruptedError: Ctrl-C; what has finished is kept.
+            RunsInterruptedError: Ctrl-C; what has finished is kept.
         """
 
         def ended(task: Task, reason: str) -> None:
@@ -147,7 +135,7 @@ class Runs:
         except KeyboardInterrupt:
             leave()
             count = f"{len(self.records)} of {len(self.runs)} runs have finished"
-            raise ReproductionInterruptedError(f"interrupted: {count}; the same command goes on") from None
+            raise RunsInterruptedError(f"interrupted: {count}; the same command goes on") from None
 
     def _path(self, run: PlannedRun) -> Path:
         return self.folder / run.name
@@ -158,13 +146,7 @@ class Runs:
     def _task(self, run: PlannedRun) -> Task:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
-        return Task(run.name, run.line.engine, run.line.clients, config, tuple(self.metrics), data)
-
-    def _reproduced(self) -> dict[str, Scalar]:
-        return {"profile": self.expansion.profile, "seeds": self.expansion.seeds, "data-dir": self.expansion.data_dir}
-
-    def _toml(self) -> str:
-        return self.expansion.experiment.toml(self._reproduced())
+        return Task(run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics), data)
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""
@@ -172,30 +154,20 @@ class Runs:
         if not any(self.out.iterdir()):
             return
         if not path.exists():
-            raise ConfigError(
-                "--out",
-                got=f"{self.out}, which is not empty and holds no reproduction",
-                allowed="a new directory, or a reproduction's",
-                hint="choose another",
-            )
+            got = f"{self.out}, which is not empty and holds no reproduction"
+            raise ConfigError("--out", got=got, allowed="a new directory, or a reproduction's", hint="choose another")
         try:
             before = tomllib.loads(path.read_text("utf-8"))
             was = {"experiment": before["name"], "profile": before["reproduced"]["profile"]}
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                "--out",
-                got=f"{path}, which cannot be read ({error})",
-                allowed="a reproduction's copy of its experiment",
-                hint="choose another",
-            ) from None
+            got = f"{path}, which cannot be read ({error})"
+            allowed = "a reproduction's copy of its experiment"
+            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another") from None
         now = {"experiment": self.expansion.experiment.name, "profile": self.expansion.profile}
         if was != now:
-            raise ConfigError(
-                "--out",
-                got=f"{self.out}, which holds experiment {was['experiment']!r}, profile {was['profile']!r}",
-                allowed=f"{now['experiment']!r}, {now['profile']!r}",
-                hint="choose another",
-            )
+            got = f"{self.out}, which holds experiment {was['experiment']!r}, profile {was['profile']!r}"
+            allowed = f"{now['experiment']!r}, {now['profile']!r}"
+            raise ConfigError("--out", got=got, allowed=allowed, hint="choose another")
 
     def _take(self, run: PlannedRun) -> None:
         """Keep a run that has finished.
@@ -210,17 +182,13 @@ class Runs:
         if record.status != FINISHED:
             return
         unlike = record.unlike(self._config(run), _FREE)
-        if record.result.get("engine", IN_PROCESS) != run.line.engine:
+        if record.result.get("engine", IN_PROCESS) != run.line.run.engine:
             unlike.append("engine")
         if record.result.get("clients") != run.line.clients:
             unlike.append("clients")
         if unlike:
-            raise ConfigError(
-                "--out",
-                got=f"a run in {self._path(run)} that has finished with another {', '.join(unlike)}",
-                allowed="the same",
-                hint="choose another directory, or delete this run",
-            )
+            got = f"a run in {self._path(run)} that has finished with another {', '.join(unlike)}"
+            raise ConfigError("--out", got=got, allowed="the same", hint="choose another directory, or delete this run")
         self.records[run.name] = record
 
     def _ended(self, run: PlannedRun, reason: str) -> str:
@@ -233,29 +201,18 @@ class Runs:
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
             metric = self.metrics[0]
-            last = next(reversed(record.curve(metric).values()), None)
-            status, told = FINISHED, f"{metric} {shown_metric(last)}"
+            status, told = FINISHED, f"{metric} {shown_metric(record.last(metric))}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason
             status, told = FAILED, " ".join(reason.split())
-            self._fail(run, reason)
+            if not (self._path(run) / "failure.json").exists():  # a run that could not say so itself
+                leave_reason(self._path(run), reason)
         return f"{len(self.runs) - len(self.waiting)}/{len(self.runs)}  {status:<8}  {run.title}  {told}{seconds}"
-
-    def _fail(self, run: PlannedRun, reason: str) -> None:
-        """Leave the reason with a run that could not do so itself."""
-        path = self._path(run)
-        if path.is_dir() and not (path / "failure.json").exists():
-            write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
 class Reproduction(Runs):
-    """An experiment's directory.
-
-    Args:
-        expansion: the runs.
-        out: the directory.
-    """
+    """All runs of an experiment, and what they show."""
 
     def __init__(self, expansion: Expansion, out: Path) -> None:
         super().__init__(expansion, out, expansion.runs, "runs")
@@ -270,22 +227,14 @@ class Reproduction(Runs):
             yield
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
-        """Make the runs that are waiting and write what they show.
-
-        Args:
-            jobs: runs at a time.
-            say: takes a line a run that has ended.
-
-        Raises:
-            ReproductionInterruptedError: Ctrl-C; what has finished is kept and written.
-        """
+        """Make the runs that are waiting, as `Runs.make` does, and write what they show, after Ctrl-C too."""
         self.make(jobs, say, self.write)
         return self.write()
 
     def write(self) -> Outcome:
         """Write the tables, the figure and the page of the runs that have finished."""
         rows = tables.rows(self.expansion, self.records)
-        write_atomic(self.out / "table.csv", tables.as_csv(rows).encode())
+        write_atomic(self.out / "table.csv", csv_text([asdict(row) for row in rows]).encode())
         failed = {self.runs[name].title: reason for name, reason in self.failed.items()}
         judged = claims.judge(self.expansion, rows, self.records)
         missing = len(self.waiting)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from apps.config import ConfigError, Scalar
+from apps.config import Scalar
 from payloads.settings import Settings
-from simulations.experiments.experiment import Count, Grid, ProfileName, packaged, problems
+from simulations.experiments.experiment import Count, Grid, ProfileName, packaged
+from simulations.experiments.files import read_settings
 
 
 class Point(Settings):
@@ -78,11 +78,7 @@ def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
 def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | None:
     """What was chosen for an experiment's profile: in the reproduction's directory, else beside the experiment's file.
 
-    Args:
-        name: a packaged experiment, or the path of a .toml file.
-        experiment: its name.
-        profile: the profile.
-        out: the reproduction's directory.
+    ``name`` is that of a packaged experiment, or the path of a .toml file.
 
     Raises:
         ConfigError: a file that is there cannot be read.
@@ -108,13 +104,5 @@ def read_tuned(path: Path) -> Tuned:
     Raises:
         ConfigError: it cannot be read, or is no such file.
     """
-    try:
-        return Tuned.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            path, got=f"a file that cannot be read ({error})", allowed="what --tune writes", hint="run it again"
-        ) from None
-    except ValidationError as error:
-        raise ConfigError.joined(
-            [problem.at(str(path)) for problem in problems(error, Tuned, "run --tune again, which writes it")]
-        ) from None
+    way_out = "run --tune again, which writes it"
+    return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)

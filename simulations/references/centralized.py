@@ -42,12 +42,9 @@ def centralized(
     """
     training = config.training
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
-        raise ConfigError(
-            "loss",
-            got=f"{training.loss!r}, which has no centralised reference",
-            allowed=", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY)),
-            hint="set strategy or loss",
-        )
+        got = f"{training.loss!r}, which has no centralised reference"
+        allowed = ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
+        raise ConfigError("loss", got=got, allowed=allowed, hint="set strategy or loss")
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]
     features = np.concatenate([samples.features for samples in sites])

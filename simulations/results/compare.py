@@ -55,12 +55,9 @@ class Comparison:
         found = cls([read_run(path, name if unique else str(path)) for path, name in zip(paths, folders, strict=True)])
         labels = list(dict.fromkeys(map(found.label, found.runs)))
         if names and (len(names) != len(labels) or len(set(names)) < len(names)):
-            raise ConfigError(
-                "--name",
-                got=f"{len(names)}: {', '.join(names)}",
-                allowed=f"{len(labels)} different ones, for: {'; '.join(labels)}",
-                hint="give one for each, in this order",
-            )
+            got = f"{len(names)}: {', '.join(names)}"
+            allowed = f"{len(labels)} different ones, for: {'; '.join(labels)}"
+            raise ConfigError("--name", got=got, allowed=allowed, hint="give one for each, in this order")
         return cls(found.runs, dict(zip(labels, names, strict=True)) if names else {})
 
     @cached_property
@@ -157,7 +154,7 @@ class Comparison:
         flat = [
             {**{k: v for k, v in row.items() if k != "config"}, **{k: row["config"][k] for k in keys}} for row in rows
         ]
-        return csv_text(list(flat[0]), flat)
+        return csv_text(flat)
 
     def drawn(self, metric: str | None) -> str | None:
         """The metric to draw: the one asked for, else the first that the runs have; None where they have none.
@@ -182,12 +179,8 @@ class Comparison:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(
-                "--out",
-                got=f"{folder}, which cannot be created ({error.strerror})",
-                allowed="a folder that can be written to",
-                hint="choose one",
-            ) from None
+            got = f"{folder}, which cannot be created ({error.strerror})"
+            raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
         write_atomic(folder / "compare.csv", self.csv().encode())
         if metric is not None:
             rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
@@ -238,14 +231,13 @@ def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> st
     return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
 
 
-def csv_text(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Comma-separated values with a heading; None is an empty cell, a truth value is ``true`` or ``false``."""
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Comma-separated values under the first row's keys; None is an empty cell, truth values are in lower case."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
     for row in rows:
-        cells = [row.get(name) for name in columns]
-        writer.writerow([str(cell).lower() if isinstance(cell, bool) else cell for cell in cells])
+        writer.writerow({name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()})
     return buffer.getvalue()
 
 

@@ -8,10 +8,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import typer
+from pydantic_core import from_json, to_json
 
 _FIXED_BELOW = 1e6  # a larger number in fixed notation would be all width
 _FIXED_ABOVE = 0.01  # a smaller metric would have less than three digits
@@ -48,15 +48,7 @@ def stdout_to_stderr(redirect: bool) -> Iterator[None]:
 
 def print_json(value: object) -> None:
     """One JSON object on stdout. A number that JSON has no word for is null."""
-    typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and value - value != 0 else value
+    typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
 
 def shown(value: object, decimals: int | None = None) -> str:

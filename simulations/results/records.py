@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.files import write_atomic
 from apps.missing import dropped_sites
 from apps.objective import COMPOSITE_METRICS
 from apps.vertical_evaluation import SUBOPTIMALITY
@@ -28,19 +29,16 @@ TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without join
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(
     [
-        "round",
-        "bytes_up",
-        "bytes_down",
-        "clients_asked",
-        "clients_answered",
-        "dropped",
-        "state_lost",
-        "seconds",
-        "server_seconds",
+        *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
+        *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round
+
+
+class RunsInterruptedError(Exception):
+    """Ctrl-C during several runs; the message says how to go on."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +83,10 @@ class RunRecord:
         """Round -> metric, of evaluated rounds."""
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
+    def last(self, metric: str) -> float | None:
+        """The metric in the last evaluated round; None: the run has none."""
+        return next(reversed(self.curve(metric).values()), None)
+
     def setting(self, key: str) -> Scalar | None:
         """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
@@ -108,29 +110,27 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         ConfigError: there is no run in it, or one of its files cannot be read.
     """
     if not (path / "config.toml").is_file():
-        raise ConfigError(
-            path,
-            got="no run (there is no config.toml)",
-            allowed="a run's directory",
-            hint="give one, such as its --out",
-        )
+        got = "no run (there is no config.toml)"
+        raise ConfigError(path, got=got, allowed="a run's directory", hint="give one, such as its --out")
     try:
         config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            path,
-            got=f"what cannot be read as a run ({error})",
-            allowed="a run's directory",
-            hint="see docs/run-directory.md",
-        ) from None
+        got = f"what cannot be read as a run ({error})"
+        raise ConfigError(path, got=got, allowed="a run's directory", hint="see docs/run-directory.md") from None
     reason = str(failure.get("reason", ""))
     status = FINISHED if result else UNFINISHED
     if failure:
         status = STOPPED if reason.startswith(STOPPED_EARLY) else FAILED
     return RunRecord(name or path.resolve().name, path, status, reason, {} if failure else result, config, lines)
+
+
+def leave_reason(path: Path, reason: str) -> None:
+    """Say in a run directory, if there is one, why the run has no result."""
+    if path.is_dir():
+        write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
 
 def _object(path: Path) -> dict[str, Any]:

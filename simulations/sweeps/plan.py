@@ -17,10 +17,10 @@ from apps.config import ConfigError, RunConfig, Scalar, flattened, listed, parse
 from apps.own_data import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
-from simulations.arguments import Distribution, placed
-from simulations.engines.flower import nested
+from simulations.arguments import nested, placed
 from simulations.results.output import shown
 from simulations.results.records import OF_TRAINING, check_metric
+from simulations.sweeps.ranges import Distribution
 
 _LONGEST_NAME = 120
 VALIDATION, TEST = "validation", "test"
@@ -73,70 +73,35 @@ class Sweep:
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)
         if "resume" in self.config:
-            raise ConfigError(
-                "resume",
-                got=repr(self.config["resume"]),
-                allowed="nothing, since a sweep sets it itself",
-                hint="leave it out; --resume continues a sweep",
-            )
-        for key in [*self.grid, *self.random]:
+            got, allowed = repr(self.config["resume"]), "nothing, since a sweep sets it itself"
+            raise ConfigError("resume", got=got, allowed=allowed, hint="leave it out; --resume continues a sweep")
+        varied = "values by --grid or --random"
+        for key in self.varied:
             if key in ("output-dir", "run-name", "resume"):
-                raise ConfigError(
-                    key,
-                    got="values by --grid or --random",
-                    allowed="none, since the sweep sets it",
-                    hint="leave it out",
-                )
+                raise ConfigError(key, got=varied, allowed="none, since the sweep sets it", hint="leave it out")
             if key == "seed":
-                raise ConfigError(
-                    "seed", got="values by --grid or --random", allowed="a number of seeds", hint="give --seeds"
-                )
+                raise ConfigError("seed", got=varied, allowed="a number of seeds", hint="give --seeds")
             if key in self.config:
-                raise ConfigError(
-                    key,
-                    got=f"{self.config[key]!r} by --config, but it is varied too",
-                    allowed="one of both",
-                    hint="leave one of both out",
-                )
-        self._check_selection()
-        both = self.grid.keys() & self.random.keys()
-        if both:
-            raise ConfigError(
-                min(both), got="values by --grid and by --random", allowed="by one of them", hint="leave one out"
-            )
+                got = f"{self.config[key]!r} by --config, but it is varied too"
+                raise ConfigError(key, got=got, allowed="one of both", hint="leave one of both out")
+        fraction = self.config.get(FRACTION)
+        if FRACTION in self.varied:
+            allowed = "one, since trials are compared on the rows that it holds out"
+            raise ConfigError(FRACTION, got=varied, allowed=allowed, hint="give it by -c")
+        if self.select_on == TEST and fraction:
+            got = f"'test', with {FRACTION} = {fraction!r}"
+            raise ConfigError("--select-on", got=got, allowed="'validation' with it", hint="leave one of both out")
+        if self.select_on == VALIDATION and fraction == 0 and self.metric not in OF_TRAINING:
+            allowed = "a number above 0, since a sweep chooses on validation rows"
+            raise ConfigError(FRACTION, got="0", allowed=allowed, hint="leave it out, or give --select-on test")
+        if both := self.grid.keys() & self.random.keys():
+            got = "values by --grid and by --random"
+            raise ConfigError(min(both), got=got, allowed="by one of them", hint="leave one out")
         if self.samples > 1 and not self.random:
-            raise ConfigError(
-                "--samples",
-                got=f"{self.samples}, but there is nothing to draw",
-                allowed="1, or any with --random",
-                hint="give --random too",
-            )
-        if not self.grid and not self.random and self.seeds == 1:
+            got = f"{self.samples}, but there is nothing to draw"
+            raise ConfigError("--samples", got=got, allowed="1, or any with --random", hint="give --random too")
+        if not self.varied and self.seeds == 1:
             raise ConfigError("sweep", got="no trials", allowed="two at least", hint="give --grid, --random or --seeds")
-
-    def _check_selection(self) -> None:
-        given = self.config.get(FRACTION)
-        if FRACTION in self.grid or FRACTION in self.random:
-            raise ConfigError(
-                FRACTION,
-                got="values by --grid or --random",
-                allowed="one, since trials are compared on the rows that it holds out",
-                hint="give it by -c",
-            )
-        if self.select_on == TEST and given:
-            raise ConfigError(
-                "--select-on",
-                got=f"'test', with {FRACTION} = {given!r}",
-                allowed="'validation' with it",
-                hint="leave one of both out",
-            )
-        if self.select_on == VALIDATION and given == 0 and self.metric not in OF_TRAINING:
-            raise ConfigError(
-                FRACTION,
-                got="0",
-                allowed="a number above 0, since a sweep chooses on validation rows",
-                hint="leave it out, or give --select-on test",
-            )
 
     @property
     def varied(self) -> list[str]:
@@ -182,12 +147,9 @@ class Sweep:
                 where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
                 raise error.at(f"trial {where}") if where else error from None
             if self.grace > rounds:
-                raise ConfigError(
-                    "--grace",
-                    got=f"{self.grace}, but a trial has only {rounds} rounds",
-                    allowed=f"at most {rounds}",
-                    hint="lower it, or raise num-server-rounds",
-                )
+                got = f"{self.grace}, but a trial has only {rounds} rounds"
+                allowed = f"at most {rounds}"
+                raise ConfigError("--grace", got=got, allowed=allowed, hint="lower it, or raise num-server-rounds")
             trials.setdefault(name, Trial(name, values, seed, config, rounds, fraction))
         return list(trials.values())
 
@@ -253,12 +215,8 @@ def write_asked(sweep: Sweep, path: Path) -> None:
 def check_same(sweep: Sweep, path: Path) -> None:
     """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
     if not path.exists():
-        raise ConfigError(
-            "--resume",
-            got=f"--out {path.parent}, where there is no sweep",
-            allowed="that of a sweep",
-            hint="leave --resume out, or give its --out",
-        )
+        got = f"--out {path.parent}, where there is no sweep"
+        raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")
     try:
         before = tomllib.loads(path.read_text("utf-8"))
     except ValueError as error:
@@ -269,9 +227,6 @@ def check_same(sweep: Sweep, path: Path) -> None:
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if changed:
         key = changed[0]
-        raise ConfigError(
-            f"--resume: {key}",
-            got=repr(new.get(key)),
-            allowed=f"{old.get(key)!r}, as in the sweep in {path.parent}",
-            hint="set it so, or choose another --out",
-        )
+        got = repr(new.get(key))
+        allowed = f"{old.get(key)!r}, as in the sweep in {path.parent}"
+        raise ConfigError(f"--resume: {key}", got=got, allowed=allowed, hint="set it so, or choose another --out")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,8 +10,9 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.engines.flower import nested
+from simulations.arguments import nested
 from simulations.results.output import shown, shown_metric, table
+from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import FAILED, FINISHED, OF_TRAINING
 from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
 
@@ -129,23 +128,13 @@ class Outcome:
             "mode": self.sweep.mode,
             "select_on": self.sweep.select_on,
             "validation_fraction": self.fraction,
-            "test": None if self.final is None else asdict(self.final),
-            "best": None if self.best is None else asdict(self.best),
-            "configurations": [asdict(standing) for standing in self.standings],
+            "test": self.final,
+            "best": self.best,
+            "configurations": self.standings,
             "trials": [
                 {"trial": t.name, "config": t.varied, "seed": t.seed, **asdict(self.rows[t.name])} for t in self.trials
             ],
         }
-
-
-def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:
-    """Where a configuration stands among others, the best first: by seeds that finished with all sites, by those that
-    finished, then by the mean of the last round's metric over them.
-
-    A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones,
-    and so is training without the sites that diverge.
-    """
-    return missing - finished, -finished, (1 if mode == "min" else -1) * (mean or 0.0)
 
 
 def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
@@ -155,13 +144,9 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
         groups.setdefault(repr(trial.varied), []).append(trial)
     found = []
     for group in groups.values():
-        ended = [rows[trial.name] for trial in group if rows[trial.name].status == FINISHED]
-        counted = [row for row in ended if row.final is not None and math.isfinite(row.final)]
-        values = [row.final for row in counted if row.final is not None]
-        mean = statistics.fmean(values) if values else None
-        spread = statistics.stdev(values) if len(values) > 1 else None
-        missing = sum(row.missing > 0 for row in counted)
-        found.append(Standing(group[0].varied, len(group), len(values), mean, spread, missing))
+        ended = [row for trial in group if (row := rows[trial.name]).status == FINISHED]
+        seeds = over_seeds((row.final, row.missing > 0) for row in ended)
+        found.append(Standing(group[0].varied, len(group), *seeds))
     return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, mode))
 
 

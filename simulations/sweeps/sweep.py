@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError
 from apps.files import write_atomic
 from problems.extras import require
 from simulations.results.compare import csv_text
 from simulations.results.output import shown_metric
-from simulations.results.records import FAILED, FINISHED, STOPPED, STOPPED_EARLY, UNFINISHED, RunRecord, read_run
+from simulations.results.records import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    STOPPED_EARLY,
+    UNFINISHED,
+    RunRecord,
+    RunsInterruptedError,
+    leave_reason,
+    read_run,
+)
 from simulations.sweeps.plan import Sweep, Trial, check_same, write_asked
 from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 
@@ -21,12 +31,7 @@ from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 class Books:
     """A sweep's directory while the sweep is under way.
 
-    Args:
-        sweep: what is asked.
-        out: its directory.
-        trials: the runs.
-        say: takes a line a run that has ended.
-        table: the file with a row a run.
+    ``say`` takes a line a run that has ended, ``table`` is the file with a row a run.
     """
 
     def __init__(
@@ -55,12 +60,9 @@ class Books:
             try:
                 self.out.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise ConfigError(
-                    "--out",
-                    got=f"{self.out}, which cannot be created ({error.strerror})",
-                    allowed="a folder that can be written to",
-                    hint="choose one",
-                ) from None
+                got = f"{self.out}, which cannot be created ({error.strerror})"
+                allowed = "a folder that can be written to"
+                raise ConfigError("--out", got=got, allowed=allowed, hint="choose one") from None
             write_asked(self.sweep, self.out / "sweep.toml")
         (self.out / "best.toml").unlink(missing_ok=True)
         self.write()
@@ -112,18 +114,13 @@ class Books:
             row = Row(FAILED, reason=str(error))
         if row.status != FINISHED:
             row = Row(FAILED, row.final, row.best, row.rounds, row.seconds, died or row.reason or "it left no result")
-            self.fail(trial, row.reason)
+            leave_reason(trial.path, row.reason)
         self.note(trial, row)
 
     def stopped(self, trial: Trial, reason: str) -> None:
         """A trial was stopped early."""
-        self.fail(trial, f"{STOPPED_EARLY}: {reason}")
+        leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
         self.note(trial, self.row(read_run(trial.path)))
-
-    def fail(self, trial: Trial, reason: str) -> None:
-        """Leave the reason with the run, for `compare` and for --resume."""
-        if trial.path.is_dir():
-            write_atomic(trial.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
     def note(self, trial: Trial, row: Row) -> None:
         """Put a trial's row down, and say so."""
@@ -141,26 +138,13 @@ class Books:
 
     def write(self) -> None:
         """Write the table of the runs."""
-        metric = self.sweep.metric
-        columns = [
-            "trial",
-            *self.sweep.varied,
-            "seed",
-            "status",
-            metric,
-            f"best_{metric}",
-            "rounds",
-            "seconds",
-            "reason",
-            "rounds_with_missing_sites",
-        ]
-        rows = []
+        metric, rows = self.sweep.metric, []
         for trial in self.trials:
             row = self.rows[trial.name]
-            told = {metric: row.final, f"best_{metric}": row.best, "status": row.status, "rounds": row.rounds}
-            end = {"seconds": row.seconds, "reason": row.reason, "rounds_with_missing_sites": row.missing}
-            rows.append({"trial": trial.name, **trial.varied, "seed": trial.seed, **told, **end})
-        write_atomic(self.out / self.table, csv_text(columns, rows).encode())
+            told: dict[str, Any] = {"trial": trial.name, **trial.varied, "seed": trial.seed, "status": row.status}
+            told |= {metric: row.final, f"best_{metric}": row.best, "rounds": row.rounds, "seconds": row.seconds}
+            rows.append({**told, "reason": row.reason, "rounds_with_missing_sites": row.missing})
+        write_atomic(self.out / self.table, csv_text(rows).encode())
 
     def interrupt(self) -> int:
         """Put down which trials were cut off; returns how many have ended."""
@@ -203,7 +187,7 @@ def run_sweep(
     Raises:
         ConfigError: a trial's config is wrong, or the directory is; nothing was started.
         MissingExtraError: Ray is not installed.
-        SweepInterruptedError: Ctrl-C.
+        RunsInterruptedError: Ctrl-C.
     """
     require("sweep", "sweep", "ray", "tensorboardX")
     out = out.expanduser().resolve()
@@ -232,7 +216,7 @@ def _run(books: Books, jobs: int, address: str) -> None:
     """Make the runs that are waiting.
 
     Raises:
-        SweepInterruptedError: Ctrl-C.
+        RunsInterruptedError: Ctrl-C.
     """
     waiting = books.waiting()
     try:
@@ -241,11 +225,5 @@ def _run(books: Books, jobs: int, address: str) -> None:
 
             run_trials(books.sweep, waiting, books.out / ".tune", jobs, address, books.ended, books.stopped)
     except KeyboardInterrupt:
-        raise SweepInterruptedError(books.interrupt(), len(books.trials)) from None
-
-
-class SweepInterruptedError(Exception):
-    """Ctrl-C during a sweep; the message says how to go on."""
-
-    def __init__(self, ended: int, trials: int) -> None:
-        super().__init__(f"interrupted: {ended} of {trials} trials have ended; the same command with --resume goes on")
+        ended = f"{books.interrupt()} of {len(books.trials)} trials have ended"
+        raise RunsInterruptedError(f"interrupted: {ended}; the same command with --resume goes on") from None

@@ -129,7 +129,7 @@ def run_trials(
         trials: those to run.
         storage: a folder for Tune's own files, removed afterwards.
         jobs: trials at a time.
-        address: a Ray cluster's address, or empty.
+        address: of a Ray cluster, or empty.
         ended: called when a trial's run has ended.
         stopped: called when a trial was stopped early, with the reason.
 
@@ -176,12 +176,8 @@ def run_trials(
 @contextmanager
 def _ray(jobs: int, address: str) -> Iterator[None]:
     if ray.is_initialized():
-        raise ConfigError(
-            "Ray",
-            got="one that runs in this process already",
-            allowed="none, since a sweep starts its own",
-            hint="end it",
-        )
+        got = "one that runs in this process already"
+        raise ConfigError("Ray", got=got, allowed="none, since a sweep starts its own", hint="end it")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
     # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
@@ -198,12 +194,9 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
                     ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
         except (OSError, ValueError) as error:
             where = f"--address {address!r}" if address else "a Ray of its own"
-            raise ConfigError(
-                where,
-                got=" ".join(str(error).split()),
-                allowed="host:port of a Ray cluster's head",
-                hint="leave --address out, or give one",
-            ) from None
+            got = " ".join(str(error).split())
+            allowed = "host:port of a Ray cluster's head"
+            raise ConfigError(where, got=got, allowed=allowed, hint="leave --address out, or give one") from None
         yield
     finally:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind

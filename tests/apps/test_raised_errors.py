@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 import typer
@@ -101,7 +102,7 @@ def test_a_way_out_names_pages_and_commands_that_there_are(made: list[Made]) -> 
         for words in re.findall(r"`python -m simulations ([^`]+)`", hint):
             name, *sections = words.split()
             assert name in program.commands, one
-            assert set(sections) <= {*Section, f"{VALUE}s"}, one
+            assert set(sections) <= {*get_args(Section), f"{VALUE}s"}, one
             commands += 1
         for option in re.findall(r"(?<!\S)--[a-z-]+", hint):
             assert option in known, one

@@ -126,7 +126,7 @@ def test_a_method_may_be_a_reference(tmp_path: Path) -> None:
         ('strategy = "vfb2-svrg"\nengine = "nonfederated"', [("nonfederated", 1), ("nonfederated", 1)]),
     ):
         lines = expanded(tmp_path, ('strategy = "local-sgd"', method), cases).lines
-        assert [(line.engine, line.clients) for line in lines] == [("in-process", 2), ("in-process", 5), *expected]
+        assert [(line.run.engine, line.clients) for line in lines] == [("in-process", 2), ("in-process", 5), *expected]
 
 
 def test_the_papers_values_stand_at_their_rows(tmp_path: Path) -> None:

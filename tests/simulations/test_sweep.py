@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from apps.config import ConfigError
-from simulations.arguments import parse_grid, parse_random, placed
+from simulations.arguments import placed
 from simulations.engines.stepped import SteppedRun
 from simulations.results.records import METRICS, read_run
 from simulations.sweeps.plan import Sweep, Trial, trial_name
+from simulations.sweeps.ranges import parse_grid, parse_random
 from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import ROOT, Line

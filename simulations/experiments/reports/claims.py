@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from apps.config import Scalar
 from apps.evaluation import better
-from simulations.experiments.expansion import Expansion, Line
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import Line
 from simulations.experiments.reports.tables import Row, pair
 from simulations.results.output import shown
 from simulations.results.paired import LEAST_SEEDS, LEVEL, Difference, difference
@@ -67,13 +68,7 @@ class Judged:
 
 
 def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRecord]) -> list[Judged]:
-    """Every claim of the experiment, held against the runs.
-
-    Args:
-        expansion: what was to be run.
-        rows: the table.
-        records: the finished runs, by their names.
-    """
+    """Every claim of the experiment, held against its finished runs, which have their names, and the table's rows."""
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     found = []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
@@ -82,17 +77,14 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
         for place, other in places:
             lines = expansion.lines[place], expansion.lines[other]
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
-            ends = [_ends(expansion, line, metric, records) for line in lines]
+            ends = [
+                {seed: end for seed, run in ended.items() if (end := run.last(metric)) is not None}
+                for ended in (expansion.ended(line, records) for line in lines)
+            ]
             gap = difference(*(ends if better(metric) is max else ends[::-1]))
             findings.append(Finding(_setting(expansion, lines[0], claim.better), ahead, behind, gap))
         found.append(Judged(claim.text, metric, _words(claim.better), _words(claim.than), findings))
     return found
-
-
-def _ends(expansion: Expansion, line: Line, metric: str, records: Mapping[str, RunRecord]) -> dict[int, float]:
-    """Seed -> the metric in the last evaluated round, of a line's finished runs."""
-    runs = {run.seed: records[run.name] for run in expansion.runs if run.line is line and run.name in records}
-    return {seed: curve[max(curve)] for seed, run in runs.items() if (curve := run.curve(metric))}
 
 
 def _words(side: Mapping[str, Scalar]) -> str:
@@ -111,23 +103,12 @@ def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> st
 
 def as_json(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """The claims for --json."""
-    return [
-        {
-            "text": claim.text,
-            "metric": claim.metric,
-            "better": claim.better,
-            "than": claim.than,
-            "findings": [
-                {
-                    "setting": finding.setting,
-                    "gap": None if finding.gap is None else asdict(finding.gap),
-                    "verdict": finding.verdict,
-                }
-                for finding in claim.findings
-            ],
-        }
-        for claim in judged
-    ]
+    found = []
+    for claim in judged:
+        told = [{"setting": one.setting, "gap": one.gap, "verdict": one.verdict} for one in claim.findings]
+        sides = {"better": claim.better, "than": claim.than}
+        found.append({"text": claim.text, "metric": claim.metric, **sides, "findings": told})
+    return found
 
 
 def as_markdown(judged: Sequence[Judged]) -> list[str]:

@@ -6,6 +6,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apps.curves import RANKING
-from simulations.experiments.expansion import Expansion, Line
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import Line
 from simulations.results.compare import mean_and_spread
 from simulations.results.records import TRAINING_SECONDS, RunRecord
 
@@ -50,6 +52,7 @@ _FEW = 3  # trained models, of which there must be so many
 _MARGIN = 0.05  # of a y axis, above and below
 _MARKED = 40  # a curve of fewer points shows them
 _STYLES = ("-", "--", ":", "-.")
+_Runs = list[tuple[Line, list[RunRecord]]]  # a curve's lines, each with its finished runs
 
 
 @dataclass(frozen=True)
@@ -67,44 +70,35 @@ class Curve:
 def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> dict[str, list[Curve]]:
     """The curves of each panel over one of the x axes, from the finished runs."""
     experiment = expansion.experiment
-    log = experiment.scale == "log"
-    found: dict[str, list[Curve]] = {}
+    metric, log = experiment.metrics[0], experiment.scale == "log"
+    found: dict[str, dict[str, _Runs]] = {}
     for line in expansion.lines:
-        ended = [records[run.name] for run in expansion.runs if run.line is line and run.name in records]
-        ended = [run for run in ended if run.curve(experiment.metrics[0])]
-        if not ended:
-            continue
-        drawn = found.setdefault(line.panel, [])
-        if x == "clients":
-            _join(drawn, _point(line, ended, experiment.metrics[0], log))
-        else:
-            drawn.append(_curve(line, ended, experiment.metrics[0], x, log))
-    return found
+        ended = [run for run in expansion.ended(line, records).values() if run.curve(metric)]
+        if ended:
+            found.setdefault(line.panel, {}).setdefault(line.curve, []).append((line, ended))
+    make = _over_clients if x == "clients" else partial(_over_rounds, x=x)
+    return {
+        panel: [make(label, runs, metric, log) for label, runs in curves.items()] for panel, curves in found.items()
+    }
 
 
-def _point(line: Line, runs: Sequence[RunRecord], metric: str, log: bool) -> Curve:
-    """The last evaluated round's value, at the number of clients."""
-    values = [list(run.curve(metric).values())[-1] for run in runs]
-    mean = np.array([np.mean(values)])
-    spread = np.array([np.std(values, ddof=1) if len(values) > 1 else 0.0])
-    return Curve(line.curve, np.array([float(line.clients)]), mean, *band(mean, spread, log), len(runs))
+def _over_clients(label: str, runs: _Runs, metric: str, log: bool) -> Curve:
+    """The last evaluated round's values, a point for each number of clients."""
+    runs = sorted(runs, key=lambda one: one[0].clients)
+    ends = [[value for run in ended if (value := run.last(metric)) is not None] for _, ended in runs]
+    mean = np.array([np.mean(values) for values in ends])
+    spread = np.array([np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in ends])
+    places = np.array([float(line.clients) for line, _ in runs])
+    return Curve(label, places, mean, *band(mean, spread, log), min(map(len, ends)))
 
 
-def _join(curves: list[Curve], point: Curve) -> None:
-    """Add a point to the curve of its name, in the order of x."""
-    place = next((number for number, curve in enumerate(curves) if curve.label == point.label), len(curves))
-    parts = [*curves[place : place + 1], point]
-    order = np.argsort(np.concatenate([part.x for part in parts]), kind="stable")
-    x, mean, low, high = (
-        np.concatenate([getattr(part, name) for part in parts])[order] for name in ("x", "mean", "low", "high")
-    )
-    curves[place : place + 1] = [Curve(point.label, x, mean, low, high, min(part.seeds for part in parts))]
-
-
-def _curve(line: Line, runs: Sequence[RunRecord], metric: str, x: str, log: bool) -> Curve:
-    rounds, mean, spread = mean_and_spread([run.curve(metric) for run in runs])
-    places = np.mean([[_abscissa(run, x, line.communications)[r] for r in rounds] for run in runs], axis=0)  # (points,)
-    return Curve(line.curve, places, mean, *band(mean, spread, log), len(runs))
+def _over_rounds(label: str, runs: _Runs, metric: str, log: bool, x: str) -> Curve:
+    """The evaluated rounds' values, each at the mean of its places on the x axis."""
+    ((line, ended),) = runs
+    rounds, mean, spread = mean_and_spread([run.curve(metric) for run in ended])
+    by_round = [_abscissa(run, x, line.run.communications) for run in ended]
+    places = np.mean([[places[r] for r in rounds] for places in by_round], axis=0)  # (points,)
+    return Curve(label, places, mean, *band(mean, spread, log), len(ended))
 
 
 def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, np.ndarray]:

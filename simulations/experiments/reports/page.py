@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
-from simulations.experiments.expansion import Expansion, Line
+from simulations.experiments.expansion import Expansion
 from simulations.experiments.experiment import SET_BY_COMMAND
+from simulations.experiments.lines import Line
 from simulations.experiments.reports.claims import LEGEND as CLAIMS_LEGEND
 from simulations.experiments.reports.claims import Judged
 from simulations.experiments.reports.figures import LABELS
-from simulations.experiments.reports.page_template import PAGE
-from simulations.experiments.reports.tables import LEGEND, Row, counted, pair, shown_pair, tuned_sentence, tuned_table
-from simulations.experiments.tuned_values import Tuned
-from simulations.results.output import shown, shown_metric
+from simulations.experiments.reports.tables import (
+    LEGEND,
+    Cell,
+    Row,
+    Table,
+    counted,
+    number_cell,
+    pair,
+    results,
+    tuned_sentence,
+    tuned_table,
+)
+from simulations.results.output import shown
 from simulations.results.paired import Difference
 from simulations.results.records import RunRecord
 
@@ -29,29 +37,6 @@ _CYCLE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
     *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
 )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell: what it says, and the number it is sorted by."""
-
-    text: str
-    number: float | None = None
-    numeric: bool = False
-
-    @property
-    def key(self) -> str:
-        """What the page's script reads the number from; empty: there is none."""
-        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table under its caption, rows of cells."""
-
-    caption: str
-    columns: list[str]
-    rows: list[list[Cell]]
 
 
 def as_html(
@@ -74,15 +59,21 @@ def as_html(
         failed: the titles of the runs that failed, with the reasons.
         missing: the number of runs that have not been made.
     """
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     experiment = expansion.experiment
     profile = experiment.profile(expansion.profile)
     shared, defaults, methods = configuration(expansion)
     tuned = expansion.tuned
-    return environment.from_string(PAGE).render(
+    return environment.get_template("page.html").render(
         experiment=experiment,
         profile=expansion.profile,
         seeds=counted(expansion.seeds, "seed"),
@@ -96,7 +87,7 @@ def as_html(
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
         curves=Markup(inlined(curves)) if curves else None,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
-        tuned=None if tuned is None else (tuned_sentence(tuned), _tuned_table(tuned)),
+        tuned=None if tuned is None else (tuned_sentence(tuned), tuned_table(tuned)),
         differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
         shared=shared,
         defaults=defaults,
@@ -109,44 +100,13 @@ def as_html(
 
 
 def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
-    """The rows of a metric; columns that say nothing are left out."""
+    """The rows of a metric."""
     found = [row for row in rows if row.metric == metric]
-    columns = {
-        "data set": [Cell(row.dataset) for row in found],
-        "method": [Cell(row.method) for row in found],
-        "setting": [Cell(row.setting) for row in found],
-        "last round": [_number(pair(row), row.mean) for row in found],
-        "last tenth": [_number(shown_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
-        "seeds": [
-            _number(str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}", row.seeds) for row in found
-        ],
-        "paper": [_number(shown_pair(row.paper, row.paper_std), row.paper) for row in found],
-        "difference": [_difference(row) for row in found],
-        "in the paper": [Cell(row.paper_source) for row in found],
-    }
-    if len({row.dataset for row in found}) == 1:
-        del columns["data set"]  # the page's head says it
-    optional = ("setting", "paper", "difference", "in the paper")
-    kept = {
-        name: cells
-        for name, cells in columns.items()
-        if name not in optional or any(cell.text not in ("", "-") for cell in cells)
-    }
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
-    return Table(caption, list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)])
-
-
-def _number(text: str, number: float | None) -> Cell:
-    return Cell(text, None if number is None or math.isnan(number) else number, numeric=True)
-
-
-def _difference(row: Row) -> Cell:
-    """Measured less the paper's."""
-    if row.mean is None or row.paper is None:
-        return _number("-", None)
-    gap = row.mean - row.paper
-    return _number(("+" if gap > 0 else "") + shown_metric(gap, like=row.paper), gap)
+    # the page's head names the only data set
+    without = ["metric", "data set"] if len({row.dataset for row in found}) == 1 else ["metric"]
+    return results(found, seeds, caption, without)
 
 
 def _claim_table(claim: Judged) -> Table:
@@ -154,8 +114,8 @@ def _claim_table(claim: Judged) -> Table:
     rows = [
         [
             Cell(finding.setting),
-            _number(pair(finding.better), finding.better.mean),
-            _number(pair(finding.than), finding.than.mean),
+            number_cell(pair(finding.better), finding.better.mean),
+            number_cell(pair(finding.than), finding.than.mean),
             *_gap_cells(finding.gap),
             Cell(finding.verdict),
         ]
@@ -172,25 +132,14 @@ def _untuned(expansion: Expansion) -> list[str]:
     return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
 
 
-def _tuned_table(tuned: Tuned) -> Table:
-    columns, rows = tuned_table(tuned)
-    cells = [
-        [*map(Cell, row[:-1]), _number(row[-1], choice.score.mean)]
-        for row, choice in zip(rows, tuned.chosen, strict=True)
-    ]
-    return Table("Chosen values, their ranges and their scores", columns, cells)
-
-
 def _gap_cells(gap: Difference | None) -> list[Cell]:
     if gap is None:
-        return [_number("-", None), Cell("-"), _number("-", None), _number("0", 0)]
+        return [number_cell("-", None), Cell("-"), number_cell("-", None), number_cell("0", 0)]
     mean, interval, p = gap.shown()
-    return [_number(mean, gap.mean), Cell(interval), _number(p, gap.p), _number(str(gap.seeds), gap.seeds)]
+    return [number_cell(mean, gap.mean), Cell(interval), number_cell(p, gap.p), number_cell(str(gap.seeds), gap.seeds)]
 
 
-def configuration(
-    expansion: Expansion,
-) -> tuple[dict[str, str], dict[str, str], dict[str, Table]]:
+def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str], dict[str, Table]]:
     """The keys that all runs share, set by the experiment and by default, and each method's own, a row a setting."""
     resolved = {line: _resolved(line) for line in expansion.lines}
     first = resolved[expansion.lines[0]]
@@ -204,7 +153,14 @@ def configuration(
     for method in dict.fromkeys(line.method for line in expansion.lines):
         own = [line for line in expansion.lines if line.method == method]
         keys = [key for key in dict.fromkeys(key for line in own for key in resolved[line]) if key not in common]
-        rows = [[Cell(_place(line)), *(_value(resolved[line].get(key)) for key in keys)] for line in own if keys]
+        rows = [
+            [
+                Cell(", ".join(filter(None, [line.dataset, line.setting]))),
+                *(_value(resolved[line].get(key)) for key in keys),
+            ]
+            for line in own
+            if keys
+        ]
         methods[method] = Table(method, ["setting", *keys], rows)
     shared, defaults = (
         {key: shown(value) or '""' for key, value in common.items() if (key in named) == wanted}
@@ -216,11 +172,7 @@ def configuration(
 def _resolved(line: Line) -> dict[str, Scalar]:
     config = flattened(parse_run_config(line.config).resolved())
     kept = {key: value for key, value in config.items() if key not in _UNSAID}
-    return {"engine": line.engine, "clients": line.clients, **kept}
-
-
-def _place(line: Line) -> str:
-    return ", ".join(filter(None, [line.dataset, line.setting]))
+    return {"engine": line.run.engine, "clients": line.clients, **kept}
 
 
 def _value(value: Scalar | None) -> Cell:
@@ -228,14 +180,12 @@ def _value(value: Scalar | None) -> Cell:
     return Cell(shown(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
 
 
-def versions(records: Any) -> dict[str, str]:
+def versions(records: Iterable[RunRecord]) -> dict[str, str]:
     """Package -> its version, or those that the runs had, as their result.json says."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.result.get("versions", {}).items():
-            found.setdefault(package, [])
-            if version not in found[package]:
-                found[package].append(version)
+            found.setdefault(package, set()).add(version)
     return {package: ", ".join(sorted(several)) for package, several in found.items()}
 
 

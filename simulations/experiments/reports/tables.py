@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from apps.config import Scalar
-from simulations.experiments.expansion import Expansion, settings
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import settings
 from simulations.experiments.tuned_values import Tuned
-from simulations.results.compare import csv_text
 from simulations.results.output import shown, shown_metric, table
+from simulations.results.paired import signed
 from simulations.results.records import RunRecord
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
@@ -49,19 +49,47 @@ class Row:
     tail_std: float | None
 
 
-def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
-    """The table, by data set, then as in the experiment's file.
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: what it says, and the number it is sorted by."""
 
-    Args:
-        expansion: what was to be run.
-        records: the finished runs, by their names.
-    """
+    text: str
+    number: float | None = None
+    numeric: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the page's script reads the number from; empty: there is none."""
+        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under its caption, rows of cells."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """What its cells say."""
+        return [[cell.text for cell in row] for row in self.rows]
+
+
+def number_cell(text: str, value: float | None) -> Cell:
+    """A cell of a column of numbers."""
+    return Cell(text, value, numeric=True)
+
+
+def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
+    """The table of the finished runs, which have their names: by data set, then as in the experiment's file."""
     found = []
     experiment = expansion.experiment
-    places = sorted(range(len(expansion.lines)), key=lambda place: _first(expansion, place))
-    for place in places:
+    names = [line.dataset for line in expansion.lines]
+    for place in sorted(range(len(names)), key=lambda place: names.index(names[place])):
         line = expansion.lines[place]
-        ended = [records[run.name] for run in expansion.runs if run.line is line and run.name in records]
+        ended = expansion.ended(line, records).values()
         for metric in experiment.metrics:
             curves = [list(run.curve(metric).values()) for run in ended]
             curves = [curve for curve in curves if curve]
@@ -86,12 +114,6 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
     return found
 
 
-def _first(expansion: Expansion, place: int) -> int:
-    """Where the data set of a line occurs first."""
-    names = [line.dataset for line in expansion.lines]
-    return names.index(names[place])
-
-
 def tail(curve: Sequence[float]) -> float:
     """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
     trained = curve[1:] or curve
@@ -108,12 +130,6 @@ def _mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
-def as_csv(found: Sequence[Row]) -> str:
-    """table.csv."""
-    dicts = [asdict(row) for row in found]
-    return csv_text(list(dicts[0]), dicts)
-
-
 def shown_pair(mean: float | None, std: float | None) -> str:
     """A mean and its standard deviation, for people."""
     return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
@@ -125,27 +141,43 @@ def pair(row: Row) -> str:
     return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
-def _columns(found: Sequence[Row], seeds: int) -> tuple[list[str], list[list[str]]]:
-    """The table for people: columns that say nothing are left out."""
+def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
+    """The rows for people. Columns that say nothing are left out, and those of ``without``."""
     columns = {
-        "data set": [row.dataset for row in found],
-        "method": [row.method for row in found],
-        "setting": [row.setting for row in found],
-        "metric": [row.metric for row in found],
-        "last round": [pair(row) for row in found],
-        "last tenth": [shown_pair(row.tail_mean, row.tail_std) for row in found],
-        "seeds": [str(row.seeds) if row.seeds == seeds else f"{row.seeds} of {seeds}" for row in found],
-        "paper": [shown_pair(row.paper, row.paper_std) for row in found],
-        "in the paper": [row.paper_source for row in found],
+        "data set": [Cell(row.dataset) for row in found],
+        "method": [Cell(row.method) for row in found],
+        "setting": [Cell(row.setting) for row in found],
+        "metric": [Cell(row.metric) for row in found],
+        "last round": [number_cell(pair(row), row.mean) for row in found],
+        "last tenth": [number_cell(shown_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
+        "seeds": [number_cell(_of(row.seeds, seeds), row.seeds) for row in found],
+        "paper": [number_cell(shown_pair(row.paper, row.paper_std), row.paper) for row in found],
+        "difference": [_difference(row) for row in found],
+        "in the paper": [Cell(row.paper_source) for row in found],
     }
-    unsaid = {"setting": "", "paper": "-", "in the paper": ""}
-    kept = {name: cells for name, cells in columns.items() if name not in unsaid or set(cells) != {unsaid[name]}}
-    return list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)]
+    for name in ("setting", "paper", "difference", "in the paper"):
+        if all(cell.text in ("", "-") for cell in columns[name]):
+            del columns[name]
+    kept = {name: cells for name, cells in columns.items() if name not in without}
+    return Table(caption, list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)])
+
+
+def _of(number: int, all_of_them: int) -> str:
+    return str(number) if number == all_of_them else f"{number} of {all_of_them}"
+
+
+def _difference(row: Row) -> Cell:
+    """Measured less the paper's."""
+    if row.mean is None or row.paper is None:
+        return number_cell("-", None)
+    gap = row.mean - row.paper
+    return number_cell(signed(gap, like=row.paper), gap)
 
 
 def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
     """The table for a terminal."""
-    return table(*_columns(found, expansion.seeds))
+    told = results(found, expansion.seeds, without=["difference"])
+    return table(told.columns, told.texts)
 
 
 def as_markdown(
@@ -157,11 +189,10 @@ def as_markdown(
         expansion: what was to be run.
         found: the rows.
         claims: the lines on what the paper claims.
-        failed: the titles of the runs that failed, with the reasons.
+        failed: title -> reason, of runs that failed.
         missing: the number of runs that have not been made.
     """
     experiment = expansion.experiment
-    columns, cells = _columns(found, expansion.seeds)
     tuned = expansion.tuned
     what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
     lines = [
@@ -169,7 +200,7 @@ def as_markdown(
         "",
         f"{experiment.paper}, {experiment.figure}. {what}",
         "",
-        *_markdown(columns, cells),
+        *_markdown(results(found, expansion.seeds, without=["difference"])),
         "",
         LEGEND,
     ]
@@ -177,7 +208,7 @@ def as_markdown(
         lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
     lines += claims
     if tuned is not None:
-        lines += ["", tuned_sentence(tuned), "", *_markdown(*tuned_table(tuned))]
+        lines += ["", tuned_sentence(tuned), "", *_markdown(tuned_table(tuned))]
     if missing:
         lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
     if failed:
@@ -197,20 +228,19 @@ def tuned_sentence(tuned: Tuned) -> str:
     )
 
 
-def tuned_table(tuned: Tuned) -> tuple[list[str], list[list[str]]]:
-    """Columns, and a row for each choice: for which runs, what, from which values, and how well it did."""
+def tuned_table(tuned: Tuned) -> Table:
+    """A row for each choice: for which runs, what, from which values, and how well it did."""
     rows = []
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
-        chosen = [
-            f"{told}{ends.get(key, '')}" for key, told in zip(choice.values, settings(choice.values), strict=True)
-        ]
+        chosen = [told + ends.get(key, "") for key, told in zip(choice.values, settings(choice.values), strict=True)]
         ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
         score = shown_pair(choice.score.mean, choice.score.std)
         if choice.score.missing:
             score += f" (sites missing in {choice.score.missing} of {counted(choice.score.finished, 'seed')})"
-        rows.append([_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges), score])
-    return ["runs", "chosen", "from", tuned.metric], rows
+        texts = (_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges))
+        rows.append([*map(Cell, texts), number_cell(score, choice.score.mean)])
+    return Table("Chosen values, their ranges and their scores", ["runs", "chosen", "from", tuned.metric], rows)
 
 
 def _runs_of(at: Mapping[str, Scalar]) -> str:
@@ -218,18 +248,10 @@ def _runs_of(at: Mapping[str, Scalar]) -> str:
     return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
 
 
-def _markdown(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(map(_escaped, row))} |" for row in (columns, ["---"] * len(columns), *cells)]
+def _markdown(told: Table) -> list[str]:
+    rows = [told.columns, ["---"] * len(told.columns), *told.texts]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|")
-
-
-def as_json(found: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows for --json."""
-    return [asdict(row) for row in found]
