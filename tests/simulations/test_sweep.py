@@ -24,7 +24,7 @@ from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
-from tests.simulations.fabricated import fake
+from tests.simulations.fabricated import fake, refusal
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
 DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
@@ -116,7 +116,6 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--grid", "learning-rate=3"], ["learning-rate", "already varied"]),
         ([*GRID, "--random", "learning-rate=uniform(0,1)"], ["learning-rate", "--grid and by --random"]),
         (["--grid", "learning-rat=0.1,1"], ["learning-rat:", "unknown", "'learning-rate'"]),
-        (["--grid", "learning-rate=0.1,-1"], ["learning-rate", "got -1", "> 0", "trial learning-rate=-1"]),
         (["--grid", 'output-dir="a"'], ["output-dir", "the sweep sets it"]),
         (["--grid", "seed=1,2"], ["seed", "--seeds"]),
         (["--random", "learning-rate=0.1"], ["key=distribution", "uniform(low,high)"]),
@@ -134,10 +133,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
     ],
 )
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
-    code, out, err = command("sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
-    assert (code, out) == (1, "")
-    assert err.startswith("error: ")
-    assert len(err.splitlines()) == 1
+    err = refusal(command, "sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
     assert [part for part in parts if part not in err] == []
     assert not (tmp_path / "s").exists()
 
@@ -145,9 +141,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[st
 def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "sweep.toml").write_text("kept")
-    code, _, err = command("sweep", "--out", tmp_path / "s", *GRID)
-    assert code == 1
-    assert "--resume" in err
+    assert "--resume" in refusal(command, "sweep", "--out", tmp_path / "s", *GRID)
     assert (tmp_path / "s" / "sweep.toml").read_text() == "kept"
 
 
