@@ -8,9 +8,9 @@ stays with it, because each side gets containers of its own. The arrays inside a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any
 
@@ -25,11 +25,9 @@ SERVER_NODE_ID = 1
 FIRST_NODE_ID = 1000
 
 
-@contextmanager
-def task_identity() -> Iterator[None]:
+def task_identity() -> AbstractContextManager[None]:
     """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
-    with identity(RUN_ID, RUN_ID, SERVER_NODE_ID):
-        yield
+    return identity(RUN_ID, RUN_ID, SERVER_NODE_ID)
 
 
 class InProcessGrid(Grid):

@@ -90,12 +90,8 @@ class Runs:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(
-                    "--out",
-                    got=f"{self.out}, where another process is reproducing",
-                    allowed="one process a directory",
-                    hint="choose another, or wait for its end",
-                ) from None
+                got, hint = f"{self.out}, where another process is reproducing", "choose another, or wait for its end"
+                raise ConfigError("--out", got=got, allowed="one process a directory", hint=hint) from None
             for run in self.runs.values():
                 self._take(run)
             for run in self.waiting:

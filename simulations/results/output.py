@@ -71,6 +71,11 @@ def shown_metric(value: float | None, like: float | None = None) -> str:
     return f"{value:.3e}" if small and value is not None else shown(value, 4)
 
 
+def shown_pair(mean: float | None, std: float | None) -> str:
+    """A mean of metrics and its standard deviation, where there is one."""
+    return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Aligned columns under their names, numbers to the right; a cell's control characters are escaped."""
     cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]

@@ -11,7 +11,7 @@ import tomli_w
 
 from apps.config import Scalar
 from simulations.arguments import nested
-from simulations.results.output import shown, shown_metric, table
+from simulations.results.output import shown, shown_metric, shown_pair, table
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import FAILED, FINISHED, OF_TRAINING
 from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
@@ -115,9 +115,8 @@ class Outcome:
         told += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
-            value = shown_metric(self.final.mean)
-            spread = "" if self.final.spread is None else f" ± {shown_metric(self.final.spread, like=self.final.mean)}"
-            told.append(f"trained on all training rows, on the test rows: {metric} {value}{spread} ({of}, in best/)")
+            value = shown_pair(self.final.mean, self.final.spread)
+            told.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
         return told
 
     def json(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from apps.config import Scalar
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import settings
 from simulations.experiments.tuned_values import Tuned
-from simulations.results.output import shown, shown_metric, table
+from simulations.results.output import shown, shown_pair, table
 from simulations.results.paired import signed
 from simulations.results.records import RunRecord
 
@@ -128,11 +128,6 @@ def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
 def _mean(values: Sequence[float]) -> float:
     """nan where one of them is not finite, infinities of both signs among them."""
     return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
-
-
-def shown_pair(mean: float | None, std: float | None) -> str:
-    """A mean and its standard deviation, for people."""
-    return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
 
 
 def pair(row: Row) -> str:
