@@ -217,8 +217,7 @@ def _coalitions(parties: int, values: Array) -> Numbers:
 
     The attackers take off what they share with the victim. The key between the two that are left they can only guess.
     """
-    keys = pairwise_keys(parties)
-    length = values.shape[1]
+    keys, length = pairwise_keys(parties), values.shape[1]
     largest, right = 0.0, 0
     pairs = list(combinations(range(1, parties), 2))
     for victim, other in pairs:
