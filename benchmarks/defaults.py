@@ -33,7 +33,7 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from problems.errors import InputError
-from simulations.launch import run
+from simulations.engines.launch import run
 
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 BUNDLED, LOG_NORMAL = ["digits", "breast-cancer"], "log-normal"

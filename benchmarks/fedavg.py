@@ -26,7 +26,7 @@ from harness import CLOCKS, PIXELS, alternate, arguments, check, config, data_fi
 from torch.nn import functional
 
 from apps.config import Scalar
-from simulations.flower import run_with_flower
+from simulations.engines.flower import run_with_flower
 
 LIMIT = 0.85
 ROWS = 50

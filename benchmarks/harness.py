@@ -26,7 +26,7 @@ from apps.server_app import app as server_app
 from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
 from problems.data.images import FASHION_FILES, fashion_mnist
-from simulations.engine import run_in_process
+from simulations.engines.in_process import run_in_process
 
 TEST_ROWS = 256
 PIXELS = 784

@@ -17,7 +17,7 @@ from harness import arguments, check, config, data_file, quiet, table, tensors
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
-from simulations.engine import run_in_process
+from simulations.engines.in_process import run_in_process
 
 BOOKKEEPING = 8 * 1024
 COPIES = 2

@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from parties import run_parties
 
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.limits import Delays
@@ -58,7 +59,6 @@ from problems.vertical import make_objective
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import Array
 from problems.vertical.solvers import largest_step, minimum, smoothness, trace
-from simulations.parties import run_parties
 
 # The harness is imported where it is used: every party's process imports this file, and it needs PyTorch and Flower.
 
@@ -284,7 +284,7 @@ def seconds(problem: Problem) -> Result:
 
 def segment(problem: Problem) -> Result:
     """Seconds of a segment beside its training."""
-    from simulations.flower import run_with_flower
+    from simulations.engines.flower import run_with_flower
 
     with tempfile.TemporaryDirectory() as folder:
         data, cut = Path(folder) / "rows.npz", len(problem.labels) // 5 * 4

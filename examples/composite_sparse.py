@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from safetensors.numpy import load_file
 
-from simulations.launch import run_federation
+from simulations.engines.launch import run_federation
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 

@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from simulations.launch import run_federation
+from simulations.engines.launch import run_federation
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 

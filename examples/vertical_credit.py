@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from simulations.launch import run_federation, run_nonfederated
+from simulations.engines.launch import run_federation, run_nonfederated
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
 

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from payloads.record import Payload, PayloadError
     from payloads.settings import Settings, TrainingSettings
     from payloads.vfb2 import Credentials, DataSummary, Report, Segment, VFB2Progress, VFB2Settings, VFB2State
-    from simulations.launch import run
-    from simulations.records import RunRecord
+    from simulations.engines.launch import run
+    from simulations.results.records import RunRecord
     from strategies.base import PayloadStrategy
     from strategies.coda import Coda, Codasca, StagewiseStrategy
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy

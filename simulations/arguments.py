@@ -1,20 +1,32 @@
-"""What the command line is given: run-config overrides, and the values a sweep varies."""
+"""What the command line is given of a run: options of several commands, run configs, node configs, directories."""
 
 from __future__ import annotations
 
-import math
-import re
-import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
+import typer
 
 from apps.config import ConfigError, Scalar, parse_pairs
-from problems.errors import NOTHING
-from simulations import PAGE
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--config", "-c", help="run-config overrides, e.g. 'strategy=\"fedx2\" fedx.gamma=0.5'"),
+]
+Out = Annotated[Path, typer.Option("--out", help="the run directory to write")]
+Clients = Annotated[int, typer.Option("--clients", min=1, help="number of clients")]
+ClientsOrSites = Annotated[
+    int | None, typer.Option("--clients", min=1, help="number of clients; 8, or one a --node-config")
+]
+NodeConfigs = Annotated[
+    list[str] | None,
+    typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="print nothing but errors and missing sites (and what --json asks for)")
+]
+Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout as one JSON object, nothing else")]
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
@@ -34,162 +46,37 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
     return flat
 
 
-def node_configs_of(texts: Sequence[str] | None) -> list[dict[str, Scalar]]:
-    """The node configs of some ``key=value`` strings or TOML files, one a site.
+def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
+    """The number of clients; and their node configs, ``key=value`` strings or TOML files, if they have any.
 
     Raises:
-        ConfigError: a text is neither, or says which partition a site is, which its place says.
+        ConfigError: a text is neither, or says which partition a site is, which its place says; or there are more or
+            fewer than clients.
     """
-    configs = [parse_pairs("--node-config", text) for text in texts or []]
+    nodes = [parse_pairs("--node-config", text) for text in texts or []]
     for key in ("partition-id", "num-partitions"):
-        if any(key in config for config in configs):
-            raise ConfigError(
-                "--node-config",
-                got=key,
-                allowed="any other, since it follows from the order and the number of these options",
-                hint="leave it out",
-            )
-    return configs
+        if any(key in node for node in nodes):
+            allowed = "any other, since it follows from the order and the number of these options"
+            raise ConfigError("--node-config", got=key, allowed=allowed, hint="leave it out")
+    if nodes and clients not in (None, len(nodes)):
+        got = f"{len(nodes)}, but --clients {clients}"
+        raise ConfigError("--node-config", got=got, allowed="one for each client", hint="leave --clients out")
+    return clients or len(nodes) or 8, nodes
 
 
-def placed(flat: dict[str, Scalar], directory: Path) -> dict[str, Scalar]:
+def placed(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """The flat run config of a run whose directory is ``directory``."""
     target = directory.expanduser().resolve()
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A distribution of one key's values, as ``name(arguments)``."""
-
-    text: str
-    sample: Callable[[np.random.Generator], Scalar]
-
-
-def _uniform(low: float, high: float) -> Callable[[np.random.Generator], Scalar]:
-    return lambda rng: _rounded(rng.uniform(low, high), low, high)
-
-
-def _loguniform(low: float, high: float) -> Callable[[np.random.Generator], Scalar]:
-    return lambda rng: _rounded(math.exp(rng.uniform(math.log(low), math.log(high))), low, high)
-
-
-def _randint(low: int, high: int) -> Callable[[np.random.Generator], Scalar]:
-    return lambda rng: int(rng.integers(low, high, endpoint=True))
-
-
-def _rounded(value: float, low: float, high: float) -> float:
-    """Six significant digits, so that names and files can be read; never out of range."""
-    return min(max(float(f"{value:.6g}"), low), high)
-
-
-# name -> (maker, how it is called)
-RANGES: dict[str, tuple[Callable[..., Callable[[np.random.Generator], Scalar]], str]] = {
-    "uniform": (_uniform, "uniform(low,high)"),
-    "loguniform": (_loguniform, "loguniform(low,high)"),
-    "randint": (_randint, "randint(low,high)"),
-}
-KINDS = [*(usage for _, usage in RANGES.values()), "choice(a,b,...)"]
-
-
-def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
-    """``key=value,value,...`` of each --grid; values are written as in TOML.
-
-    Raises:
-        ConfigError: naming the text and what is wrong with it.
-    """
-    grid: dict[str, list[Scalar]] = {}
-    for text in texts or []:
-        option = f"--grid {text!r}"
-        key, values = _split(text, option, "key=value,value,...")
-        grid[_once(key, grid, option)] = _distinct(_values(values, option), option)
-    return grid
-
-
-def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
-    """``key=distribution(arguments)`` of each --random.
-
-    Raises:
-        ConfigError: naming the text and what is wrong with it.
-    """
-    found: dict[str, Distribution] = {}
-    for text in texts or []:
-        option = f"--random {text!r}"
-        key, right = _split(text, option, "key=distribution(arguments)")
-        call = re.fullmatch(r"\s*([\w-]+)\s*\((.*)\)\s*", right)
-        if call is None:
-            raise ConfigError(
-                option,
-                got=right.strip() or NOTHING,
-                allowed=f"key=distribution(arguments), with one of {', '.join(KINDS)}",
-                hint=PAGE,
-            )
-        found[_once(key, found, option)] = Distribution(
-            right.strip(), _sampler(call[1], _values(call[2], option), option)
-        )
-    return found
-
-
-def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.random.Generator], Scalar]:
-    if name == "choice":
-        choices = _distinct(arguments, option)
-        return lambda rng: choices[int(rng.integers(len(choices)))]
-    if name not in RANGES:
-        raise ConfigError(option, got=f"unknown distribution {name!r}", allowed=", ".join(KINDS), hint=PAGE)
-    make, usage = RANGES[name]
-    whole = name == "randint"
-    numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
-    if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
-        raise ConfigError(
-            option,
-            got=f"{len(arguments)} values",
-            allowed=f"{usage} with two finite {'integers' if whole else 'numbers'}",
-            hint=PAGE,
-        )
-    low, high = numbers
-    if low >= high:
-        raise ConfigError(option, got=f"an empty range from {low} to {high}", allowed="low less than high", hint=PAGE)
-    if name == "loguniform" and low <= 0:
-        raise ConfigError(
-            option, got=f"the range from {low} to {high}, which has no logarithm", allowed="low above 0", hint=PAGE
-        )
-    return make(low, high)
-
-
-def _split(text: str, option: str, form: str) -> tuple[str, str]:
-    key, equals, right = text.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
-    return key.strip(), right
-
-
-def _values(text: str, option: str) -> list[Scalar]:
-    try:
-        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"] if "\n" not in text else [None]
-    except tomllib.TOMLDecodeError:
-        values = [None]
-    if not all(isinstance(value, bool | int | float | str) for value in values):
-        raise ConfigError(
-            option,
-            got=repr(text),
-            allowed="numbers, true, false or strings in double quotes, separated by commas",
-            hint=PAGE,
-        )
-    if not values:
-        raise ConfigError(option, got="no value", allowed="one at least", hint=PAGE)
-    return values
-
-
-def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
-    twice = [value for number, value in enumerate(values) if value in values[:number]]
-    if twice:
-        raise ConfigError(option, got=f"{twice[0]!r}, which is there twice", allowed="once", hint="leave one out")
-    return values
-
-
-def _once(key: str, before: dict[str, Any], option: str) -> str:
-    if key in before:
-        raise ConfigError(
-            option, got=f"{key}, which is already varied", allowed="once", hint="give all its values in one option"
-        )
-    return key
+def nested(flat: Mapping[str, Scalar]) -> dict[str, Any]:
+    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        *tables, name = key.split(".")
+        level = tree
+        for table in tables:
+            level = level.setdefault(table, {})
+        level[name] = value
+    return tree

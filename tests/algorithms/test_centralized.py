@@ -10,7 +10,7 @@ from apps import resources
 from apps.config import RunConfig, parse_run_config
 from clients.base import Site
 from problems.data import FederatedData, Samples
-from simulations.centralized import centralized
+from simulations.references.centralized import centralized
 from tests.reference import fedx
 
 from .helpers import LINEAR as LINEAR_SCORER

@@ -10,7 +10,7 @@ import torch
 from apps.client_app import STATE
 from clients.base import Site
 from methods.pairwise import InnerEstimates
-from simulations.engine import FIRST_NODE_ID
+from simulations.engines.in_process import FIRST_NODE_ID
 from tests.reference import fedx
 
 from .helpers import RELU, TOLERANCE, Case, reference

@@ -15,7 +15,7 @@ from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.evaluators import make_evaluator
 from payloads.wire import METRICS, NUM_EXAMPLES, model_arrays, model_record
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 from tests.algorithms.test_sgdm import BATCH_NORM, problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, KEYS, ROUNDS, SITES, STEPS, Tamper, Watched, lost, rows_of
 from tests.battery.federation import Exchange, model_of, serve

@@ -17,7 +17,7 @@ from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.vfb2 import ALIGNMENT, DATA_SUMMARY, INTERSECTION, Segment, joined
 from payloads.wire import PHASE, ROUND
-from simulations.engine import FIRST_NODE_ID
+from simulations.engines.in_process import FIRST_NODE_ID
 from tests.apps.vertical_runs import CSV, EVERYBODY, KEYS, own_files, play
 from tests.battery.federation import Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority

@@ -17,7 +17,7 @@ from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
 from simulations.__main__ import main
-from simulations.launch import run_nonfederated
+from simulations.engines.launch import run_nonfederated
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import pytest
 
 from apps.config import Scalar, parse_run_config
-from simulations.flower import run_with_flower
+from simulations.engines.flower import run_with_flower
 from tests.battery.federation import Run, federate, flat_config
 from tests.battery.ports import free_ports
 
@@ -30,7 +30,7 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """The engine of `simulations.engine`."""
+    """The engine of `simulations.engines.in_process`."""
 
     name = "inprocess"
 

@@ -22,7 +22,7 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
-from simulations.engine import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
+from simulations.engines.in_process import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
 
 # Common keys, so that an algorithm whose table is not known here runs with its defaults; and what makes a run that
 # depends on the order of messages between clients repeatable.

@@ -19,7 +19,7 @@ from payloads.held_out import ScoreCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
 from problems.data.columns import standardised
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import OF_ROWS, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section
 

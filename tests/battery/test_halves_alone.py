@@ -19,7 +19,7 @@ from apps.registry import ALGORITHMS
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 from strategies.base import PayloadStrategy
 from tests.battery.federation import ALONE, SMALL, federate, flat_config, model_of, serve
 

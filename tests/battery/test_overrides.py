@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from apps.registry import ALGORITHMS
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 
 STRATEGIES = [algorithm.strategy for algorithm in ALGORITHMS.values()]
 CLIENTS = [algorithm.client for algorithm in ALGORITHMS.values()]

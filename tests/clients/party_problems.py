@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Array, Holding, Outcome, Plan
 from clients.vertical.transport.frames import Frame
 from problems.vertical.blocks.load import load_dense_kernels
-from simulations.parties import run_parties
 from tests.reference import vfb2 as reference
 
 PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")

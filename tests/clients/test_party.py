@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.segment.plan import Holding, PartyState
 from clients.vertical.segment.sum_order import BINS
 from problems.binned_scores import centres, codes, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
-from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
 
 MASKINGS = ("pairwise", "two-trees")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.parties import run_parties
 from clients.vertical.segment.asynchronous import Updates
 from clients.vertical.segment.masked_sums import Share, Sums
 from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
@@ -24,7 +25,6 @@ from problems.vertical.blocks.make import make_block
 from problems.vertical.blocks.sparse import SparseBlock
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import gradient, minimum, value
-from simulations.parties import run_parties
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.segment.asynchronous import THETA
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.full_passes import SNAPSHOT_THETA
@@ -26,7 +27,6 @@ from clients.vertical.transport.failures import PartyError
 from clients.vertical.transport.frames import Frame, Kind
 from clients.vertical.transport.limits import Limits
 from clients.vertical.transport.mesh import Mesh
-from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case
 
 LIMITS = Limits(join=5.0, beat=0.3, silence=2.0, close=1.0)
@@ -241,7 +241,7 @@ def test_plans_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     async def odd(me: int, plan: Plan, *arguments: Any, **options: Any) -> Any:
         return await run_segment(me, plan if me else replace(plan, step=0.7), *arguments, **options)
 
-    monkeypatch.setattr("simulations.parties.run_segment", odd)
+    monkeypatch.setattr("benchmarks.parties.run_segment", odd)
     error = failure(make_case(4, (1, 2)))
     assert error.party == 0
     assert "its plan is" in error.reason
@@ -316,7 +316,7 @@ def test_a_party_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
             options["recorder"].task = asyncio.current_task()
         return await run_segment(me, *arguments, **options)
 
-    monkeypatch.setattr("simulations.parties.run_segment", stopped)
+    monkeypatch.setattr("benchmarks.parties.run_segment", stopped)
     with pytest.raises(PartiesError) as caught:
         make_case(4, (1,), epochs=1000).run(limits=LIMITS)
     errors = caught.value.errors

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.transport.failures import PartyError
 from clients.vertical.transport.limits import Limits
-from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import make_case
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.masking.ring import encode
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from clients.vertical.transport.frames import Kind
-from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, Tape, make_case
 from tests.reference import vfb2 as reference
 

@@ -15,7 +15,8 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.flower import UNFINISHED, nested
+from simulations.arguments import nested
+from simulations.engines.flower import UNFINISHED
 from tests.battery.engines import end_processes, processes_of
 from tests.battery.federation import Run, flat_config, patients
 from tests.battery.ports import free_ports

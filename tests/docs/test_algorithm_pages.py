@@ -14,8 +14,8 @@ from apps.registry import ALGORITHMS
 from payloads.vfb2 import COUNTERS
 from simulations.__main__ import cli
 from simulations.arguments import overrides_of
-from simulations.expansion import expand
-from simulations.experiment import find_experiment
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import find_experiment
 from tests.battery.federation import federate, payloads_of
 from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
 from tests.docs.test_configuration import DOCUMENTED

@@ -9,7 +9,7 @@ import pytest
 
 from apps.client_app import app as client_app
 from apps.server_app import app as server_app
-from simulations.engine import run_in_process
+from simulations.engines.in_process import run_in_process
 from tests.docs.markdown import PROJECT, codes, rows, section
 
 PAGE = PROJECT / "docs" / "run-directory.md"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from simulations.engine import run_in_process
+from simulations.engines.in_process import run_in_process
 from tests.battery.engines import flower_home
 from tests.docs.markdown import PROJECT
 

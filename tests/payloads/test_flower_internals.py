@@ -195,7 +195,7 @@ def test_it_behaves_as_we_use_it(name: str) -> None:
 
 # What Flower writes, reads and is called by, from outside Python: the file of Flower's it comes from, and who uses it.
 NO_INSTALLATION = constant("NO_INSTALLATION")
-COMMANDS, HOMES = "simulations/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
+COMMANDS, HOMES = "simulations/engines/flower.py, tests/deployment/federation.py", "deploy, tests/battery/engines.py"
 TEXTS = [
     ("class ClientAppActor", "simulation/ray_transport/ray_actor.py", "strategies/meeting.py"),
     (
@@ -213,7 +213,7 @@ TEXTS = [
     ('"error-message"', "supercore/logger.py", COMMANDS),
     *((f'= "{status}"', "common/constant.py", COMMANDS) for status in ("pending", "starting", "running", "completed")),
     (f'os.getenv({NO_INSTALLATION}) != "1"', "superlink/cli/flower_superlink.py", "apps/doctor.py"),
-    (f'"{NO_INSTALLATION}"', "common/constant.py", "apps/doctor.py, simulations/flower.py"),
+    (f'"{NO_INSTALLATION}"', "common/constant.py", "apps/doctor.py, simulations/engines/flower.py"),
     ('"FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"', "cli/constant.py", "tests/battery/engines.py"),
     ('"FLWR_LOCAL_CONTROL_API_PORT"', "cli/constant.py", "tests/battery/engines.py"),
     ('"FLWR_HOME"', "common/constant.py", HOMES),

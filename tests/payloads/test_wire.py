@@ -23,7 +23,7 @@ from payloads.wire import (
     model_record,
     ready_to_send,
 )
-from simulations.engine import task_identity
+from simulations.engines.in_process import task_identity
 
 vectors = st.sampled_from(["float32", "float64"]).flatmap(lambda d: arrays_of.arrays(d, st.integers(0, 20)))
 

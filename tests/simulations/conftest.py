@@ -15,6 +15,6 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """No run of an experiment is made, and nothing is drawn, which takes half a second."""
     stand_in = Runs()
-    monkeypatch.setattr("simulations.reproduce.run_all", stand_in)
-    monkeypatch.setattr("simulations.reproduce.draw", not_drawn)
+    monkeypatch.setattr("simulations.experiments.reproduce.run_all", stand_in)
+    monkeypatch.setattr("simulations.experiments.reproduce.draw", not_drawn)
     return stand_in

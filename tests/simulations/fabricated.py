@@ -11,10 +11,11 @@ import tomli_w
 from apps.config import Scalar, parse_run_config
 from apps.objective import COMPOSITE_METRICS
 from simulations.arguments import placed
-from simulations.expansion import Expansion, expand
-from simulations.experiment import read_experiment
-from simulations.records import METRICS, RunRecord, read_run
-from simulations.workers import Task
+from simulations.engines.workers import Task
+from simulations.experiments.expansion import Expansion, expand
+from simulations.experiments.experiment import read_experiment
+from simulations.results.records import METRICS, RunRecord, read_run
+from tests.apps.test_command_line import Line
 
 OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
 RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier
@@ -130,6 +131,13 @@ def recorded(expansion: Expansion, folder: Path, aucs: Aucs) -> dict[str, RunRec
             assert not isinstance(curve, str)
             found[run.name] = read_run(fake(path, placed(run.config, path), curve, clients=2))
     return found
+
+
+def refusal(command: Line, *arguments: object) -> str:
+    """What a command says of wrong input: one line on stderr, and exit code 1."""
+    code, out, err = command(*arguments)
+    assert (code, out, err[:7], err.count("\n")) == (1, "", "error: ", 1)
+    return err
 
 
 class Runs:

@@ -90,3 +90,19 @@ def test_the_loop_by_hand_learns_what_the_federation_learns(
     auc = binary_metrics(test.labels, scores)["auc"]
     assert auc > 0.85
     assert auc == pytest.approx(run.result["metrics"]["auc"], abs=0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+@pytest.mark.usefixtures("flower_engine")
+def test_each_kind_of_case_of_the_vertical_benchmark_prints_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    cases = ["straggler-6", "parties", "cpu", "seconds", "segment"]  # the others are the first with other numbers
+    assert set(cases) < set(importlib.import_module("vertical").CASES)
+    script = PROJECT / "benchmarks" / "vertical.py"
+    lines = ran(script, *cases, "--smoke", "--no-check", seconds=600).splitlines()
+    assert lines[0] == "data: synthetic, 1,500 x 90"
+    for name in cases:
+        (row,) = [line for line in lines if line.startswith(f"{name}  ")]
+        assert float(row.split()[1]) > 0
+    assert len([line for line in lines if ": step " in line or " updates/s" in line]) >= 5

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from simulations import decoding
-from simulations.leaks import DEMONSTRATIONS
+from simulations.attacks import decoding
+from simulations.attacks.__main__ import DEMONSTRATIONS
 
 
 def test_sums_of_known_weights_tell_their_values() -> None:

@@ -18,7 +18,7 @@ from apps.client_app import app as real_client_app
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import app as real_server_app
-from simulations.engine import InProcessGrid, run_in_process, task_identity
+from simulations.engines.in_process import InProcessGrid, run_in_process, task_identity
 from tests.battery.federation import SAMPLING, Run, flat_config
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
 

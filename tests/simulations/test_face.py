@@ -19,13 +19,13 @@ from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
 from problems import extras
 from problems.extras import MissingExtraError
-from simulations.compare import Comparison
-from simulations.expansion import expand
-from simulations.experiment import find_experiment
-from simulations.flower import run_with_flower
-from simulations.plan import Sweep
-from simulations.reproduce import Reproduction
-from simulations.sweep import run_sweep
+from simulations.engines.flower import run_with_flower
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import find_experiment
+from simulations.experiments.reproduce import Reproduction
+from simulations.results.compare import Comparison
+from simulations.sweeps.plan import Sweep
+from simulations.sweeps.sweep import run_sweep
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = {"num-server-rounds": 1, "local-steps": 2, "checkpoint-every": 0, "fedx": {"gamma": 0.5}}

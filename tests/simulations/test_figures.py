@@ -8,10 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from apps.config import ConfigError
-from simulations.expansion import Expansion
-from simulations.figures import Curve, _figure, panels
-from simulations.report import as_text, pair, rows, tail
-from simulations.reproduce import Reproduction
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.reports.figures import Curve, _figure, panels
+from simulations.experiments.reports.tables import as_text, pair, rows, tail
+from simulations.experiments.reproduce import Reproduction
 from tests.simulations.fabricated import Aucs, expanded, recorded
 
 SEEDS = 0.2 / 2**0.5  # the standard deviation of two seeds that are 0.2 apart

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from simulations.flower import federation_config, gpu_share
+from simulations.engines.flower import federation_config, gpu_share
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Each demonstration of `simulations.leaks` finds what it claims, and no attack reaches what is said to be hidden."""
+"""Each demonstration of `simulations.attacks` finds what it claims, and no attack reaches what is said to be hidden."""
 
 import json
 import math
@@ -10,9 +10,10 @@ import pytest
 from clients.vertical.masking.pairwise import PairwiseMasks
 from clients.vertical.masking.ring import decode, encode
 from problems.vertical import make_block, make_objective
-from simulations import leaks
-from simulations.leaks import DEMONSTRATIONS, Equations
-from simulations.watched import pairwise_keys, patients, updates
+from simulations.attacks import leaks
+from simulations.attacks.__main__ import DEMONSTRATIONS, main
+from simulations.attacks.leaks import Equations
+from simulations.attacks.watched import pairwise_keys, patients, updates
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
@@ -88,13 +89,13 @@ def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> 
 
 
 def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
-    leaks.main(["trees", "intersection"])
+    main(["trees", "intersection"])
     lines = capsys.readouterr().out.splitlines()
     assert "rows common to all                                          100" in lines
     assert sum(line.endswith("measured") for line in lines) == 2
-    leaks.main(["float-masks"], as_json=True)
+    main(["float-masks"], as_json=True)
     printed = json.loads(capsys.readouterr().out)
     assert list(printed) == ["float-masks"]
     assert printed["float-masks"]["error of the sum, ring"] < 1e-11
     with pytest.raises(Exception, match="got nothing, allowed: one or more of labels, label-cost, gram"):
-        leaks.main(["nothing"])
+        main(["nothing"])

@@ -19,12 +19,12 @@ from apps.missing import Watch, in_words
 from apps.server_app import RunFailedError
 from payloads.settings import TrainingSettings
 from payloads.wire import ARRAYS, model_record
-from simulations.compare import Comparison
-from simulations.plan import Sweep, Trial
-from simulations.records import read_run
-from simulations.standings import Row, standings
-from simulations.sweep import Books
-from simulations.tuned import read_tuned
+from simulations.experiments.tuned_values import read_tuned
+from simulations.results.compare import Comparison
+from simulations.results.records import read_run
+from simulations.sweeps.plan import Sweep, Trial
+from simulations.sweeps.standings import Row, standings
+from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import TINY, Line
 from tests.battery.federation import Exchange, Run, federate, model_of
 from tests.simulations.fabricated import Runs, adding, fake, write

@@ -13,8 +13,8 @@ from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.server_app import app as server_app
-from simulations.centralized import centralized
-from simulations.engine import run_in_process
+from simulations.engines.in_process import run_in_process
+from simulations.references.centralized import centralized
 
 SITES = 16
 COMMON = {

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulations.paired import LEAST_SEEDS, Difference, difference
+from simulations.results.paired import LEAST_SEEDS, Difference, difference
 from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import fake
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulations.expansion import expand
-from simulations.experiment import find_experiment, packaged
-from simulations.records import read_run
-from simulations.reproduce import Reproduction
-from simulations.workers import Task, _reason
+from simulations.engines.workers import Task, _reason
+from simulations.experiments.expansion import expand
+from simulations.experiments.experiment import find_experiment, packaged
+from simulations.experiments.reproduce import Reproduction
+from simulations.results.records import read_run
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run
-from tests.simulations.fabricated import Runs, expanded, table, write
+from tests.simulations.fabricated import Runs, expanded, refusal, table, write
 
 slow = pytest.mark.slow
 ONE_OF_EACH_FAMILY = ("fedx-fig1", "scgdam-fig4", "fedsgda-fig2", "composite-fig1", "vfb2-table2")
@@ -138,9 +138,8 @@ def test_another_s_directory_is_refused(
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     runs.names.clear()
     path = write(tmp_path, *changes, name=name)
-    code, told, err = command("reproduce", path, "--out", out, "--profile", profile)
-    assert (code, told, runs.names) == (1, "", [])
-    assert len(err.splitlines()) == 1
+    err = refusal(command, "reproduce", path, "--out", out, "--profile", profile)
+    assert runs.names == []
     assert [text for text in (part, "choose another", str(out)) if text not in err] == []
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
 
@@ -148,20 +147,17 @@ def test_another_s_directory_is_refused(
 def test_a_directory_of_something_else_is_refused(command: Line, runs: Runs, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").touch()
-    code, _, err = command("reproduce", write(tmp_path), "--out", tmp_path / "out")
-    assert code == 1
+    err = refusal(command, "reproduce", write(tmp_path), "--out", tmp_path / "out")
     assert "is not empty and holds no reproduction" in err
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-    code, _, err = command("reproduce", write(tmp_path), "--out", tmp_path / "out" / "thesis.tex")
-    assert (code, len(err.splitlines())) == (1, 1)
+    err = refusal(command, "reproduce", write(tmp_path), "--out", tmp_path / "out" / "thesis.tex")
     assert "which cannot be created" in err
 
 
 def test_two_at_once_are_refused(command: Line, runs: Runs, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Reproduction(expanded(tmp_path), out).open():
-        code, _, err = command("reproduce", write(tmp_path), "--out", out)
-        assert (code, "another process" in err) == (1, True)
+        assert "another process" in refusal(command, "reproduce", write(tmp_path), "--out", out)
     assert command("reproduce", write(tmp_path), "--out", out)[0] == 0
 
 
@@ -189,7 +185,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         for task in tasks:
             ended(task, _reason(task))
 
-    monkeypatch.setattr("simulations.reproduce.run_all", run_all)
+    monkeypatch.setattr("simulations.experiments.reproduce.run_all", run_all)
 
 
 @pytest.mark.usefixtures("in_this_process")

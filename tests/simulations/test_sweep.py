@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from apps.config import ConfigError
-from simulations.arguments import parse_grid, parse_random, placed
-from simulations.plan import Sweep, Trial, trial_name
-from simulations.records import METRICS, read_run
-from simulations.standings import Outcome, Row, best_toml, standings
-from simulations.stepped import SteppedRun
-from simulations.sweep import Books
+from simulations.arguments import placed
+from simulations.engines.stepped import SteppedRun
+from simulations.results.records import METRICS, read_run
+from simulations.sweeps.plan import Sweep, Trial, trial_name
+from simulations.sweeps.ranges import parse_grid, parse_random
+from simulations.sweeps.standings import Outcome, Row, best_toml, standings
+from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
-from tests.simulations.fabricated import fake
+from tests.simulations.fabricated import fake, refusal
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
 DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
@@ -35,9 +36,9 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("Ray was asked for")
 
-    module = ModuleType("simulations.tuning")
+    module = ModuleType("simulations.sweeps.tuning")
     monkeypatch.setattr(module, "run_trials", never, raising=False)
-    monkeypatch.setitem(sys.modules, "simulations.tuning", module)
+    monkeypatch.setitem(sys.modules, "simulations.sweeps.tuning", module)
 
 
 # What is varied.
@@ -115,7 +116,6 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "--grid", "learning-rate=3"], ["learning-rate", "already varied"]),
         ([*GRID, "--random", "learning-rate=uniform(0,1)"], ["learning-rate", "--grid and by --random"]),
         (["--grid", "learning-rat=0.1,1"], ["learning-rat:", "unknown", "'learning-rate'"]),
-        (["--grid", "learning-rate=0.1,-1"], ["learning-rate", "got -1", "> 0", "trial learning-rate=-1"]),
         (["--grid", 'output-dir="a"'], ["output-dir", "the sweep sets it"]),
         (["--grid", "seed=1,2"], ["seed", "--seeds"]),
         (["--random", "learning-rate=0.1"], ["key=distribution", "uniform(low,high)"]),
@@ -133,10 +133,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
     ],
 )
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
-    code, out, err = command("sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
-    assert (code, out) == (1, "")
-    assert err.startswith("error: ")
-    assert len(err.splitlines()) == 1
+    err = refusal(command, "sweep", "--out", tmp_path / "s", "-c", TEXT, *options)
     assert [part for part in parts if part not in err] == []
     assert not (tmp_path / "s").exists()
 
@@ -144,9 +141,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[st
 def test_a_taken_directory_is_refused(command: Line, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "sweep.toml").write_text("kept")
-    code, _, err = command("sweep", "--out", tmp_path / "s", *GRID)
-    assert code == 1
-    assert "--resume" in err
+    assert "--resume" in refusal(command, "sweep", "--out", tmp_path / "s", *GRID)
     assert (tmp_path / "s" / "sweep.toml").read_text() == "kept"
 
 
@@ -316,7 +311,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 
 def asked(command: Line, out: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
     """What sweep.toml holds of a sweep whose trials are never run."""
-    monkeypatch.setattr(sys.modules["simulations.tuning"], "run_trials", lambda *arguments: None)
+    monkeypatch.setattr(sys.modules["simulations.sweeps.tuning"], "run_trials", lambda *arguments: None)
     command("sweep", "--out", out, "-c", TEXT, *GRID, *options)
     return tomllib.loads((out / "sweep.toml").read_text())
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.records import read_run
-from simulations.workers import Task, run_all
+from simulations.engines.workers import Task, run_all
+from simulations.results.records import read_run
 
 # Models that end a worker's process, fail, or tell the process that they ran in.
 MODELS = """

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
 from payloads.wire import content
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 from strategies.rounds.errors import StrategyError, reason_of
 from strategies.rounds.handshake import Roster, call_the_roll
 

@@ -14,7 +14,7 @@ from apps.files import read_tensors, write_tensors
 from apps.resources import federated_data, new_model
 from payloads.record import Payload
 from payloads.wire import model_arrays, model_record
-from simulations.engine import InProcessGrid
+from simulations.engines.in_process import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1
 from tests.battery.federation import sites_of

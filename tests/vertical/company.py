@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
+from benchmarks.parties import PRELOADED
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.addresses import socket_folder
@@ -79,8 +80,7 @@ class Company:
 
     def __init__(self, posts: Iterable[Post]) -> None:
         context = multiprocessing.get_context("forkserver")
-        # as `simulations.parties` asks for, which shares the server
-        context.set_forkserver_preload(["simulations.parties"])
+        context.set_forkserver_preload(PRELOADED)  # the server is shared with `benchmarks.parties`
         self._pipes: dict[int, Connection] = {}
         self._processes: dict[int, BaseProcess] = {}
         self._ended: dict[int, Ended] = {}

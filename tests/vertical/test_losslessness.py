@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
 from problems.data.credit import AMOUNTS, CODES
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import minimum, train, value
-from simulations.parties import run_parties
 from tests.clients.party_problems import make_case
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data"

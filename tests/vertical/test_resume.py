@@ -19,6 +19,7 @@ import pytest
 from flwr.app import Message
 
 from apps.config import Scalar
+from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.limits import Delays, Limits
 from problems.data import DataSpec
@@ -26,7 +27,6 @@ from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import train
-from simulations.parties import PartiesError, run_parties
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, federate
 from tests.clients.party_problems import ALGORITHMS, Case, make_case

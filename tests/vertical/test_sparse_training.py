@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Holding, Outcome, Plan
 from clients.vertical.transport.limits import Limits
 from problems.vertical.blocks.base import Features
 from problems.vertical.blocks.sparse import canonical
 from problems.vertical.objectives import Array, make_objective
 from problems.vertical.solvers import train, value
-from simulations.parties import run_parties
 from tests.clients.party_problems import make_case
 from tests.vertical.company import Company, posts
 from tests.vertical.synthetic import sparse_like_news20

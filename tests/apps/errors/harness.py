@@ -13,15 +13,15 @@ import typer
 
 from apps import doctor
 from simulations import __main__ as simulations
-from simulations import leaks
 from simulations.arguments import overrides_of, placed
-from simulations.launch import run_federation
-from simulations.output import log_off
+from simulations.attacks import __main__ as attacks
+from simulations.engines.launch import run_federation
+from simulations.results.output import log_off
 
 PROGRAMS: dict[str, Callable[[], object]] = {
     "simulations": simulations.main,
     "apps.doctor": doctor.cli,
-    "simulations.leaks": lambda: typer.run(leaks.main),
+    "simulations.attacks": lambda: typer.run(attacks.main),
 }
 # a run of two clients and two rounds that keep state, with a checkpoint of each round
 FINISHED = (

@@ -389,5 +389,5 @@ USAGE = [
     (("simulations", "run"), "Missing option '--out'"),
     (run("seed=1", clients=0), "0 is not in the range x>=1"),
     (("simulations", "list", "losses"), "'losses' is not one of 'strategies', 'datasets'"),
-    (("simulations.leaks", "colours"), "got colours, allowed: one or more of labels, label-cost"),
+    (("simulations.attacks", "colours"), "got colours, allowed: one or more of labels, label-cost"),
 ]

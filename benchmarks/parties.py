@@ -1,0 +1,275 @@
+"""The parties of vertical segments on this machine, without Flower: a process or a thread for each.
+
+Every party has an identity of its own and the mesh is what it is between machines: mutual TLS 1.3 over Unix sockets or
+TCP on the loopback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+
+from threadpoolctl import threadpool_limits
+
+from clients.vertical.segment.party import run_segment
+from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
+from clients.vertical.transport.addresses import Address, local_addresses, socket_folder
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.limits import Limits
+
+TRANSPORTS = ("unix", "tcp")
+# what the server that forks parties' processes has imported; the first is found wherever a benchmark is started
+PRELOADED = ["clients.vertical.segment.party", __name__]
+# seconds for the other parties to fail when one has
+_GRACE = 10.0
+
+
+class PartiesError(RuntimeError):
+    """A segment failed.
+
+    Attributes:
+        errors: of each party that had one.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        lines = [f"party {party}'s error: {type(error).__name__}: {error}" for party, error in sorted(errors.items())]
+        super().__init__("\n".join(lines))
+        self.errors = dict(errors)
+
+
+@dataclass
+class _Party:
+    """All that one party is started with."""
+
+    me: int
+    holding: Holding
+    plans: Sequence[Plan]
+    state: PartyState
+    endpoint: Endpoint | None
+    injection: Injection | None
+    recorder: Recorder | None
+    threads: int
+    events: bool
+
+    def run(self) -> Iterator[Outcome]:
+        """Its outcomes, segment by segment."""
+        for plan in self.plans:
+            outcome = asyncio.run(
+                run_segment(
+                    self.me,
+                    plan,
+                    self.holding,
+                    self.state,
+                    self.endpoint,
+                    injection=self.injection,
+                    recorder=self.recorder,
+                    threads=self.threads,
+                    events=self.events,
+                )
+            )
+            self.state = outcome.state
+            yield outcome
+
+
+def run_parties(
+    holdings: Sequence[Holding],
+    plans: Plan | Sequence[Plan],
+    *,
+    processes: bool = True,
+    transport: str = "unix",
+    states: Sequence[PartyState] | None = None,
+    injections: Sequence[Injection | None] | None = None,
+    recorders: Sequence[Recorder | None] | None = None,
+    threads: int = 1,
+    events: bool = False,
+    limits: Limits | None = None,
+    timeout: float = 600.0,
+) -> list[list[Outcome]]:
+    """Run segments one after another with all parties on this machine, each with a fresh mesh.
+
+    Args:
+        holdings: of every party.
+        plans: of every segment; a party keeps its state in between.
+        processes: a process for each party; False: a thread.
+        transport: "unix" or "tcp".
+        states: where each party starts; None: at zero.
+        injections: of each party.
+        recorders: of each party, with threads only.
+        threads: of each party's own, see `run_segment`.
+        events: whether outcomes have logs.
+        limits: of the meshes.
+        timeout: seconds for each segment.
+
+    Returns:
+        The outcomes by segment and party.
+
+    Raises:
+        ValueError: the arguments do not fit one another.
+        PartiesError: with the error of every party; nothing is left running.
+    """
+    plans = [plans] if isinstance(plans, Plan) else list(plans)
+    count = len(holdings)
+    _check(count, plans, transport, processes, states, injections, recorders)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(socket_folder()) if transport == "unix" else None
+        endpoints = _endpoints(local_addresses(count, folder), limits or Limits()) if count > 1 else [None]
+        parties = [
+            _Party(
+                me,
+                holdings[me],
+                plans,
+                PartyState() if states is None else states[me],
+                endpoints[me],
+                None if injections is None else injections[me],
+                None if recorders is None else recorders[me],
+                threads,
+                events,
+            )
+            for me in range(count)
+        ]
+        return (_in_processes if processes else _in_threads)(parties, timeout)
+
+
+def _check(
+    count: int,
+    plans: Sequence[Plan],
+    transport: str,
+    processes: bool,
+    states: Sequence[PartyState] | None,
+    injections: Sequence[Injection | None] | None,
+    recorders: Sequence[Recorder | None] | None,
+) -> None:
+    if transport not in TRANSPORTS:
+        raise ValueError(f"transport {transport!r} is not known; one of: {', '.join(TRANSPORTS)}")
+    for plan in plans:
+        plan.check()
+        if plan.parties != count:
+            raise ValueError(f"a plan for {plan.parties} parties, and holdings of {count}")
+    for name, given in (("states", states), ("injections", injections), ("recorders", recorders)):
+        if given is not None and len(given) != count:
+            raise ValueError(f"{name} of {len(given)} parties, and holdings of {count}")
+    if processes and recorders is not None:
+        raise ValueError("a recorder sees nothing of another process; take processes=False")
+
+
+def _endpoints(addresses: list[Address], limits: Limits) -> list[Endpoint | None]:
+    identities = [Identity.create(f"party {party}") for party in range(len(addresses))]
+    certificates = [identity.certificate for identity in identities]
+    return [Endpoint(addresses, identity, certificates, limits=limits) for identity in identities]
+
+
+def _in_threads(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
+    outcomes: list[list[Outcome]] = [[] for _ in parties]
+    errors: dict[int, BaseException] = {}
+
+    def work(party: _Party) -> None:
+        try:
+            outcomes[party.me].extend(party.run())
+        except BaseException as error:
+            errors[party.me] = error
+
+    if len(parties) == 1:
+        work(parties[0])
+    else:
+        running = [threading.Thread(target=work, args=(party,), daemon=True) for party in parties]
+        for thread in running:
+            thread.start()
+        deadline = time.monotonic() + timeout * len(parties[0].plans)
+        for party, thread in zip(parties, running, strict=True):
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                errors.setdefault(party.me, TimeoutError("it did not end in time"))
+    if errors:
+        raise PartiesError(errors)
+    return [list(segment) for segment in zip(*outcomes, strict=True)]
+
+
+def _in_processes(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
+    context = _fork_server()
+    running: list[BaseProcess] = []
+    pipes: list[Connection] = []
+    try:
+        for _ in parties:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            running.append(process)
+            pipes.append(ours)
+        for party, pipe in zip(parties, pipes, strict=True):
+            pipe.send(party)
+        segments = []
+        for _ in parties[0].plans:
+            answers = _answers(pipes, running, timeout)
+            errors = {me: answer for me, answer in answers.items() if not isinstance(answer, Outcome)}
+            if errors:
+                raise PartiesError(errors)
+            segments.append([answer for _, answer in sorted(answers.items()) if isinstance(answer, Outcome)])
+        return segments
+    finally:
+        _end(running, pipes)
+
+
+def _answers(pipes: list[Connection], running: list[BaseProcess], timeout: float) -> dict[int, Outcome | BaseException]:
+    """What each process has to say of a segment; when one has failed, the others get a little time only."""
+    answers: dict[int, Outcome | BaseException] = {}
+    waiting = {pipe: me for me, pipe in enumerate(pipes)}
+    deadline = time.monotonic() + timeout
+    while waiting:
+        ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+        for pipe in [pipe for pipe in waiting if pipe in ready or not ready]:
+            me = waiting.pop(pipe)
+            answers[me] = _answer(pipe, running[me]) if ready else TimeoutError("it did not end in time")
+            if isinstance(answers[me], BaseException):
+                deadline = min(deadline, time.monotonic() + _GRACE)
+    return answers
+
+
+def _answer(pipe: Connection, process: BaseProcess) -> Outcome | BaseException:
+    try:
+        answer = pipe.recv()
+    except (EOFError, OSError):
+        process.join(1.0)
+        return RuntimeError(f"its process ended with exit code {process.exitcode}")
+    if isinstance(answer, Outcome | BaseException):
+        return answer
+    return TypeError(f"its process sent a {type(answer).__name__}")
+
+
+def _end(running: list[BaseProcess], pipes: list[Connection]) -> None:
+    for pipe in pipes:
+        pipe.close()
+    for stop in (None, BaseProcess.terminate, BaseProcess.kill):
+        for process in running:
+            if stop is not None and process.is_alive():
+                stop(process)
+        deadline = time.monotonic() + 1.0
+        for process in running:
+            process.join(max(0.0, deadline - time.monotonic()))
+
+
+def _fork_server() -> ForkServerContext:
+    """A server that has everything imported, so that a party's process starts at once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _serve(pipe: Connection) -> None:
+    """A party's process: its outcomes, or its error, go back through the pipe."""
+    party: _Party = pipe.recv()
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt), threadpool_limits(1):
+        try:
+            for outcome in party.run():
+                pipe.send(outcome)
+        except Exception as error:
+            pipe.send(error)

@@ -1,0 +1,1 @@
+"""Attacks on vertical runs: what the parties learn of each other all the same."""

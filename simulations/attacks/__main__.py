@@ -1,0 +1,44 @@
+"""Carry out what the parties of a vertical run learn of each other all the same, and print what it brings to light.
+
+    python -m simulations.attacks [NAME ...]
+
+All demonstrations without a name, on the bundled breast-cancer data or on synthetic numbers, a second or so each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from simulations.attacks import decoding, leaks
+from simulations.attacks.watched import Numbers
+from simulations.results.output import print_json, table
+
+_FUNCTIONS: list[Callable[[], Numbers]] = [
+    *(leaks.labels, leaks.label_cost, leaks.gram, leaks.two_parties),
+    *(leaks.trees, leaks.float_masks, leaks.intersection),
+    *(decoding.before_training, decoding.assembled, decoding.looks, decoding.votes),
+]
+DEMONSTRATIONS = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=", ".join(DEMONSTRATIONS))] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Carry out attacks on a vertical run, and print what they bring to light."""
+    unknown = sorted(set(names or ()) - set(DEMONSTRATIONS))
+    if unknown:
+        raise typer.BadParameter(f"got {', '.join(unknown)}, allowed: one or more of {', '.join(DEMONSTRATIONS)}")
+    found = {name: DEMONSTRATIONS[name]() for name in names or DEMONSTRATIONS}
+    if as_json:
+        print_json(found)
+        return
+    for name, numbers in found.items():
+        typer.echo(table([name, "measured"], [[what, f"{value:.4g}"] for what, value in numbers.items()]) + "\n")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,245 @@
+"""Whether other parties' categorical columns can be read off the numbers that a party of a vertical run is shown.
+
+A row's number, a sum of one weight for each of its values, tells all the values once the weights are known: there are
+fewer combinations than a double has digits. `simulations.attacks` prints what the functions here measure, on
+customers of a bank (party 0, numeric columns and labels) of whom two companies hold nine categorical columns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import reduce
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import null_space
+
+from apps.flip_memory import FlipMemory
+from clients.vertical.masking.ring import decode
+from clients.vertical.segment.dominator import draw_flips
+from clients.vertical.segment.party import run_segment
+from clients.vertical.segment.plan import Holding, Outcome, PartyState, Plan
+from clients.vertical.transport.addresses import local_addresses, socket_folder
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.identity import Identity
+from problems.randomness import stream
+from problems.vertical import make_objective
+from simulations.attacks.watched import Array, Numbers, updates
+
+Values = NDArray[np.int64]
+
+# the number of values of each column of party 1 and of party 2
+SIZES = ((2, 7, 4, 11), (11, 11, 11, 11, 11))
+ROWS = 1500
+
+
+class Ear:
+    """What a party of a run receives."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+    def received(self, peer: int, frame: Frame) -> None:
+        self.frames.append(frame)
+
+    def contributed(self, kind: int, active: int, values: Array) -> None:
+        """Not the attacker's business."""
+
+    def total(self, kind: Kind) -> Array:
+        """The sum of the vectors of a kind, in which the masks of the others cancel."""
+        bodies = [np.frombuffer(frame.body, dtype=np.uint64) for frame in self.frames if frame.kind == kind]
+        return decode(np.add.reduce(bodies, dtype=np.uint64))
+
+
+def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple[list[Array], Array, list[Values]]:
+    """(rows, d_p) features of each party, the labels, and (rows, columns) the values of each party after the first."""
+    rng = stream(0, "customers")
+    numeric = rng.random((rows, 5))
+    held = []
+    for columns in sizes:
+        shares = [rng.dirichlet(np.full(size, 2.0)) for size in columns]
+        held.append(np.column_stack([rng.choice(len(share), rows, p=share) for share in shares]))
+    features = [numeric, *(one_hot(values, columns) for values, columns in zip(held, sizes, strict=True))]
+    z = sum(own @ rng.normal(size=own.shape[1]) for own in features)
+    return features, np.where(z > np.median(z), 1.0, -1.0), held
+
+
+def one_hot(values: Values, sizes: Sequence[int]) -> Array:
+    """(n, sum of sizes) of (n, columns) values."""
+    return np.hstack([np.eye(size)[column] for column, size in zip(values.T, sizes, strict=True)])
+
+
+def decoded(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
+    """The values of two parties whose weights are known, in the rows whose sums of both are closest to some numbers."""
+    (first, first_values), (second, second_values) = (
+        _combinations(own, columns) for own, columns in zip(weights, sizes, strict=True)
+    )
+    order = np.argsort(second)
+    ordered = second[order]
+    found = np.empty((2, len(numbers)), dtype=np.int64)
+    for row, number in enumerate(numbers):
+        places = np.clip(np.searchsorted(ordered, number - first), 1, len(second) - 1)
+        errors = np.abs(first + ordered[places - [[0], [1]]] - number)  # (2, combinations of the first)
+        side, place = np.unravel_index(np.argmin(errors), errors.shape)
+        found[:, row] = place, order[places[place] - side]
+    return [first_values[found[0]], second_values[found[1]]]
+
+
+def _combinations(weights: Array, sizes: Sequence[int]) -> tuple[Array, Values]:
+    """The sum of every combination of values, and (combinations, columns) the values."""
+    parts = np.split(weights, np.cumsum(sizes)[:-1])
+    sums = reduce(lambda sofar, part: np.add.outer(sofar, part).ravel(), parts, np.zeros(1))
+    return sums, np.column_stack(np.unravel_index(np.arange(len(sums)), tuple(sizes)))
+
+
+def right(found: Sequence[Values], held: Sequence[Values]) -> float:
+    """The share of all values that were found rightly."""
+    return float(np.mean(np.hstack(list(found)) == np.hstack(list(held))))
+
+
+def most_frequent(held: Sequence[Values]) -> float:
+    """The share of all values that who knows how frequent they are gets right: he says the most frequent one."""
+    return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
+
+
+async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -> tuple[list[Ear], list[Outcome]]:
+    """A segment of VFB2-SGD among the three, the bank alone active, and all that each of them receives."""
+    plan = Plan(
+        algorithm="sgd",
+        problem="logistic",
+        weight=1e-4,
+        step=0.1,
+        batch_size=32,
+        seed=0,
+        parties=3,
+        active=(0,),
+        window=4,
+        skew=16,
+        masking="pairwise",
+        update_passive=True,
+        serial=1,
+        segment=0,
+        first_epoch=0,
+        epochs=epochs,
+        synchronous=False,
+        evaluate=True,
+        label_epsilon=0.0,
+        rows=len(labels),
+        test_rows=0,
+        curvature=True,
+    )
+    identities = [Identity.create(f"party {party}") for party in range(3)]
+    certificates = [identity.certificate for identity in identities]
+    ears = [Ear() for _ in features]
+    with socket_folder() as folder:
+        addresses = local_addresses(3, folder)
+        segments = [
+            run_segment(
+                me,
+                plan,
+                Holding(own, None, labels if me == 0 else None),
+                PartyState(),
+                Endpoint(addresses, identities[me], certificates),
+                recorder=ears[me],
+            )
+            for me, own in enumerate(features)
+        ]
+        return ears, await asyncio.gather(*segments)
+
+
+def before_training() -> Numbers:
+    """What the bank is shown before round 1, now and when power iterations began at vectors drawn from the run's seed.
+
+    The sum over all parties of X_p v_p is one number a row, and who can draw the v_p reads the values off it. A passive
+    party was shown the sum but for its length, and had the other's numeric columns after more runs than columns.
+    """
+    features, labels, held = customers()
+    sizes = [own.shape[1:] for own in features]
+    drawn = [stream(0, "vertical power iteration", party).standard_normal(size) for party, size in enumerate(sizes)]
+    shown = sum(own @ vector for own, vector in zip(features, drawn, strict=True))
+    ears, _ = asyncio.run(overheard(features, labels))
+    now = ears[0].total(Kind.EVALUATION)
+    return {
+        "values right, public start vectors": right(decoded(shown - features[0] @ drawn[0], drawn[1:]), held),
+        "error of 10 numeric columns, 12 runs, public start vectors": _numeric_error(),
+        "values right, now": right(decoded(now, drawn[1:]), held),
+        "the most frequent value": most_frequent(held),
+        "numbers of rows shown to a passive party, now": sum(len(frame.body) // 8 for frame in ears[1].frames),
+    }
+
+
+def _numeric_error(runs: int = 12, columns: int = 10) -> float:
+    """The largest error of another's columns X, from the directions u / |u| of u = A a + X x, with A, a and x known.
+
+    With N such that x N = 0 for the x of all runs, (u - A a) N = 0: linear equations for the lengths |u|.
+    """
+    rng = stream(1, "customers")
+    own, hidden = rng.random((ROWS, 5)), rng.random((ROWS, columns))
+    a, x = rng.standard_normal((5, runs)), rng.standard_normal((columns, runs))
+    shown = own @ a + hidden @ x
+    shown /= np.linalg.norm(shown, axis=0)
+    free = null_space(x)  # (runs, runs - columns)
+    left = np.vstack([shown * column for column in free.T])
+    lengths = np.linalg.lstsq(left, (own @ a @ free).T.ravel(), rcond=None)[0]
+    found = (shown * lengths - own @ a) @ np.linalg.pinv(x)
+    return float(np.abs(found - hidden).max())
+
+
+def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
+    """How many labels a majority of many runs' flipped labels gets right, and one run's, which it should be."""
+    anew = [draw_flips(rows, epsilon) for _ in range(runs)]
+    with TemporaryDirectory() as folder:
+        marks = [str(row) for row in range(rows)]
+        kept = [FlipMemory(Path(folder)).recall(marks, epsilon)[0] for _ in range(runs)]
+    return {
+        f"labels right by a vote of {runs} runs, flips drawn anew": float(np.mean(np.mean(anew, axis=0) < 0.5)),
+        f"labels right by a vote of {runs} runs, flips kept": float(np.mean(np.mean(kept, axis=0) < 0.5)),
+        "labels right in one run": float(np.mean(~anew[0])),
+    }
+
+
+def assembled() -> Numbers:
+    """What a server with all blocks and a bank with its customers' predictions find together, and the bank alone."""
+    features, labels, held = customers()
+    ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
+    shown = ears[0].total(Kind.EVALUATION)
+    guessed = [stream(1, "guess", party).permutation(outcomes[party].weights) for party in (1, 2)]
+    return {
+        "values right, assemble = true": right(decoded(shown, [outcome.weights for outcome in outcomes[1:]]), held),
+        "values right, the blocks unknown": right(decoded(shown, guessed), held),
+        "the most frequent value": most_frequent(held),
+    }
+
+
+def looks(epochs: int = 25) -> Numbers:
+    """What a party that receives the thetas of a run of a default length learns of the others' values.
+
+    It has one number a row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same for
+    all rows. Of the indicators of all values the best explained one is named, by the share of its variance that is a
+    linear function of these numbers; the function is chosen with the truth at hand, so that no linear attack does
+    better.
+    """
+    found: Numbers = {}
+    for sizes in (SIZES, ((2, 4), (3, 3))):
+        features, labels, _ = customers(sizes)
+        others = np.hstack(features[1:])
+        updated, passed = np.zeros((2, len(labels), epochs))
+        weights, epoch, count = np.zeros(others.shape[1]), -1, 0
+        for one in updates(features, labels, make_objective("logistic", 0.0), step=0.1, batch_size=32, epochs=epochs):
+            if count % len(labels) == 0:
+                epoch += 1
+                passed[:, epoch] = others @ weights
+            updated[one.rows, epoch] = one.others
+            weights -= 0.1 * others[one.rows].T @ one.theta / len(one.rows)
+            count += len(one.rows)
+        truth = others - others.mean(axis=0)
+        for name, seen in (("updates", updated), ("full passes", passed)):
+            centred = seen - seen.mean(axis=0)
+            left = truth - centred @ np.linalg.lstsq(centred, truth, rcond=1e-12)[0]
+            explained = 1.0 - (left**2).sum(axis=0) / (truth**2).sum(axis=0)
+            found[f"{others.shape[1]} columns, {epochs} {name}: best explained value"] = float(explained.max())
+    return found

@@ -1,0 +1,300 @@
+"""What the parties of a vertical run learn of each other all the same, each leak shown by carrying it out.
+
+The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
+they play sees of a run. docs/security.md says what the numbers mean.
+
+A fact that several of them use: from weights 0 on, the weights of a party are w = X' c with one c (n,) for all
+parties, and everybody who receives the thetas can keep count of it: an update multiplies c by 1 - gamma weight and
+takes gamma theta / b from it at the batch's rows. So a party's partial sums are K c with K = X X', the inner products
+of its rows, and partial sums at known c are linear equations in K.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import orthogonal_procrustes
+from scipy.special import expit, logit
+
+from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, common_rows
+from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
+from clients.vertical.masking.ring import decode, encode
+from clients.vertical.masking.trees import Tree, exposes, make_pair, significantly_different
+from problems.data import DataSpec
+from problems.randomness import stream
+from problems.vertical import Objective, corrected, make_objective
+from problems.vertical.blocks.base import product
+from problems.vertical.data import load_vertical
+from problems.vertical.solvers import train
+from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
+
+STEP, BATCH = 0.5, 4
+
+
+def labels(epsilon: float = 1.0) -> Numbers:
+    """Labels and predictions from the thetas of the logistic loss, as any party receives them.
+
+    theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is
+    -y' (sigmoid(-y' z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives y' only, but
+    t is known to all, so z is as bare as before, and z predicts the true label as well as the model does.
+    """
+    features, truth = patients((8, 8, 7, 7))
+    plain = make_objective("logistic")
+    flipped = stream(0, "label flips").random(len(truth)) < expit(-epsilon)
+    tilted = corrected(plain, epsilon)
+    private = f", epsilon {epsilon:g}"
+    found: Numbers = {}
+    for name, objective, used in (("", plain, truth), (private, tilted, np.where(flipped, -truth, truth))):
+        theta, truth_z = np.empty_like(truth), np.empty_like(truth)
+        for seen in updates(features, used, objective, step=STEP, batch_size=32, epochs=20):
+            theta[seen.rows], truth_z[seen.rows] = seen.theta, seen.partials.sum(axis=0)  # in the end: the last epoch's
+        guess = -np.sign(theta)
+        z = -guess * logit(np.clip(np.abs(theta), 1e-12, 1 - 1e-12))
+        found[f"labels right{name}"] = float(np.mean(guess == truth))
+        found[f"median error of z{name}"] = float(np.median(np.abs(z - truth_z)))
+    z = -guess * logit(np.clip(np.abs(theta) - tilted.tilt, 1e-300, 1))
+    return found | {
+        "expected: 1 / (1 + exp(-epsilon))": float(expit(epsilon)),
+        f"median error of z{private}, t taken off": float(np.median(np.abs(z - truth_z))),
+        f"labels right{private}, by the sign of z": float(np.mean(np.sign(z) == truth)),
+    }
+
+
+def label_cost(seeds: int = 3) -> Numbers:
+    """What label privacy costs: test accuracy on the breast-cancer data, the mean over some drawings of the flips.
+
+    The corrected loss falls without bound along a direction that separates the classes, so that on few rows only the
+    regulariser holds it.
+    """
+    data = load_vertical(DataSpec("breast-cancer"), 1)
+    found: Numbers = {}
+    for weight in (1e-4, 0.1):
+        plain = make_objective("logistic", weight)
+        for epsilon in (math.inf, 4.0, 2.0, 1.0):
+            accuracies = []
+            for seed in range(seeds):
+                flipped = stream(seed, "label flips").random(len(data.train_labels)) < expit(-epsilon)
+                used = np.where(flipped, -data.train_labels, data.train_labels)
+                objective = corrected(plain, epsilon)
+                w = train(data.train_features, used, objective, "saga", step=0.1, epochs=60, batch_size=32, seed=seed)
+                accuracies.append(np.mean(np.sign(product(data.test_features, w)) == data.test_labels))
+            found[f"test accuracy, weight {weight:g}, epsilon {epsilon:g}"] = float(np.mean(accuracies))
+    return found
+
+
+class Equations:
+    """What a party that receives the thetas collects: a number for a row, and the c at which it had it."""
+
+    def __init__(self, rows: int, objective: Objective, step: float) -> None:
+        self._c = np.zeros(rows)
+        self._keep, self._step = 1.0 - step * objective.weight, step
+        self._left: list[list[Array]] = [[] for _ in range(rows)]
+        self._right: list[list[float]] = [[] for _ in range(rows)]
+
+    def add(self, rows: NDArray[np.int64], values: Array, theta: Array) -> None:
+        """An update: (b,) numbers of its rows before it, and the thetas that it moved c by."""
+        for row, value in zip(rows, values, strict=True):
+            self._left[row].append(self._c.copy())
+            self._right[row].append(value)
+        self._c *= self._keep
+        self._c[rows] -= self._step * theta / len(rows)
+
+    def solve(self, *, offset: bool = False) -> tuple[Array, Array]:
+        """(n, n) K and (n,) o of numbers (K c)_i + o_i, row by row by least squares; o is 0 without ``offset``."""
+        rows = len(self._c)
+        k, o = np.empty((rows, rows)), np.zeros(rows)
+        for row, (left, right) in enumerate(zip(self._left, self._right, strict=True)):
+            matrix = np.column_stack([left, np.full(len(left), float(offset))])
+            solution = np.linalg.lstsq(matrix, np.array(right), rcond=1e-14)[0]
+            k[row], o[row] = solution[:-1], solution[-1]
+        return (k + k.T) / 2, o
+
+
+def gram(rows: int = 24, epochs: int = 60) -> Numbers:
+    """The inner products of the others' rows, from the sums that an active party sees, and from thetas alone.
+
+    Each is the largest error over all pairs of rows. An active party sees K c of all others together. A passive one has
+    z from theta (logistic) and takes its own partial off; of ridge it has theta / 2 = z - y, and the labels y
+    come out of the same equations.
+    """
+    features, truth = patients((10, 6, 4), rows)
+    found: Numbers = {"rows": rows, "epochs watched": epochs, "largest inner product": 0.0}
+    for problem, step in (("logistic", STEP), ("ridge", STEP / 100)):
+        objective = make_objective(problem)
+        active, passive = Equations(rows, objective, step), Equations(rows, objective, step)
+        for seen in updates(features, truth, objective, step=step, batch_size=BATCH, epochs=epochs):
+            active.add(seen.rows, seen.others, seen.theta)
+            told = seen.theta / 2 if problem == "ridge" else np.sign(seen.theta) * logit(np.abs(seen.theta))
+            passive.add(seen.rows, told - seen.partials[1], seen.theta)
+        seen_by = {"active": (0, active.solve()), "passive": (1, passive.solve(offset=problem == "ridge"))}
+        for role, (party, (k, offsets)) in seen_by.items():
+            others = np.hstack([own for place, own in enumerate(features) if place != party])
+            found["largest inner product"] = max(found["largest inner product"], float(np.abs(others @ others.T).max()))
+            found[f"error of inner products, {role} party, {problem}"] = float(np.abs(k - others @ others.T).max())
+            if offsets.any():
+                found[f"error of labels, {role} party, {problem}"] = float(np.abs(-offsets - truth).max())
+    return found
+
+
+def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
+    """With q = 2 the other party's partials are bare, and its features follow up to a rotation.
+
+    Rows with the right inner products are the right rows but for a rotation of the feature space, which changes
+    neither lengths nor angles; for one column it is its sign.
+    """
+    found: Numbers = {}
+    objective = make_objective("logistic")
+    for columns in (4, 1):
+        features, truth = patients((10, columns), rows)
+        equations, worst = Equations(rows, objective, STEP), 0.0
+        for seen in updates(features, truth, objective, step=STEP, batch_size=BATCH, epochs=epochs):
+            equations.add(seen.rows, seen.others, seen.theta)
+            worst = max(worst, float(np.abs(seen.others - seen.partials[1]).max()))
+        found["largest error of a partial"] = max(worst, found.get("largest error of a partial", 0.0))
+        values, vectors = np.linalg.eigh(equations.solve()[0])
+        guess = vectors[:, -columns:] * np.sqrt(values[-columns:])
+        rotation, _ = orthogonal_procrustes(guess, features[1])
+        word = "up to rotation, 4 columns" if columns > 1 else "up to sign, 1 column"
+        found[f"largest error of a feature, {word}"] = float(np.abs(guess @ rotation - features[1]).max())
+    return found
+
+
+def trees(parties: int = 8, length: int = 1000) -> Numbers:
+    """Two trees that pass Definition 4 and hide nothing, two that fail it and hide all, and coalitions.
+
+    An error is the largest difference between a partial and what was put together of it; numbers of the ring are
+    right to 2^-41. The trees of Appendix B have the paper's party k as number k - 1.
+    """
+    values = stream(0, "partials").normal(size=(parties, length))
+    stars = Tree(0, (-1, 0, 0, 0)), Tree(0, (-1, 0, 0, 0))
+    child = Tree(0, (-1, 0, 1, 0, 3)), Tree(0, (-1, 0, 1, 1, 0))
+    shared = Tree(0, (-1, 0, 0, 1, 3)), Tree(0, (-1, 0, 0, 4, 2))
+    appendix = Tree(0, (-1, 0, 0, 2)), Tree(0, (-1, 0, 0, 1))
+    ours = make_pair(parties, 0)
+
+    def exposed(pair: tuple[Tree, Tree]) -> int:
+        return sum(len(exposes(*pair, (party,))) for party in range(pair[0].parties))
+
+    found: Numbers = {
+        "two stars: Definition 4 holds": significantly_different(*stars),
+        "two stars: error of party 1's partial at party 0": _unmasked(stars, values, (0,), 1),
+        "one child in both: Definition 4 holds": significantly_different(*child),
+        "one child in both: error of party 2's partial at party 1": _unmasked(child, values, (1,), 2),
+        "one subtree at two parties: Definition 4 holds": significantly_different(*shared),
+        "one subtree at two parties: sums exposed to one": exposed(shared),
+        "Appendix B: Definition 4 holds": significantly_different(*appendix),
+        "Appendix B: sums exposed to one": exposed(appendix),
+        "Appendix B: error of party 3's partial at parties 1 and 2": _unmasked(appendix, values, (1, 2), 3),
+        f"make_pair({parties}, 0): sums exposed to one": exposed(ours),
+    }
+    for size in (2, 3, parties - 2):
+        coalitions = list(combinations(range(parties), size))
+        name = f"make_pair({parties}, 0): of {len(coalitions)} coalitions of {size}, those that unmask a sum"
+        found[name] = sum(bool(exposes(*ours, coalition)) for coalition in coalitions)
+    return {what: float(number) for what, number in (found | _coalitions(parties, values)).items()}
+
+
+def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
+    """The largest error of the victim's value, from what the coalition receives of it alone; infinite for nothing."""
+    masks = np.stack([random_elements(values.shape[1]) for _ in range(pair[0].parties)])
+    sent = encode(values[: len(masks)]) + masks, masks
+    alone = []
+    for tree, elements in zip(pair, sent, strict=True):
+        for child in (child for member in coalition for child in tree.children(member)):
+            below = sorted(tree.subtree(child))
+            if below == [victim]:
+                alone.append(elements[below].sum(axis=0, dtype=np.uint64))
+    return float(np.abs(decode(alone[0] - alone[1]) - values[victim]).max()) if len(alone) == 2 else math.inf
+
+
+def _coalitions(parties: int, values: Array) -> Numbers:
+    """All coalitions of the dominator with q - 3 of the others, against pairwise masks.
+
+    The attackers take off what they share with the victim. The key between the two that are left they can only guess.
+    """
+    keys, length = pairwise_keys(parties), values.shape[1]
+    largest, right = 0.0, 0
+    pairs = list(combinations(range(1, parties), 2))
+    for victim, other in pairs:
+        masked = encode(values[victim]) + PairwiseMasks(victim, parties, keys[victim]).mask(KIND, 0, 0, length)
+        left = unmasked(masked, victim, keys[victim] | {other: secrets.token_bytes(32)})
+        largest = max(largest, abs(float(np.corrcoef(left, values[victim])[0, 1])))
+        right += int(np.sum(np.abs(left - values[victim]) < 1.0))
+    chance = math.sqrt(2 * math.log(2 * len(pairs) / 0.01) / length)
+    return {
+        f"pairwise masks: coalitions of {parties - 2}, the dominator among them": len(pairs),
+        "pairwise masks: largest correlation with a partial": largest,
+        "pairwise masks: what chance stays below, 99 times in 100": chance,
+        f"pairwise masks: of {len(pairs) * length} partials, those known to 1": right,
+    }
+
+
+def unmasked(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
+    """(k,) what is left of the victim's first masked vector for party 0, where these are taken for its keys."""
+    return decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
+
+
+def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
+    """Gaussian noise added to doubles, the plain reading of Algorithm 1, against uniform elements of a ring.
+
+    A masked number of standard deviation s under noise of standard deviation 10 s correlates by 1 / sqrt(1 + 100), and
+    the mean over epochs in which it hardly changes by far more. Wider noise costs digits of the sum.
+    """
+    rng = stream(0, "partials")
+    values = rng.normal(size=(2, length))
+    masks = pairwise_masks(3)
+    found: Numbers = {}
+    for width in (10.0, 1e6):
+        noise = rng.normal(scale=width, size=(epochs, length))
+        if width == 10.0:
+            found["correlation, noise 10 s"] = _correlation(values[0] + noise[0], values[0])
+            averaged = values[0] + noise.mean(axis=0)
+            found[f"correlation, noise 10 s, mean of {epochs} epochs"] = _correlation(averaged, values[0])
+        total = ((values[0] + noise[0]) + (values[1] + noise[1])) - (noise[0] + noise[1])
+        found[f"error of the sum, noise {width:g} s"] = float(np.abs(total - values.sum(axis=0)).max())
+    sent = [encode(values[0]) + masks[1].mask(KIND, 0, epoch, length) for epoch in range(epochs)]
+    found["correlation, ring"] = _correlation(decode(sent[0]), values[0])
+    averaged = np.mean([decode(one) for one in sent], axis=0)
+    found[f"correlation, ring, mean of {epochs} epochs"] = _correlation(averaged, values[0])
+    found["what chance stays below, 99 times in 100"] = 2.58 / math.sqrt(length)
+    total = decode(sent[0] + encode(values[1]) + masks[2].mask(KIND, 0, 0, length))
+    found["error of the sum, ring"] = float(np.abs(total - values.sum(axis=0)).max())
+    return found
+
+
+def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers:
+    """What the search for common rows tells beside them, with three parties and party 0 as the reporter.
+
+    `common` ids are at all three, `shared` at the reporter and each other one alone, `own` at one party only.
+    """
+    every = [f"common {k}" for k in range(common)]
+    ids = [every + [f"with {party} {k}" for party in (1, 2) for k in range(shared)] + [f"0 {k}" for k in range(own)]]
+    for party in (1, 2):
+        ids.append(every + [f"with {party} {k}" for k in range(shared)] + [f"{party} {k}" for k in range(own)])
+    sides = [Intersection(names) for names in ids]
+    reporter = sides[0]
+    matches = {
+        party: reporter.pair(mine=sides[party].reblind(reporter.blind()), theirs=reporter.reblind(sides[party].blind()))
+        for party in (1, 2)
+    }
+    rows, places = common_rows(matches)
+    told = sides[1].rows(places[1])
+    return {
+        "rows common to all": len(rows),
+        "of the reporter's ids, those it knows party 1 to have": len(matches[1].own),
+        "of these, rightly": len({ids[0][row] for row in matches[1].own} & set(ids[1])),
+        "of these, not common to all": len(set(matches[1].own.tolist()) - set(rows.tolist())),
+        "of party 1's ids, those it knows the reporter to have": len(told),
+        "of those, not common to all": len({ids[1][row] for row in told} - {ids[0][row] for row in rows}),
+        "party 1's ids, as the reporter counts them": len(sides[1].blind()) // TAG_BYTES,
+        "the reporter's ids, as party 1 counts them": len(reporter.blind()) // TAG_BYTES,
+    }
+
+
+def _correlation(one: Array, other: Array) -> float:
+    return float(np.corrcoef(one, other)[0, 1])

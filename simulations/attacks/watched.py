@@ -1,0 +1,95 @@
+"""A vertical run in one process, update by update, with what each party sees of it: for the attacks of `leaks`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
+from clients.vertical.masking.ring import decode, encode
+from problems.data import DataSpec
+from problems.randomness import stream
+from problems.vertical import Objective, Schedule, make_block
+from problems.vertical.data import load_vertical
+
+Array = NDArray[np.float64]
+Ring = NDArray[np.uint64]
+Numbers = dict[str, float]  # what a demonstration measured
+
+KIND = 1  # of the masks' addresses; any fixed number
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One update: what its dominator, party 0, sees of it, and in `partials` the truth that nobody does."""
+
+    rows: NDArray[np.int64]  # (b,)
+    received: Ring  # (q - 1, b), one masked vector a collaborator
+    theta: Array  # (b,), which goes to all parties
+    partials: Array  # (q, b)
+
+    @property
+    def others(self) -> Array:
+        """(b,) the sum of the collaborators' partials, which the dominator computes."""
+        return decode(self.received.sum(axis=0, dtype=np.uint64))
+
+
+def updates(
+    features: Sequence[Array],
+    labels: Array,
+    objective: Objective,
+    *,
+    step: float,
+    batch_size: int,
+    epochs: int,
+    seed: int = 0,
+) -> Iterator[Seen]:
+    """SGD with one active party, number 0, one update at a time and pairwise masks, from weights 0.
+
+    `features` holds one (n, d_p) array a party.
+    """
+    parties = len(features)
+    blocks = [make_block(own, "sgd", objective, step) for own in features]
+    masks = pairwise_masks(parties)
+    schedule = Schedule(len(labels), 1, batch_size, seed)
+    update = 0
+    for epoch in range(epochs):
+        for rows in schedule.batches(epoch, 0):
+            partials = np.stack([block.partials(rows) for block in blocks])
+            pairs = zip(partials[1:], masks[1:], strict=True)
+            received = np.stack([encode(value) + mask.mask(KIND, 0, update, len(rows)) for value, mask in pairs])
+            theta = objective.slopes(partials[0] + decode(received.sum(axis=0, dtype=np.uint64)), labels[rows])
+            yield Seen(rows, received, theta, partials)
+            for block in blocks:
+                block.apply(rows, theta)
+            update += 1
+
+
+def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
+    """For each party, the secrets that it shares with the others, by X25519."""
+    private = [X25519PrivateKey.generate() for _ in range(parties)]
+    public = [key.public_key().public_bytes_raw() for key in private]
+    return [
+        {peer: agree(key, public[peer], info=pair_info(1, me, peer)) for peer in range(parties) if peer != me}
+        for me, key in enumerate(private)
+    ]
+
+
+def pairwise_masks(parties: int) -> list[PairwiseMasks]:
+    """The masks of each party."""
+    return [PairwiseMasks(me, parties, keys, allow_bare=True) for me, keys in enumerate(pairwise_keys(parties))]
+
+
+def patients(columns: Sequence[int], rows: int = 0) -> tuple[list[Array], Array]:
+    """Training rows of the breast-cancer data, all or that many: (rows, d_p) features of each party, and the labels."""
+    data = load_vertical(DataSpec("breast-cancer"), 1)
+    chosen = stream(0, "patients").permutation(len(data.train_labels))[: rows or None]
+    features = np.asarray(data.train_features)[chosen]
+    order = stream(0, "columns").permutation(features.shape[1])
+    edges = np.cumsum([0, *columns]).tolist()
+    return [np.ascontiguousarray(features[:, order[a:b]]) for a, b in pairwise(edges)], data.train_labels[chosen]

@@ -1,0 +1,63 @@
+"""A run config tried on its data, up to the first round: what a run would fail on, or is likely to regret."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from apps.artifacts import RunDirectory
+from apps.client_app import app as client_app
+from apps.config import RunConfig, Scalar, parse_run_config
+from apps.training import Training
+from simulations.arguments import placed
+from simulations.engines.in_process import run_in_process
+from simulations.results.output import log_off
+from strategies.rounds.handshake import Roster
+
+
+def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> list[str]:
+    """Read the data, let all sites join and make the model, in this process; nothing trains and nothing stays.
+
+    Args:
+        clients: their number.
+        flat: the run config.
+        nodes: the clients' node configs, where they have any.
+
+    Returns:
+        What the run would be, a line each.
+
+    Raises:
+        InputError: what a run would end with.
+        StrategyError: a site cannot take part; names it.
+    """
+    lines: list[str] = []
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = parse_run_config(context.run_config)
+        training = Training(config, grid, RunDirectory.open(config))
+        roster = training.strategy.join(grid)
+        evaluator = training.evaluator(len(roster))
+        evaluator.start()
+        lines.append(f"{config.run.strategy} on {config.data.dataset}: {len(roster)} sites; {evaluator.summary}")
+        lines.extend(_of_sites(config, roster))
+        if config.warning:
+            lines.append(config.warning)
+
+    with tempfile.TemporaryDirectory() as folder, log_off(True):
+        run_in_process(app, client_app, clients, placed(dict(flat), Path(folder) / "run"), node_configs=nodes)
+    return lines
+
+
+def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
+    if config.algorithm.strategy.vertical:
+        return  # parties tell of their rows only to those that they have agreed to meet
+    for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
+        lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
+        missing = f"; no {lacking[0]} ones" if lacking else ""
+        yield f"site {place}: {negatives + positives:,} rows, {positives:,} positive{missing}"

@@ -1,0 +1,144 @@
+"""Starts one run here: a federation in this process, or a centralised reference. Both leave a run directory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from apps import resources
+from apps.artifacts import RunDirectory
+from apps.client_app import app as client_app
+from apps.config import ConfigError, RunConfig, Scalar, flattened, parse_run_config
+from apps.evaluation import better
+from apps.server_app import app as server_app
+from apps.training import versions
+from problems.data import Columns
+from simulations.arguments import placed
+from simulations.engines.in_process import run_in_process
+from simulations.references.centralized import RoundHook, centralized
+from simulations.references.nonfederated import check_vertical, nonfederated
+from simulations.results.output import log_off
+from simulations.results.records import RunRecord, read_run
+
+IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederated"  # as result.json names them
+
+# the metrics of each evaluated round, the entries of the model file, and a table's columns
+_Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
+
+
+def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
+    """Run a flat run config, with its place, in process or as a reference."""
+    if engine == CENTRALIZED:
+        run_centralized(clients, config)
+    elif engine == NONFEDERATED:
+        run_nonfederated(config)
+    else:
+        run_federation(clients, config)
+
+
+def check_reference(engine: str, config: RunConfig) -> None:
+    """Raises ConfigError: there is no such reference of what is run."""
+    if engine == NONFEDERATED:
+        check_vertical(config)
+
+
+def run(
+    config: Mapping[str, Any],
+    out: str | Path,
+    clients: int | None = None,
+    *,
+    threads: int = 1,
+    node_configs: Sequence[Mapping[str, Scalar]] = (),
+    quiet: bool = False,
+) -> RunRecord:
+    """Run one federation in this process, and read its run directory.
+
+    Args:
+        config: the run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
+        out: the run directory to write.
+        clients: their number; 8, or one for each node config.
+        threads: clients that train at once; changes no result.
+        node_configs: of each client, as SuperNodes have them.
+        quiet: write no log.
+
+    Raises:
+        RunFailedError: it has no result; the message says why.
+    """
+    flat = placed(flattened(config), Path(out))
+    with log_off(quiet):
+        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs)
+    return read_run(Path(out).expanduser())
+
+
+def run_federation(
+    clients: int,
+    config: Mapping[str, Scalar],
+    threads: int = 1,
+    node_configs: Sequence[Mapping[str, Scalar]] = (),
+) -> None:
+    """A federation in this process; each client may have a node config, as SuperNodes have.
+
+    Raises:
+        RunFailedError: it has no result; the log and failure.json have the reason too.
+    """
+    run_in_process(server_app, client_app, clients, config, threads, node_configs)
+
+
+def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
+    """The same training with the clients' data in one place.
+
+    Raises:
+        ConfigError: there is no such reference, or a run is there already.
+    """
+
+    def train(parsed: RunConfig) -> _Trained:
+        data = resources.federated_data(parsed.data, clients)
+        return *centralized(parsed, data, on_round), data.columns
+
+    _run_reference(CENTRALIZED, config, clients, train)
+
+
+def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
+    """The same training of a vertical strategy with all columns in one place.
+
+    Raises:
+        ConfigError: the strategy is not vertical, or a run is there already.
+    """
+    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*nonfederated(parsed, on_round), None))
+
+
+def _run_reference(
+    name: str, config: Mapping[str, Scalar], clients: int, train: Callable[[RunConfig], _Trained]
+) -> None:
+    parsed = parse_run_config(config)
+    if parsed.run.resume:
+        allowed = f"false, since a {name} reference is trained in one go"
+        raise ConfigError("resume", got="true", allowed=allowed, hint="leave it out")
+    begun = time.perf_counter()
+    directory = RunDirectory.open(parsed)
+    history, named, columns = train(parsed)
+    every, total = parsed.training.evaluate_every, parsed.training.num_server_rounds
+    rounds = [0, *sorted({*range(every, total + 1, every), total})]
+    for server_round, metrics in zip(rounds, history, strict=True):
+        directory.append({"round": server_round, **metrics})
+    if columns is not None:
+        directory.save_columns(columns)
+    directory.save_model(named)  # type: ignore[arg-type]
+    result = {
+        "strategy": name,
+        "dataset": parsed.data.dataset,
+        "seed": parsed.training.seed,
+        "engine": name,
+        "rounds": total,
+        "metrics": history[-1],
+        "best": {metric: better(metric)(found[metric] for found in history) for metric in history[-1]},
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "wall_seconds": time.perf_counter() - begun,
+        "clients": clients,
+        "versions": versions(),
+        "config": parsed.resolved(),
+    }
+    directory.finish(result, pictures=parsed.run.pictures)

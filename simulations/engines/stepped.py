@@ -1,0 +1,92 @@
+"""An in-process run that waits after each evaluated round, so that someone else can decide whether it goes on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from apps.client_app import app as client_app
+from apps.config import Scalar
+from apps.server_app import RunFailedError
+from apps.server_app import app as server_app
+from apps.training import ROUND_LISTENER
+from simulations.engines.in_process import run_in_process
+from simulations.results.records import STOPPED_EARLY, evaluation
+
+
+class _EndedError(ValueError):
+    """Ends a run before its last round; the message is what its failure.json says."""
+
+
+class SteppedRun:
+    """A run in a thread of its own, computed as ``python -m simulations run`` computes it.
+
+    One at a time in a process: the engine's task identity belongs to the process.
+
+    Args:
+        clients: number of clients.
+        config: the flat run config.
+        rounds: the run's last round.
+        node_configs: of each client, where they have any.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        config: Mapping[str, Scalar],
+        rounds: int,
+        node_configs: Sequence[Mapping[str, Scalar]] = (),
+    ) -> None:
+        self.failure = ""  # why the run has no result, once it has ended
+        self._clients, self._config, self._rounds = clients, config, rounds
+        self._node_configs = node_configs
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._go_on = threading.Semaphore(0)
+        self._end = ""
+        self._thread = threading.Thread(target=self._run, name="run", daemon=True)
+
+    def advance(self) -> dict[str, Any] | None:
+        """Run to the end of the next evaluated round and return its line; None once the run has ended.
+
+        The last round has no line here: it ends with the run's result.
+        """
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self._go_on.release()
+        line = self._lines.get()
+        if line is None:
+            self._thread.join()
+        return line
+
+    def stop(self, reason: str) -> None:
+        """End a run that waits, leaving "stopped early: reason" in its failure.json. Nothing happens after its end."""
+        self.fail(f"{STOPPED_EARLY}: {reason}")
+
+    def fail(self, reason: str) -> None:
+        """End a run that waits as a failed one."""
+        if self._thread.is_alive():
+            self._end = reason
+            self._go_on.release()
+            self._thread.join()
+
+    def _run(self) -> None:
+        ROUND_LISTENER.set(self._hear)  # of this thread only
+        try:
+            run_in_process(server_app, client_app, self._clients, self._config, node_configs=self._node_configs)
+        except RunFailedError as error:
+            self.failure = str(error)
+        except BaseException as error:
+            self.failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._lines.put(None)
+
+    def _hear(self, line: dict[str, Any]) -> None:
+        if not evaluation(line) or line["round"] >= self._rounds:
+            return
+        self._lines.put(line)
+        self._go_on.acquire()
+        if self._end:
+            raise _EndedError(self._end)

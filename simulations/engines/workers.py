@@ -1,0 +1,165 @@
+"""Runs in processes of their own, some at a time: one that dies takes no other with it, and none outlives this one's
+Ctrl-C.
+
+A process keeps its data sets and is given runs on the same data; for other data a new one is started, so that what is
+kept does not grow.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from apps.config import Scalar
+from apps.server_app import EXPECTED, RunFailedError
+from apps.training import ROUND_LISTENER
+from simulations.engines.launch import launch
+from simulations.results.output import log_off
+from simulations.results.records import evaluation
+
+_ENDING_SECONDS = 5.0
+_SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run: what `launch` takes, the metrics it must have, and ``data``, the same for runs on the same data."""
+
+    name: str
+    engine: str
+    clients: int
+    config: Mapping[str, Scalar]
+    metrics: tuple[str, ...] = ()
+    data: str = ""
+
+
+# (task, why its run has no result, or "") once a task has ended
+TaskHook = Callable[[Task, str], None]
+
+
+def run_all(tasks: Sequence[Task], jobs: int, ended: TaskHook) -> None:
+    """Run tasks, ``jobs`` at a time, calling ``ended`` after each.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C; the runs under way are lost, their processes gone.
+    """
+    waiting = list(tasks)
+    workers: list[_Worker] = []
+    try:
+        while waiting or workers:
+            while waiting and len(workers) < jobs:
+                workers.append(_Worker(waiting.pop(0)))
+            for connection in wait([worker.connection for worker in workers]):
+                worker = next(worker for worker in workers if worker.connection is connection)
+                ended(worker.task, worker.outcome())
+                same = next((task for task in waiting if task.data == worker.task.data), None)
+                if worker.alive and same is not None:
+                    waiting.remove(same)
+                    worker.give(same)
+                else:
+                    workers.remove(worker)
+                    worker.end()
+    finally:
+        with _deaf():  # a second Ctrl-C must not leave processes behind
+            for worker in workers:
+                worker.kill()
+
+
+class _Worker:
+    """A process and the task it has."""
+
+    def __init__(self, task: Task) -> None:
+        self.connection, theirs = _SPAWN.Pipe()
+        self.process = _SPAWN.Process(target=_serve, args=(theirs,), name="run", daemon=True)
+        with _deaf():  # and so is the process from its start: only this one hears Ctrl-C
+            self.process.start()
+        theirs.close()
+        self.alive = True
+        self.give(task)
+
+    def give(self, task: Task) -> None:
+        self.task = task
+        try:
+            self.connection.send(task)
+        except OSError:  # it died between two tasks; `outcome` says so
+            self.alive = False
+
+    def outcome(self) -> str:
+        """Why the task's run has no result, or an empty text."""
+        try:
+            reason: str = self.connection.recv()
+        except (EOFError, OSError):
+            self.alive = False
+            self.process.join()
+            return f"the run's process ended: {_ending(self.process.exitcode)}"
+        return reason
+
+    def end(self) -> None:
+        """Let it go, which it does when nobody can give it a task any more."""
+        self.connection.close()
+        self.process.join(_ENDING_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def _ending(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(connection: Connection) -> None:
+    """What a process does: take tasks and run them until there are no more."""
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:
+            return
+        connection.send(_reason(task))
+
+
+def _reason(task: Task) -> str:
+    """Run a task; returns why it has no result, or an empty text."""
+    torch.set_num_threads(1)  # a federation sets its own number, a reference does not
+    heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
+    try:
+        with log_off(True):
+            launch(task.engine, task.clients, task.config)
+    except (RunFailedError, *EXPECTED) as error:
+        return str(error) or type(error).__name__
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        ROUND_LISTENER.reset(heard)
+    return ""
+
+
+def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
+    """Raises ValueError: an evaluated line lacks a metric; better after the first round than after the last."""
+    there = evaluation(line)
+    missing = [name for name in wanted if name not in line]
+    if there and missing:
+        raise ValueError(
+            f"the run has no metric {', '.join(missing)}, only {', '.join(there)}: set the experiment's metrics "
+            "to these"
+        )

@@ -1,0 +1,139 @@
+"""Chooses run-config values from a grid on a validation split: `reproduce --tune`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from apps.evaluation import better
+from apps.files import write_atomic
+from apps.server_app import RunFailedError
+from simulations import PAGE
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
+from simulations.experiments.reproduce import Runs
+from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
+from simulations.results.ranking import over_seeds, rank
+from simulations.results.records import OF_TRAINING, check_metric
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A line whose values are chosen, for all runs with the coordinates ``at``; each point has its seeds' runs."""
+
+    line: Line
+    at: dict[str, Scalar]
+    grid: dict[str, list[Scalar]]
+    points: list[tuple[dict[str, Scalar], list[PlannedRun]]]
+
+
+class Choosing(Runs):
+    """The runs of a grid, in ``tune/`` of a reproduction's directory ``out``.
+
+    Raises:
+        ConfigError: the experiment has nothing to choose, or its [tune] is wrong.
+    """
+
+    def __init__(self, expansion: Expansion, out: Path) -> None:
+        experiment = expansion.experiment
+        self._here = f"experiment {experiment.name!r}: tune"
+        if experiment.tune is None:
+            got = f"experiment {experiment.name!r}, which has no [tune]"
+            raise ConfigError("--tune", got=got, allowed="one with run-config keys and their values there", hint=PAGE)
+        self.tune = experiment.tune.in_profile(expansion.profile)
+        self.metric = self.tune.metric or experiment.metrics[0]
+        self.mode = self.tune.mode or ("min" if better(self.metric) is min else "max")
+        self.expansion = expansion
+        self._check()
+        self.searches = self._search_all()
+        runs = [run for search in self.searches for _, several in search.points for run in several]
+        super().__init__(expansion, out, runs, "tune")
+        if len(self.runs) < len(runs):
+            got = "two points that would have one run directory"
+            raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
+        self.metrics = list(dict.fromkeys([self.metric, *experiment.metrics]))
+
+    def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
+        """Make the runs that are waiting, as `Runs.make` does, choose, and write ``tuned.toml``.
+
+        Raises:
+            RunFailedError: no point of a line's grid has finished.
+        """
+        self.make(jobs, say, lambda: None)
+        tuned = Tuned(
+            experiment=self.expansion.experiment.name,
+            profile=self.expansion.profile,  # type: ignore[arg-type]
+            metric=self.metric,
+            mode=self.mode,
+            seeds=self.tune.seeds,
+            validation_fraction=self.tune.validation_fraction,
+            chosen=[self._chosen(search) for search in self.searches],
+        )
+        write_atomic(self.out / "tuned.toml", tuned.toml().encode())
+        return tuned
+
+    def _chosen(self, search: _Search) -> Choice:
+        points = [self._point(values, runs) for values, runs in search.points]
+        best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self.mode))
+        if not best.finished:
+            reason = f"no value for {search.line.title} works: {points[0].reason}"
+            raise RunFailedError(f"--tune: {reason}; give other values")
+        return Choice(at=search.at, values=best.values, grid=search.grid, points=points)
+
+    def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun]) -> Point:
+        records = [self.records[run.name] for run in runs if run.name in self.records]
+        finished, mean, std, missing = over_seeds((run.last(self.metric), bool(run.dropped)) for run in records)
+        failed = [self.failed[run.name] for run in runs if run.name in self.failed]
+        reason = failed[0] if failed else "" if finished == len(runs) else f"{self.metric} is not finite"
+        reason = " ".join(reason.split())
+        return Point(values=values, finished=finished, mean=mean, std=std, reason=reason, missing=missing or None)
+
+    def _check(self) -> None:
+        lines = self.expansion.lines
+        check_metric(self.metric, lines[0].config, f"{self._here}.metric")
+        if not self.tune.validation_fraction and self.metric not in OF_TRAINING:
+            allowed = (
+                f"a number above 0, since {self.metric!r} is measured on the test rows, which no choice may see; or a "
+                f"metric of the training problem: {', '.join(OF_TRAINING)}"
+            )
+            raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
+        methods = list(dict.fromkeys(line.method for line in lines))
+        for method in self.tune.methods:
+            if method not in methods:
+                raise ConfigError(f"{self._here}.methods", got=repr(method), allowed=", ".join(methods), hint=PAGE)
+
+    def _search_all(self) -> list[_Search]:
+        tried = [line for line in self.expansion.lines if self.tune.grid_of(line.method)]
+        if not tried:
+            hint = "give tune.grid, or one of a method under tune.methods"
+            raise ConfigError(self._here, got="no grid", allowed="one at least", hint=hint)
+        at = self.tune.at
+        found = [self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)]
+        for line in tried:
+            if not any(fits(search.at, line.at) for search in found):
+                got = f"{', '.join(settings(at))}, with which nothing is chosen for {line.title}"
+                allowed = "coordinates that choose for each run"
+                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="leave coordinates out of it")
+        return found
+
+    def _search(self, line: Line) -> _Search:
+        grid, points = self.tune.grid_of(line.method), []
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            points.append((point, [self._trial(line, point, seed) for seed in range(self.tune.seeds)]))
+        return _Search(line, {key: value for key, value in line.at.items() if key not in self.tune.at}, grid, points)
+
+    def _trial(self, line: Line, point: dict[str, Scalar], seed: int) -> PlannedRun:
+        changes = {**point, "validation-fraction": self.tune.validation_fraction}
+        told = ", ".join(settings(point))
+        try:
+            rounds = parse_run_config({**line.config, **changes}).training.num_server_rounds
+        except ConfigError as error:
+            place = f"{self._here}, {line.title}, {told}"
+            raise ConfigError.of(error, place, hint=f"{error.hint}; {PAGE}") from None
+        changes["evaluate-every"] = rounds  # only the last round counts
+        name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
+        return PlannedRun(name, line, seed, changes, told)

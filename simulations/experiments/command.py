@@ -1,0 +1,87 @@
+"""The command ``reproduce``, and what ``list experiments`` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from apps.config import ConfigError
+from apps.server_app import RunFailedError
+from simulations.arguments import Json, Quiet
+from simulations.experiments.choosing import Choosing
+from simulations.experiments.expansion import data_sets, expand
+from simulations.experiments.experiment import Experiment, ProfileName, find_experiment, packaged, read_experiment
+from simulations.experiments.reproduce import Reproduction
+from simulations.experiments.tuned_values import Tuned, find_tuned
+from simulations.results.output import log_off, print_json, progress, shown, stdout_to_stderr
+
+
+def reproduce(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="an experiment of `list experiments`, or a .toml file")],
+    out: Annotated[Path, typer.Option("--out", help="the reproduction's directory; its runs are in runs/")],
+    profile: Annotated[ProfileName, typer.Option(help="how much of it is run")] = "quick",
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="seeds of every run; without, as many as the profile")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
+    if data_dir is not None and not data_dir.expanduser().exists():
+        got = f"{data_dir}, which does not exist"
+        allowed = "an existing folder"
+        raise ConfigError("--data-dir", got=got, allowed=allowed, hint="give the folder of the data sets' files")
+    folder = None if data_dir is None else data_dir.expanduser().resolve()
+    experiment = find_experiment(name)
+    if tune:
+        choosing = Choosing(expand(experiment, profile, seeds, folder), out)
+        with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
+            tuned: Tuned | None = choosing.run(jobs, say)
+    else:
+        tuned = find_tuned(name, experiment.name, profile, out)
+    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned), out)
+    with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
+        outcome = reproduction.run(jobs, say)
+    if as_json:
+        print_json(outcome.json())
+    elif not quiet:
+        typer.echo(outcome.text())
+    if outcome.failed:
+        first, reason = next(iter(outcome.failed.items()))
+        count = f"{len(outcome.failed)} of {len(reproduction.runs)} runs failed"
+        raise RunFailedError(f"{count}; the first, {first}: {' '.join(reason.split())}")
+
+
+def catalogue() -> dict[str, Experiment]:
+    """The experiments that come with the project, by their names.
+
+    Raises:
+        ConfigError: a file is wrong.
+    """
+    return {name: read_experiment(path) for name, path in packaged().items()}
+
+
+def summary(experiment: Experiment) -> dict[str, Any]:
+    """An experiment in a few words and numbers; ``minutes`` has its profiles."""
+    return {
+        "title": experiment.title,
+        "paper": experiment.paper,
+        "figure": experiment.figure,
+        "datasets": data_sets(experiment),
+        "minutes": {name: profile.minutes for name, profile in experiment.profiles.items()},
+    }
+
+
+def description(experiment: Experiment) -> str:
+    """The same on one line."""
+    said = summary(experiment)
+    minutes = ", ".join(f"{name} {shown(value)}" for name, value in said["minutes"].items())
+    origin = f"{experiment.paper}, {experiment.figure}"
+    return f"{experiment.title} ({origin}; {', '.join(said['datasets'])}; minutes: {minutes})"

@@ -1,0 +1,272 @@
+"""The runs that an experiment stands for: every method in every case of its axes, with every seed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from problems.data.spec import NEEDS_FILES
+from problems.errors import NOTHING
+from simulations import PAGE
+from simulations.engines.launch import NONFEDERATED, check_reference
+from simulations.experiments.experiment import Claim, Experiment, PaperValue, Profile
+from simulations.experiments.lines import DATASET, METHOD, Line, PlannedRun, run_folder, settings
+from simulations.experiments.tuned_values import Tuned, fits
+from simulations.results.output import shown
+from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metric
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """An experiment in one profile."""
+
+    experiment: Experiment
+    profile: str
+    seeds: int
+    data_dir: str
+    lines: list[Line]
+    paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
+    claims: list[list[tuple[int, int]]]  # of each: places in lines of what is better and of what it is better than
+    tuned: Tuned | None = None  # where run-config values were chosen on a validation split
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """All runs: every line with one seed, then with the next."""
+        return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
+
+    def ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
+        """Seed -> the run of a line, of those that have finished."""
+        runs = {run.seed: run.name for run in self.runs if run.line is line}
+        return {seed: records[name] for seed, name in runs.items() if name in records}
+
+
+def expand(
+    experiment: Experiment,
+    profile: str,
+    seeds: int | None = None,
+    data_dir: Path | None = None,
+    tuned: Tuned | None = None,
+) -> Expansion:
+    """Every run of an experiment, every config checked.
+
+    Args:
+        experiment: what is to be reproduced.
+        profile: one of its profiles.
+        seeds: how many; None: as many as the profile says.
+        data_dir: the folder with the data sets' files, absolute; below it are those that a run names itself.
+        tuned: run-config values to take in the place of the file's.
+
+    Raises:
+        ConfigError: a config is not valid, data are missing, or two runs would be the same.
+    """
+    chosen = experiment.profile(profile)
+    here = f"experiment {experiment.name!r}"
+    every = list(_unchecked(experiment, profile, data_dir, tuned))
+    _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
+    kept = _kept(chosen, every)
+    if not kept:
+        got = "keys that leave no run"
+        allowed = "one run at least"
+        raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="drop one of its keys")
+    _check_files(here, kept)
+    lines = [_checked(experiment, line, here) for line in kept]
+    _check_tuned(here, tuned, experiment, profile, lines)
+    _check_distinct(here, lines, experiment.x == ["clients"])
+    everywhere = [{**line.at, DATASET: line.origin} for line in every]
+    paper = _paper(experiment, lines, everywhere, here)
+    claims = _claims(experiment, lines, everywhere, here)
+    used = seeds or chosen.seeds or experiment.seeds
+    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned)
+
+
+def _unchecked(
+    experiment: Experiment, name: str, data_dir: Path | None = None, tuned: Tuned | None = None
+) -> Iterator[Line]:
+    """Every method in every combination of cases."""
+    profile = experiment.profile(name)
+    for run in experiment.runs:
+        own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
+        for cases in itertools.product(*{**experiment.axes, **run.axes}.values()):
+            config = {**flattened(experiment.config), **run.config}
+            at: dict[str, Scalar] = {METHOD: run.name}
+            clients = run.clients or experiment.clients
+            for case in cases:
+                config |= case.config
+                at |= case.at
+                clients = case.clients or clients
+            origin = str(at.get(DATASET, config.get(DATASET, "digits")))
+            config |= {**profile.config, **own}
+            at.setdefault(DATASET, config.get(DATASET, "digits"))
+            if tuned is not None:
+                config |= tuned.values_of(at)
+            if data_dir is not None:
+                config["data-dir"] = str(data_dir / str(config.get("data-dir", "")))
+            clients = 1 if run.engine == NONFEDERATED else profile.clients or clients
+            yield Line(run, at, clients, config, origin)
+
+
+def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
+    """Those that ``only`` leaves; a line without a coordinate is not judged by it."""
+    return [line for line in lines if all(line.at.get(key) in (None, *only) for key, only in profile.only.items())]
+
+
+def data_sets(experiment: Experiment) -> list[str]:
+    """The data sets of all profiles, as the run config names them; nothing is checked."""
+    kept = [_kept(profile, _unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
+    return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
+
+
+def _checked(experiment: Experiment, line: Line, here: str) -> Line:
+    """The line, its config checked, with its panel and its curve."""
+    try:
+        parsed = parse_run_config(line.config)
+        check_reference(line.run.engine, parsed)
+    except ConfigError as error:
+        raise error.at(f"{here}, {line.title}") from None
+    resolved = flattened(parsed.resolved())
+    for metric in experiment.metrics:
+        if metric != TRAINING_SECONDS:
+            check_metric(metric, resolved, f"{here}: metrics")
+    words = {**resolved, "clients": line.clients, **line.at, "setting": line.setting}
+    panel = _filled(experiment.panel, words, f"{here}: panel")
+    return replace(line, panel=panel, curve=_filled(experiment.curve, words, f"{here}: curve"))
+
+
+def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
+    """The template with each ``{word}`` replaced."""
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in words:
+            raise ConfigError(
+                where, got=match[0], allowed="setting, a coordinate or a run-config key in braces", hint=PAGE
+            )
+        return shown(words[match[1]])
+
+    return re.sub(r"\{([^{}]*)\}", value, template).strip()
+
+
+def _check_tuned(here: str, tuned: Tuned | None, experiment: Experiment, profile: str, lines: Sequence[Line]) -> None:
+    if tuned is None:
+        return
+    got, wanted = (tuned.experiment, tuned.profile), (experiment.name, profile)
+    if got != wanted:
+        raise ConfigError(
+            "tuned.toml",
+            got=f"experiment {got[0]!r}, profile {got[1]!r}",
+            allowed=f"{wanted[0]!r}, {wanted[1]!r}",
+            hint="give --tune, which writes it anew",
+        )
+    for choice in tuned.chosen:
+        if not any(fits(choice.at, line.at) for line in lines):
+            raise ConfigError(
+                f"{here}: tuned.toml",
+                got=f"values for {', '.join(settings(choice.at))}, which no run has",
+                allowed="coordinates of the runs",
+                hint="give --tune, which writes it anew",
+            )
+
+
+def _check_only(where: str, only: Mapping[str, Sequence[Scalar]], lines: Sequence[Line]) -> None:
+    for key, values in only.items():
+        there = list(dict.fromkeys(line.at[key] for line in lines if key in line.at))
+        for value in values:
+            if value not in there:
+                allowed = ", ".join(map(repr, there)) or "nothing: there is no such coordinate"
+                raise ConfigError(f"{where}.{key}", got=repr(value), allowed=allowed, hint=PAGE)
+
+
+def _check_files(here: str, lines: Sequence[Line]) -> None:
+    missing = []
+    for line in lines:
+        folder = str(line.config.get("data-dir", ""))
+        if not Path(folder).is_absolute() and (folder or line.config.get(DATASET) in NEEDS_FILES):
+            missing.append(line.dataset)
+    if missing:
+        names = ", ".join(dict.fromkeys(missing))
+        got = f"{NOTHING}, but {here} reads files of {names}"
+        raise ConfigError("--data-dir", got=got, allowed="their folder", hint="give it; docs/data.md names the files")
+
+
+def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
+    """``joined``: lines with different numbers of clients are points of one curve."""
+    seen: dict[str, Line] = {}
+    curves: dict[tuple[str, str, int], Line] = {}
+    for line in lines:
+        before = curves.setdefault((line.panel, line.curve, line.clients if joined else 0), line)
+        if before is not line:
+            raise ConfigError(
+                here,
+                got=(
+                    f"{before.title!r} and {line.title!r}, which would both be curve {line.curve!r} of panel "
+                    f"{line.panel!r}"
+                ),
+                allowed="one run a curve",
+                hint="tell them apart by panel or curve",
+            )
+        before = seen.setdefault(run_folder(line, 0), line)
+        if before is not line:
+            got = f"{before.title!r} and {line.title!r}, which would have one run directory, {run_folder(line, 0)}"
+            raise ConfigError(here, got=got, allowed="one for each", hint="tell them apart by name or coordinates")
+
+
+def _paper(
+    experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
+) -> dict[tuple[int, str], PaperValue]:
+    """The paper's numbers, each at its row. One that this profile leaves out, or measures on other data, has none."""
+    found: dict[tuple[int, str], PaperValue] = {}
+    for number, value in enumerate(experiment.paper_values):
+        wanted = {METHOD: value.method, **value.at}
+        where = f"{here}: paper-values[{number}]"
+        _check_some_run_has(wanted, everywhere, where)
+        metric = _metric(experiment, value.metric, where)
+        for place, line in enumerate(lines):
+            if fits(wanted, line.at) and (DATASET in value.at or line.dataset == line.origin):
+                if (place, metric) in found:
+                    got = f"a second value of the paper for {line.title!r}"
+                    raise ConfigError(where, got=got, allowed="one", hint="add coordinates to its at")
+                found[place, metric] = value
+    return found
+
+
+def _claims(
+    experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
+) -> list[list[tuple[int, int]]]:
+    """What each claim compares. One that this profile leaves out has nothing."""
+    for number, claim in enumerate(experiment.claims):
+        where = f"{here}: claims[{number}]"
+        _metric(experiment, claim.metric, where)
+        for side in (claim.better, claim.than):
+            _check_some_run_has({**side, **claim.at}, everywhere, where)
+        if not _pairs(claim, everywhere):
+            got = f"no two runs that differ in {', '.join(claim.better)} alone"
+            allowed = "a pair at least"
+            raise ConfigError(where, got=got, allowed=allowed, hint=f"add the rest to better and than, {PAGE}")
+    return [_pairs(claim, [line.at for line in lines]) for claim in experiment.claims]
+
+
+def _check_some_run_has(wanted: Mapping[str, Scalar], everywhere: Sequence[Mapping[str, Scalar]], where: str) -> None:
+    if not any(fits(wanted, at) for at in everywhere):
+        got = f"{', '.join(settings(wanted))}, which no run has"
+        allowed = "coordinates of the runs, which are their method, dataset and axes"
+        raise ConfigError(where, got=got, allowed=allowed, hint=PAGE)
+
+
+def _metric(experiment: Experiment, name: str, where: str) -> str:
+    """The metric of that name; the first where none is named."""
+    if name and name not in experiment.metrics:
+        raise ConfigError(f"{where}.metric", got=repr(name), allowed=", ".join(experiment.metrics), hint=PAGE)
+    return name or experiment.metrics[0]
+
+
+def _pairs(claim: Claim, ats: Sequence[Mapping[str, Scalar]]) -> list[tuple[int, int]]:
+    """The places of coordinates that are those of ``better`` and of ``than``, and agree in everything else."""
+    found = []
+    for place, at in enumerate(ats):
+        if fits({**claim.better, **claim.at}, at):
+            partner = {**at, **claim.than}
+            found += [(place, other) for other, there in enumerate(ats) if there == partner]
+    return found

@@ -1,0 +1,294 @@
+"""An experiment: one TOML file that says which runs make a table and a figure of a paper, and how they are shown.
+
+A run config is put together from the file's ``[config]``, the method's keys, those of a case of every axis, and the
+profile's, later ones winning. In runs, cases and profiles every key that is not a field here is a run-config key.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import tomli_w
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from apps.config import ConfigError, Scalar, flattened
+from payloads.settings import Settings
+from simulations import PAGE
+from simulations.experiments.files import read_settings
+
+_LISTED = "`python -m simulations list experiments` explains them"
+PACKAGED = Path(__file__).parent
+SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
+
+ProfileName = Literal["smoke", "quick", "full"]
+Count = Annotated[int, Field(ge=1)]
+Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes", "clients"]
+Sentences = list[Annotated[str, Field(min_length=1)]]
+
+
+def _listed(value: Any) -> Any:
+    """A text alone is short for a list of it."""
+    return [value] if isinstance(value, str) else value
+
+
+class _Overrides(Settings):
+    """Fields of its own; every other key is a run-config key."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def config(self) -> dict[str, Scalar]:
+        """The run-config keys, flat."""
+        return flattened(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _scalars(self) -> Self:
+        _checked_config(self.model_extra or {})
+        return self
+
+
+def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
+    for key, value in flattened(config).items():
+        _check_free(key, value)
+        if not isinstance(value, Scalar):
+            allowed = "a number, text, true or false"
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint="give several values by axes")
+    return config
+
+
+def _check_free(key: str, value: Any) -> None:
+    if key in SET_BY_COMMAND:
+        raise ConfigError(key, got=repr(value), allowed="none, since the command sets it", hint="leave it out")
+
+
+class Case(_Overrides):
+    """One point of an axis; ``at`` names it in tables and curves."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    clients: Count | None = None
+
+
+def _cases(axes: Any) -> Any:
+    """``local-steps = [4, 8]`` is short for cases that set this key, and are named by it."""
+    if not isinstance(axes, dict):
+        return axes
+    return {
+        name: [{"at": {name: case}, name: case} if isinstance(case, Scalar) else case for case in cases]
+        if isinstance(cases, list)
+        else cases
+        for name, cases in axes.items()
+    }
+
+
+Axes = Annotated[dict[str, list[Case]], BeforeValidator(_cases)]
+
+
+class Run(_Overrides):
+    """A method. Its axes are the file's, but for those that it has itself."""
+
+    name: str = Field(min_length=1)
+    engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
+    clients: Count | None = None
+    communications: Count = 1  # of a round, where x counts them
+    axes: Axes = Field(default_factory=dict)
+    profiles: dict[ProfileName, _Overrides] = Field(default_factory=dict)  # its keys there, over those of the profile
+
+    @model_validator(mode="after")
+    def _alone(self) -> Self:
+        if self.engine == "nonfederated" and self.clients is not None:
+            raise ConfigError("clients", got=self.clients, allowed="none in a nonfederated run", hint="leave it out")
+        return self
+
+
+class Profile(_Overrides):
+    """How far an experiment is cut down; ``only`` keeps cases by their coordinates (``method`` is one too)."""
+
+    minutes: float = Field(gt=0)
+    clients: Count | None = None
+    seeds: Count | None = None
+    differs: Sentences = Field(default_factory=list)  # from the paper's setting, beside the experiment's
+    only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
+
+
+def _flat_grid(nested: Any) -> Any:
+    """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
+    if not isinstance(nested, dict):
+        return nested
+    grid = flattened(nested)
+    for key, values in grid.items():
+        _check_free(key, values)
+        if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
+            raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
+        if len({repr(value) for value in values}) < len(values):
+            raise ConfigError(key, got=f"{values!r}, where a value occurs twice", allowed="once", hint="leave one out")
+    return grid
+
+
+# run-config key -> the values to choose from
+Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
+
+
+class TuningProfile(Settings):
+    """What a profile has otherwise than `Tuning`."""
+
+    seeds: Count | None = None
+    at: dict[str, Scalar] | None = None
+    grid: Grid | None = None
+    methods: dict[str, Grid] = Field(default_factory=dict)
+    without: Sentences | None = None
+
+
+class Tuning(Settings):
+    """Which run-config keys are chosen on a validation split, and from what."""
+
+    # what is compared
+    metric: str = ""  # empty: the first
+    mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
+    seeds: Count = 1
+    validation_fraction: float = Field(0.2, ge=0, lt=1)
+    # what is tried
+    grid: Grid = Field(default_factory=dict)
+    methods: dict[str, Grid] = Field(default_factory=dict)  # a method's grid, in the place of `grid`; may be empty
+    at: dict[str, Scalar] = Field(default_factory=dict)  # it is chosen there, for all values of these coordinates
+    without: Sentences = Field(default_factory=list)  # what differs from the paper where nothing has been chosen
+    profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
+
+    def in_profile(self, name: str) -> Tuning:
+        """The same with what a profile has otherwise."""
+        own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
+        there = own.model_dump(exclude_unset=True)
+        methods = {**({} if "grid" in there else self.methods), **own.methods}
+        return self.model_copy(update={**there, "methods": methods})
+
+    def grid_of(self, method: str) -> Grid:
+        """What is tried for a method; nothing: its values are those of the file."""
+        return self.methods.get(method, self.grid)
+
+
+class PaperValue(Settings):
+    """A number of the paper, for the one row with this method, these coordinates and this metric."""
+
+    method: str
+    at: dict[str, Scalar] = Field(default_factory=dict)
+    metric: str = ""  # empty: the first
+    mean: float
+    std: float | None = None
+    source: str = ""  # table and column; empty: the experiment's figure
+
+
+def _side(side: Any) -> Any:
+    """A text alone is short for the method of that name."""
+    return {"method": side} if isinstance(side, str) else side
+
+
+Side = Annotated[dict[str, Scalar], BeforeValidator(_side), Field(min_length=1)]
+
+
+class Claim(Settings):
+    """An ordering that the paper claims: with ``better`` a metric ends ahead of where it ends with ``than``."""
+
+    text: str = Field(min_length=1)
+    metric: str = ""  # empty: the first
+    # coordinates
+    better: Side
+    than: Side
+    at: dict[str, Scalar] = Field(default_factory=dict)  # empty: in every setting
+
+    @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        if self.better.keys() != self.than.keys() or self.better == self.than:
+            got = f"{self.than}, and better = {self.better}"
+            raise ConfigError("than", got=got, allowed="other values of the same coordinates", hint=PAGE)
+        if twice := self.at.keys() & self.better.keys():
+            allowed = "coordinates that better and than do not say"
+            raise ConfigError("at", got=", ".join(sorted(twice)), allowed=allowed, hint="leave them out")
+        return self
+
+
+class Experiment(Settings):
+    """What an experiment's file says."""
+
+    # what is reproduced
+    name: str
+    title: str = Field(min_length=1)
+    paper: str = Field(min_length=1)
+    figure: str = Field(min_length=1)
+    paper_values: list[PaperValue] = Field(default_factory=list)
+    claims: list[Claim] = Field(default_factory=list)
+    differs: Sentences = Field(default_factory=list)  # from the paper's setting, in every profile
+    # what is run
+    clients: Count = 8
+    seeds: Count = 3
+    config: Annotated[dict[str, Any], AfterValidator(_checked_config)] = Field(default_factory=dict)
+    axes: Axes = Field(default_factory=dict)
+    runs: list[Run] = Field(min_length=1)
+    profiles: dict[ProfileName, Profile] = Field(min_length=1)
+    tune: Tuning | None = None
+    # how it is shown
+    metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
+    scale: Literal["linear", "log"] = "linear"
+    # texts alone are short for lists of one
+    x: Annotated[list[Abscissa], BeforeValidator(_listed)] = Field(default=["round"], min_length=1)
+    x_label: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)  # empty: those of x
+    y_label: str = ""  # empty: the metric's
+    panel: str = "{dataset}"  # curves with the same text are in the same axes
+    curve: str = "{method} {setting}"
+    # of the copy that a reproduction leaves
+    reproduced: dict[str, Scalar] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _x_axes(self) -> Self:
+        if len(set(self.x)) < len(self.x) or ("clients" in self.x and len(self.x) > 1):
+            raise ConfigError("x", got=", ".join(self.x), allowed="each once, and clients only alone", hint=PAGE)
+        if self.x_label and len(self.x_label) != len(self.x):
+            got = ", ".join(self.x_label)
+            raise ConfigError("x-label", got=got, allowed=f"as many as x has, {len(self.x)}, or none", hint=PAGE)
+        return self
+
+    def profile(self, name: str) -> Profile:
+        """Raises ConfigError: there is no such profile."""
+        if name not in self.profiles:
+            allowed = f"those of experiment {self.name!r}: {', '.join(self.profiles)}"
+            raise ConfigError("--profile", got=repr(name), allowed=allowed, hint=_LISTED)
+        return self.profiles[name]
+
+    def toml(self, reproduced: Mapping[str, Scalar]) -> str:
+        """The file again, with what has been run of it."""
+        content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
+        return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
+
+
+def packaged() -> dict[str, Path]:
+    """The experiments that come with the project."""
+    return {path.stem: path for path in sorted(PACKAGED.glob("*.toml"))}
+
+
+def find_experiment(name: str) -> Experiment:
+    """A packaged experiment by its name, or any by the path of its .toml file.
+
+    Raises:
+        ConfigError: there is none, or its file is wrong; the message names file and key.
+    """
+    if name.endswith(".toml"):
+        return read_experiment(Path(name))
+    known = packaged()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        allowed = ", ".join(known)
+        raise ConfigError(
+            "experiment", got=repr(name), allowed=f"{allowed}, or the path of a .toml file{hint}", hint=_LISTED
+        )
+    return read_experiment(known[name])
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read an experiment's file; its name is the file's unless it says another.
+
+    Raises:
+        ConfigError: it cannot be read, or a key is missing, unknown or wrong.
+    """
+    return read_settings(Experiment, path, "TOML", f"give the path of a TOML file, {PAGE}", PAGE, name=path.stem)

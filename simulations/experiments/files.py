@@ -1,0 +1,73 @@
+"""Reads a TOML file whose content is a model of settings, and says what is wrong with each of its keys."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from pydantic import ValidationError
+
+from apps.config import ConfigError
+from payloads.settings import Settings
+from problems.errors import NOTHING
+
+S = TypeVar("S", bound=Settings)
+
+
+def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: str, **defaults: Any) -> S:
+    """Read a file.
+
+    Args:
+        model: what it holds.
+        path: the file.
+        allowed: what a file that cannot be read should be.
+        hint: the way out then.
+        way_out: that where a key is wrong.
+        defaults: values of keys that it may leave out.
+
+    Raises:
+        ConfigError: it cannot be read, or a key is missing, unknown or wrong; names file and key.
+    """
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+        raise ConfigError(path, got=f"a file that cannot be read ({reason})", allowed=allowed, hint=hint) from None
+    try:
+        return model.model_validate({**defaults, **content})
+    except ValidationError as error:
+        raise ConfigError.joined([problem.at(str(path)) for problem in _problems(error, model, way_out)]) from None
+
+
+def _problems(error: ValidationError, model: type[Settings], way_out: str) -> Iterator[ConfigError]:
+    for detail in error.errors(include_url=False):
+        key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
+        if detail["type"] == "missing":
+            yield ConfigError(key, got=NOTHING, allowed="a value", hint=way_out)
+        elif detail["type"] == "extra_forbidden":
+            yield ConfigError(key, got="an unknown key", allowed=_known(model, *detail["loc"]), hint=way_out)
+        elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
+            yield found.at(key) if key else found
+        else:
+            told = detail["msg"][:1].lower() + detail["msg"][1:]
+            yield ConfigError(key, got=repr(detail["input"]), allowed=told, hint=way_out)
+
+
+def _known(model: type[Settings], *location: int | str) -> str:
+    """What is allowed where an unknown key stands, the last of its location."""
+    for part in location[:-1]:
+        inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
+        model = next(filter(None, inner), model)
+    fields = [str(field.alias) for field in model.model_fields.values()]
+    close = difflib.get_close_matches(str(location[-1]), fields, n=1)
+    return f"{', '.join(fields)}{f' (did you mean {close[0]!r}?)' if close else ''}"
+
+
+def _model_in(annotation: Any) -> type[Settings] | None:
+    """The model of settings that a field is, or holds."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,0 +1,79 @@
+"""The rows of an experiment's table, each a method in one case, and their runs, one a seed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from apps.config import Scalar
+from simulations.experiments.experiment import Run
+from simulations.results.output import shown
+
+DATASET, METHOD = "dataset", "method"  # coordinates that every run has
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """One method in one case: a row of the table and a curve of the figure. ``config`` has neither seed nor place."""
+
+    run: Run
+    at: dict[str, Scalar]  # coordinates, method and data set among them
+    clients: int
+    config: dict[str, Scalar]
+    origin: str  # the data set before profiles change it
+    # how it is shown, once its config has been checked
+    panel: str = ""
+    curve: str = ""
+
+    @property
+    def method(self) -> str:
+        return self.run.name
+
+    @property
+    def dataset(self) -> str:
+        return str(self.at[DATASET])
+
+    @property
+    def setting(self) -> str:
+        """The other coordinates, for people."""
+        return ", ".join(settings({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)}))
+
+    @property
+    def title(self) -> str:
+        """What tells it from the others, for people."""
+        return "  ".join(filter(None, [self.method, self.dataset, self.setting]))
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One line with one seed; ``name`` is its run directory's, ``changes`` what it has otherwise than its line,
+    ``note`` what people are told of that."""
+
+    name: str
+    line: Line
+    seed: int
+    changes: Mapping[str, Scalar] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def config(self) -> dict[str, Scalar]:
+        """Its flat run config, but for its place."""
+        return {**self.line.config, **self.changes, "seed": self.seed}
+
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        return "  ".join(filter(None, [self.line.title, self.note, f"seed {self.seed}"]))
+
+
+def settings(values: Mapping[str, Scalar]) -> list[str]:
+    """``key = value`` of each, for people."""
+    return [f"{key} = {shown(value)}" for key, value in values.items()]
+
+
+def run_folder(line: Line, seed: int, *more: str) -> str:
+    """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``; a number below 0 is ``minus-5``, as a dash only parts words."""
+    parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
+    parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]
+    return "_".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts if part)

@@ -1,0 +1,1 @@
+"""What a reproduction leaves: tables, claims, the figure and the page."""

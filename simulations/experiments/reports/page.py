@@ -1,0 +1,205 @@
+"""report.html: a reproduction on one page that needs nothing beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.experiment import SET_BY_COMMAND
+from simulations.experiments.lines import Line
+from simulations.experiments.reports.claims import LEGEND as CLAIMS_LEGEND
+from simulations.experiments.reports.claims import Judged
+from simulations.experiments.reports.figures import LABELS
+from simulations.experiments.reports.tables import (
+    LEGEND,
+    Cell,
+    Row,
+    Table,
+    counted,
+    number_cell,
+    pair,
+    results,
+    tuned_sentence,
+    tuned_table,
+)
+from simulations.results.output import shown
+from simulations.results.paired import Difference
+from simulations.results.records import RunRecord
+
+_UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # those of one run, or of one machine
+_WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
+# matplotlib's black and white, and its colours of curves in their order, which a dark page has otherwise
+_INK, _GROUND = "#000000", "#ffffff"
+_CYCLE = (
+    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
+    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
+)
+
+
+def as_html(
+    expansion: Expansion,
+    records: Mapping[str, RunRecord],
+    rows: Sequence[Row],
+    judged: Sequence[Judged],
+    curves: str,
+    failed: Mapping[str, str],
+    missing: int,
+) -> str:
+    """The page; the same runs are the same text.
+
+    Args:
+        expansion: what was to be run.
+        records: the finished runs, by their names.
+        rows: the table.
+        judged: the paper's claims.
+        curves: the text of curves.svg; empty: nothing was drawn.
+        failed: the titles of the runs that failed, with the reasons.
+        missing: the number of runs that have not been made.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    experiment = expansion.experiment
+    profile = experiment.profile(expansion.profile)
+    shared, defaults, methods = configuration(expansion)
+    tuned = expansion.tuned
+    return environment.get_template("page.html").render(
+        experiment=experiment,
+        profile=expansion.profile,
+        seeds=counted(expansion.seeds, "seed"),
+        runs=f"{len(records)} of {counted(len(expansion.runs), 'run')} finished",
+        minutes=f"{profile.minutes:g}",
+        datasets=", ".join(dict.fromkeys(line.dataset for line in expansion.lines)),
+        claims=[(claim.sentence, _claim_table(claim)) for claim in judged],
+        claims_legend=CLAIMS_LEGEND,
+        tables=[_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
+        legend=LEGEND,
+        full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
+        curves=Markup(inlined(curves)) if curves else None,
+        drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
+        tuned=None if tuned is None else (tuned_sentence(tuned), tuned_table(tuned)),
+        differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
+        shared=shared,
+        defaults=defaults,
+        methods=methods,
+        versions=versions(records.values()),
+        failed={title: " ".join(reason.split()) for title, reason in failed.items()},
+        missing=counted(missing, "run") if missing else "",
+        cycle=_CYCLE,
+    )
+
+
+def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
+    """The rows of a metric."""
+    found = [row for row in rows if row.metric == metric]
+    label = LABELS.get(metric, "")
+    caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
+    # the page's head names the only data set
+    without = ["metric", "data set"] if len({row.dataset for row in found}) == 1 else ["metric"]
+    return results(found, seeds, caption, without)
+
+
+def _claim_table(claim: Judged) -> Table:
+    columns = ["setting", f"{claim.better}", f"{claim.than}", "gap", "95 % interval", "p", "seeds", "verdict"]
+    rows = [
+        [
+            Cell(finding.setting),
+            number_cell(pair(finding.better), finding.better.mean),
+            number_cell(pair(finding.than), finding.than.mean),
+            *_gap_cells(finding.gap),
+            Cell(finding.verdict),
+        ]
+        for finding in claim.findings
+    ]
+    if not any(row[0].text for row in rows):
+        columns, rows = columns[1:], [row[1:] for row in rows]
+    return Table(f"{claim.metric}, mean ± sample standard deviation", columns, rows)
+
+
+def _untuned(expansion: Expansion) -> list[str]:
+    """What differs from the paper because nothing has been chosen."""
+    tune = expansion.experiment.tune
+    return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
+
+
+def _gap_cells(gap: Difference | None) -> list[Cell]:
+    if gap is None:
+        return [number_cell("-", None), Cell("-"), number_cell("-", None), number_cell("0", 0)]
+    mean, interval, p = gap.shown()
+    return [number_cell(mean, gap.mean), Cell(interval), number_cell(p, gap.p), number_cell(str(gap.seeds), gap.seeds)]
+
+
+def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str], dict[str, Table]]:
+    """The keys that all runs share, set by the experiment and by default, and each method's own, a row a setting."""
+    resolved = {line: _resolved(line) for line in expansion.lines}
+    first = resolved[expansion.lines[0]]
+    common = {
+        key: value
+        for key, value in first.items()
+        if all(key in config and repr(config[key]) == repr(value) for config in resolved.values())
+    }
+    named = {"clients", "engine", *(key for line in expansion.lines for key in line.config)}
+    methods: dict[str, Table] = {}
+    for method in dict.fromkeys(line.method for line in expansion.lines):
+        own = [line for line in expansion.lines if line.method == method]
+        keys = [key for key in dict.fromkeys(key for line in own for key in resolved[line]) if key not in common]
+        rows = [
+            [
+                Cell(", ".join(filter(None, [line.dataset, line.setting]))),
+                *(_value(resolved[line].get(key)) for key in keys),
+            ]
+            for line in own
+            if keys
+        ]
+        methods[method] = Table(method, ["setting", *keys], rows)
+    shared, defaults = (
+        {key: shown(value) or '""' for key, value in common.items() if (key in named) == wanted}
+        for wanted in (True, False)
+    )
+    return shared, defaults, methods
+
+
+def _resolved(line: Line) -> dict[str, Scalar]:
+    config = flattened(parse_run_config(line.config).resolved())
+    kept = {key: value for key, value in config.items() if key not in _UNSAID}
+    return {"engine": line.run.engine, "clients": line.clients, **kept}
+
+
+def _value(value: Scalar | None) -> Cell:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(shown(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
+
+
+def versions(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Package -> its version, or those that the runs had, as their result.json says."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for package, version in record.result.get("versions", {}).items():
+            found.setdefault(package, set()).add(version)
+    return {package: ", ".join(sorted(several)) for package, several in found.items()}
+
+
+def inlined(svg: str) -> str:
+    """curves.svg as a part of a page: its head is left out, and its colours become the page's."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    for number, colour in enumerate(_CYCLE):
+        svg = svg.replace(colour, f"var(--curve-{number})")
+    svg = svg.replace(_INK, "currentColor").replace(_GROUND, "var(--ground)")
+    width = re.search(r'width="([\d.]+)pt" height="[\d.]+pt"|$', svg)
+    assert width is not None  # the second alternative matches
+    if width[1]:
+        # 1 pt is 4/3 px
+        least, most = (round(float(width[1]) * 4 / 3 * part) for part in (_WIDTH, 1.4))
+        svg = svg.replace(f"{width[0]}", f'style="min-width: {least}px; max-width: {most}px"', 1)
+    return svg

@@ -1,0 +1,252 @@
+"""What a reproduction found, in numbers: table.csv for programs, table.md for people."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from apps.config import Scalar
+from simulations.experiments.expansion import Expansion
+from simulations.experiments.lines import settings
+from simulations.experiments.tuned_values import Tuned
+from simulations.results.output import shown, shown_pair, table
+from simulations.results.paired import signed
+from simulations.results.records import RunRecord
+
+_TAIL = 10  # a run's tail is this part of its evaluated rounds
+LEGEND = (
+    "Mean ± sample standard deviation over seeds: of the last evaluated round, and of each seed's mean over the last "
+    "tenth of its evaluated rounds. nan: in one seed or more it is not finite."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed.
+
+    Where a seed's value is not finite, the mean is nan and there is no standard deviation: those of the other seeds
+    would say that the method works.
+    """
+
+    experiment: str
+    dataset: str
+    method: str
+    setting: str
+    metric: str
+    # of the last evaluated round, over the finished seeds
+    mean: float | None
+    std: float | None
+    seeds: int
+    not_finite: int  # seeds whose metric is nan or infinite there
+    # the paper's
+    paper: float | None
+    paper_std: float | None
+    paper_source: str
+    # of each seed's mean over the last tenth of its evaluated rounds
+    tail_mean: float | None
+    tail_std: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: what it says, and the number it is sorted by."""
+
+    text: str
+    number: float | None = None
+    numeric: bool = False
+
+    @property
+    def key(self) -> str:
+        """What the page's script reads the number from; empty: there is none."""
+        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under its caption, rows of cells."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """What its cells say."""
+        return [[cell.text for cell in row] for row in self.rows]
+
+
+def number_cell(text: str, value: float | None) -> Cell:
+    """A cell of a column of numbers."""
+    return Cell(text, value, numeric=True)
+
+
+def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
+    """The table of the finished runs, which have their names: by data set, then as in the experiment's file."""
+    found = []
+    experiment = expansion.experiment
+    names = [line.dataset for line in expansion.lines]
+    for place in sorted(range(len(names)), key=lambda place: names.index(names[place])):
+        line = expansion.lines[place]
+        ended = expansion.ended(line, records).values()
+        for metric in experiment.metrics:
+            curves = [list(run.curve(metric).values()) for run in ended]
+            curves = [curve for curve in curves if curve]
+            last = [curve[-1] for curve in curves]
+            value = expansion.paper.get((place, metric))
+            found.append(
+                Row(
+                    experiment.name,
+                    line.dataset,
+                    line.method,
+                    line.setting,
+                    metric,
+                    *_statistics(last),
+                    len(curves),
+                    sum(not math.isfinite(value) for value in last),
+                    None if value is None else value.mean,
+                    None if value is None else value.std,
+                    "" if value is None else value.source or experiment.figure,
+                    *_statistics([tail(curve) for curve in curves]),
+                )
+            )
+    return found
+
+
+def tail(curve: Sequence[float]) -> float:
+    """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
+    trained = curve[1:] or curve
+    return _mean(trained[-len(trained) // _TAIL :])
+
+
+def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
+    mean = _mean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 and all(map(math.isfinite, values)) else None
+
+
+def _mean(values: Sequence[float]) -> float:
+    """nan where one of them is not finite, infinities of both signs among them."""
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def pair(row: Row) -> str:
+    """The last round's mean and standard deviation, for people, or in how many seeds it is not finite."""
+    shown = shown_pair(row.mean, row.std)
+    return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
+
+
+def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
+    """The rows for people. Columns that say nothing are left out, and those of ``without``."""
+    columns = {
+        "data set": [Cell(row.dataset) for row in found],
+        "method": [Cell(row.method) for row in found],
+        "setting": [Cell(row.setting) for row in found],
+        "metric": [Cell(row.metric) for row in found],
+        "last round": [number_cell(pair(row), row.mean) for row in found],
+        "last tenth": [number_cell(shown_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
+        "seeds": [number_cell(_of(row.seeds, seeds), row.seeds) for row in found],
+        "paper": [number_cell(shown_pair(row.paper, row.paper_std), row.paper) for row in found],
+        "difference": [_difference(row) for row in found],
+        "in the paper": [Cell(row.paper_source) for row in found],
+    }
+    for name in ("setting", "paper", "difference", "in the paper"):
+        if all(cell.text in ("", "-") for cell in columns[name]):
+            del columns[name]
+    kept = {name: cells for name, cells in columns.items() if name not in without}
+    return Table(caption, list(kept), [list(cells) for cells in zip(*kept.values(), strict=True)])
+
+
+def _of(number: int, all_of_them: int) -> str:
+    return str(number) if number == all_of_them else f"{number} of {all_of_them}"
+
+
+def _difference(row: Row) -> Cell:
+    """Measured less the paper's."""
+    if row.mean is None or row.paper is None:
+        return number_cell("-", None)
+    gap = row.mean - row.paper
+    return number_cell(signed(gap, like=row.paper), gap)
+
+
+def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
+    """The table for a terminal."""
+    told = results(found, expansion.seeds, without=["difference"])
+    return table(told.columns, told.texts)
+
+
+def as_markdown(
+    expansion: Expansion, found: Sequence[Row], claims: Sequence[str], failed: Mapping[str, str], missing: int
+) -> str:
+    """table.md.
+
+    Args:
+        expansion: what was to be run.
+        found: the rows.
+        claims: the lines on what the paper claims.
+        failed: title -> reason, of runs that failed.
+        missing: the number of runs that have not been made.
+    """
+    experiment = expansion.experiment
+    tuned = expansion.tuned
+    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
+    lines = [
+        f"# {experiment.title}",
+        "",
+        f"{experiment.paper}, {experiment.figure}. {what}",
+        "",
+        *_markdown(results(found, expansion.seeds, without=["difference"])),
+        "",
+        LEGEND,
+    ]
+    if any(row.paper is not None for row in found) and expansion.profile != "full":
+        lines += ["", f"The paper's numbers are those of its full experiment, not of profile `{expansion.profile}`."]
+    lines += claims
+    if tuned is not None:
+        lines += ["", tuned_sentence(tuned), "", *_markdown(tuned_table(tuned))]
+    if missing:
+        lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
+    if failed:
+        lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
+    return "\n".join(lines) + "\n"
+
+
+def tuned_sentence(tuned: Tuned) -> str:
+    """How run-config values were chosen, for people."""
+    number = "one seed" if tuned.seeds == 1 else f"the mean of {tuned.seeds} seeds"
+    by = f"Chosen by {tuned.metric} ({tuned.mode}imum) after the last round, {number}"
+    if not tuned.validation_fraction:
+        return f"{by}; it is not measured on test rows."
+    return (
+        f"{by}, on a validation split of {shown(100 * tuned.validation_fraction)} % of the training rows. No test row "
+        "was looked at; the runs of the table train on all training rows."
+    )
+
+
+def tuned_table(tuned: Tuned) -> Table:
+    """A row for each choice: for which runs, what, from which values, and how well it did."""
+    rows = []
+    for choice in tuned.chosen:
+        ends = dict.fromkeys(choice.ends, " (an end of the range)")
+        chosen = [told + ends.get(key, "") for key, told in zip(choice.values, settings(choice.values), strict=True)]
+        ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
+        score = shown_pair(choice.score.mean, choice.score.std)
+        if choice.score.missing:
+            score += f" (sites missing in {choice.score.missing} of {counted(choice.score.finished, 'seed')})"
+        texts = (_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges))
+        rows.append([*map(Cell, texts), number_cell(score, choice.score.mean)])
+    return Table("Chosen values, their ranges and their scores", ["runs", "chosen", "from", tuned.metric], rows)
+
+
+def _runs_of(at: Mapping[str, Scalar]) -> str:
+    named = [shown(at[key]) for key in ("method", "dataset") if key in at]
+    return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
+
+
+def _markdown(told: Table) -> list[str]:
+    rows = [told.columns, ["---"] * len(told.columns), *told.texts]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,108 @@
+"""What a choice of run-config values on a validation split found: ``tuned.toml``, which reproductions read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import tomli_w
+from pydantic import Field
+
+from apps.config import Scalar
+from payloads.settings import Settings
+from simulations.experiments.experiment import Count, Grid, ProfileName, packaged
+from simulations.experiments.files import read_settings
+
+
+class Point(Settings):
+    """A point of a grid; ``mean`` and ``std`` (of a sample) are over the ``finished`` seeds' last evaluated round."""
+
+    values: dict[str, Scalar]
+    finished: int = Field(ge=0)
+    mean: float | None = None
+    std: float | None = None
+    reason: str = ""  # why a seed has not finished
+    missing: int | None = Field(None, ge=1)  # finished seeds that went without a site in some round, if any did
+
+
+class Choice(Settings):
+    """What was chosen for the runs with these coordinates, and from what; the points are as the grid has them."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    values: dict[str, Scalar] = Field(min_length=1)
+    grid: Grid
+    points: list[Point]
+
+    @property
+    def score(self) -> Point:
+        """The point that was chosen."""
+        return next(point for point in self.points if point.values == self.values)
+
+    @property
+    def ends(self) -> list[str]:
+        """The keys whose value is an end of its range: a better one may lie beyond."""
+        found = []
+        for key, values in self.grid.items():
+            numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+            if len(numbers) > 1 and self.values[key] in (min(numbers), max(numbers)):
+                found.append(key)
+        return found
+
+
+class Tuned(Settings):
+    """The content of ``tuned.toml``."""
+
+    experiment: str
+    profile: ProfileName
+    # how it was chosen
+    metric: str
+    mode: Literal["max", "min"]
+    seeds: Count
+    validation_fraction: float = Field(ge=0, lt=1)
+    chosen: list[Choice] = Field(min_length=1)
+
+    def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """What the runs with these coordinates take; nothing where nothing was chosen for them."""
+        return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
+
+    def toml(self) -> str:
+        return tomli_w.dumps(self.model_dump(by_alias=True, exclude_none=True))
+
+
+def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
+    """Whether coordinates have all of some others."""
+    return part.items() <= at.items()
+
+
+def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | None:
+    """What was chosen for an experiment's profile: in the reproduction's directory, else beside the experiment's file.
+
+    ``name`` is that of a packaged experiment, or the path of a .toml file.
+
+    Raises:
+        ConfigError: a file that is there cannot be read.
+    """
+    path = Path(name) if name.endswith(".toml") else packaged()[name]
+    beside = path.parent / "tuned.toml"
+    for place in (out.expanduser() / "tuned.toml", shipped(path, profile), beside):
+        if place.is_file():
+            tuned = read_tuned(place)
+            if place != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
+                return tuned
+    return None
+
+
+def shipped(experiment: Path, profile: str) -> Path:
+    """Where the values chosen for an experiment's file are kept."""
+    return experiment.parent / "tuned" / f"{experiment.stem}.{profile}.toml"
+
+
+def read_tuned(path: Path) -> Tuned:
+    """Read ``tuned.toml``.
+
+    Raises:
+        ConfigError: it cannot be read, or is no such file.
+    """
+    way_out = "run --tune again, which writes it"
+    return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)

@@ -1,0 +1,1 @@
+"""The references: the same training with all data in one place."""

@@ -1,0 +1,66 @@
+"""The centralised references: the same losses with all data in one place.
+
+Mini-batch pairwise SGD for linear f, and SOX (Wang and Yang 2022, "Finite-Sum Coupled Compositional Stochastic
+Optimization") for non-linear f: u per positive by moving average, and a momentum on the gradient. Both are what
+`LocalPairClient` does when one site holds the union; cross-entropy is `LocalSGDClient` on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from apps import resources
+from apps.config import ConfigError, RunConfig
+from apps.evaluation import ModelEvaluator
+from clients.base import ScoringClient, Site
+from clients.local_sgd import LocalSGDClient
+from clients.pairwise import LocalPairClient
+from methods.pairwise import Momentum
+from problems.data import FederatedData
+from problems.objectives.classification import CROSS_ENTROPY
+from problems.objectives.pairwise import PAIRWISE_LOSSES
+
+RoundHook = Callable[[int, dict[str, float]], None]
+
+
+def centralized(
+    config: RunConfig, data: FederatedData, on_round: RoundHook | None = None
+) -> tuple[list[dict[str, float]], dict[str, object]]:
+    """Train on the union of the sites' data.
+
+    A "round" is ``local-steps`` iterations, so that curves are comparable with the federated run of the same config.
+
+    Args:
+        config: the federated run's configuration; its loss and hyper-parameters are used.
+        data: the federation's data.
+        on_round: called after each evaluated round with its number and metrics.
+
+    Returns:
+        The metrics of each evaluated round, the initial model's first, and the final model's named arrays.
+    """
+    training = config.training
+    if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
+        got = f"{training.loss!r}, which has no centralised reference"
+        allowed = ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
+        raise ConfigError("loss", got=got, allowed=allowed, hint="set strategy or loss")
+    model = resources.new_model(config, data.input_shape)
+    sites = [data.client(partition) for partition in range(data.num_clients)]
+    features = np.concatenate([samples.features for samples in sites])
+    labels = np.concatenate([samples.labels for samples in sites])
+    site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
+    kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
+    client: ScoringClient = kind(site, model, training, config.family)
+    evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
+    arrays = model.arrays()
+    history = [evaluator(arrays)]
+    for server_round in range(1, training.num_server_rounds + 1):
+        arrays, _, _ = client.fit(arrays, {"server-round": server_round})
+        if isinstance(client.outbox, Momentum):
+            client.inbox = client.outbox
+        if server_round % training.evaluate_every == 0 or server_round == training.num_server_rounds:
+            history.append(evaluator(arrays))
+            if on_round is not None:
+                on_round(server_round, history[-1])
+    return history, dict(model.named(arrays))

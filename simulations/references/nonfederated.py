@@ -1,0 +1,86 @@
+"""The reference of vertical learning: the same problem and algorithm with all columns in one place (NonF)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from apps.config import ConfigError, RunConfig
+from apps.registry import ALGORITHMS
+from apps.vertical import settings_of, vertical_data
+from apps.vertical_evaluation import VerticalEvaluator
+from problems.metrics import accuracy, binary_metrics
+from problems.vertical.analysis import value
+from problems.vertical.blocks.base import SAGA, SVRG
+from problems.vertical.blocks.make import make_block
+from problems.vertical.objectives import Array, Objective, make_objective
+from problems.vertical.schedule import Schedule
+from simulations.references.centralized import RoundHook
+from strategies.vfb2 import step_of
+
+
+def check_vertical(config: RunConfig) -> None:
+    """Raises ConfigError: there is no such reference, since the strategy is not vertical."""
+    if not config.algorithm.strategy.vertical:
+        vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
+        raise ConfigError(
+            "strategy",
+            got=f"{config.run.strategy!r}, which is not vertical",
+            allowed=vertical,
+            hint="for others take `python -m simulations centralized`",
+        )
+
+
+def nonfederated(
+    config: RunConfig, on_round: RoundHook | None = None
+) -> tuple[list[dict[str, float]], dict[str, object]]:
+    """Train on all columns, batch after batch: no parties, no delay, labels as they are.
+
+    Args:
+        config: the vertical run's configuration. A round is ``vfb2.epochs`` epochs, as there.
+        on_round: called after each evaluated round with its number and metrics.
+
+    Returns:
+        The metrics of each evaluated round, those of weights 0 first, and the final weights by name.
+
+    Raises:
+        ConfigError: a strategy that is not vertical.
+    """
+    check_vertical(config)
+    training, vfb2 = config.training, settings_of(config)
+    objective = make_objective(vfb2.problem, vfb2.factor)
+    evaluator = VerticalEvaluator(config, 1, pooled=True)
+    data = vertical_data(config, 1)
+    algorithm = config.algorithm.client.algorithm  # type: ignore[attr-defined]
+    block = make_block(data.train_features, algorithm, objective, training.learning_rate)
+    schedule = Schedule(len(data.train_labels), 1, training.batch_size, training.seed)
+
+    def metrics() -> dict[str, float]:
+        objective_value = value(data.train_features, data.train_labels, objective, block.weights)
+        tested = _test_metrics(objective, block.predict(data.test_features), data.test_labels)
+        return evaluator.relate({"objective": objective_value, **tested})
+
+    history = [metrics()]
+    for server_round in range(1, training.num_server_rounds + 1):
+        block.set_step(step_of(training, vfb2, server_round))
+        for epoch in range((server_round - 1) * vfb2.epochs, server_round * vfb2.epochs):
+            if algorithm == SVRG or (algorithm == SAGA and epoch == 0):
+                block.remember(objective.slopes(block.partials(), data.train_labels))
+            for rows in schedule.batches(epoch, 0):
+                block.apply(rows, objective.slopes(block.partials(rows), data.train_labels[rows]))
+        if server_round % training.evaluate_every == 0 or server_round == training.num_server_rounds:
+            history.append(metrics())
+            if on_round is not None:
+                on_round(server_round, history[-1])
+    return history, {"weights": block.weights}
+
+
+def _test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
+    """The mean `loss` of (k,) predictions, with `rmse`, or `accuracy` (threshold 0) and, given both classes, `auc`."""
+    metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
+    if not objective.classification:
+        return {**metrics, "rmse": float(np.sqrt(np.mean(np.square(z - labels))))}
+    positive = (labels > 0).astype(np.int64)
+    metrics["accuracy"] = accuracy(positive, z, 0.0)
+    if 0 < positive.sum() < len(positive):
+        metrics["auc"] = binary_metrics(positive, z)["auc"]
+    return metrics

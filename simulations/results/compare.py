@@ -1,0 +1,279 @@
+"""Compares finished, stopped, failed and unfinished runs by their directories."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.config import SHOWING_KEYS, ConfigError, Scalar, flattened, parse_run_config
+from apps.curves import RANKING, rows_in_words
+from apps.files import write_atomic
+from apps.missing import in_words
+from apps.registry import ALGORITHMS
+from problems.extras import require
+from simulations.results.output import shown, shown_metric, table
+from simulations.results.paired import Difference, difference
+from simulations.results.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
+
+UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
+_UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
+_MEGABYTE = 1e6
+MISSING = " (sites missing)"
+_CHARACTERS, _LINE = 110, 0.18  # of a legend: those of its width, and a line's height in inches
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Some runs side by side."""
+
+    runs: list[RunRecord]
+    # what groups of runs are called, by their labels; empty: by these
+    names: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, paths: Sequence[Path], names: Sequence[str] = ()) -> Comparison:
+        """Read runs; they are called by their directories, or by their whole paths where those are the same.
+
+        Args:
+            paths: their directories.
+            names: of their groups, runs that differ only in their seed being one, in the order of the first of each;
+                empty: what differs in their configs.
+
+        Raises:
+            ConfigError: naming the first directory that holds no run; there are not as many names as groups.
+        """
+        folders = [path.resolve().name for path in paths]
+        unique = len(set(folders)) == len(folders)
+        found = cls([read_run(path, name if unique else str(path)) for path, name in zip(paths, folders, strict=True)])
+        labels = list(dict.fromkeys(map(found.label, found.runs)))
+        if names and (len(names) != len(labels) or len(set(names)) < len(names)):
+            got = f"{len(names)}: {', '.join(names)}"
+            allowed = f"{len(labels)} different ones, for: {'; '.join(labels)}"
+            raise ConfigError("--name", got=got, allowed=allowed, hint="give one for each, in this order")
+        return cls(found.runs, dict(zip(labels, names, strict=True)) if names else {})
+
+    @cached_property
+    def differing(self) -> list[str]:
+        """Config keys, and ``clients``, that have not one value in all runs."""
+        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in _UNCOMPARED_KEYS))
+        found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
+        clients = {run.setting("clients") for run in self.runs} - {None}  # an unfinished run does not say
+        return [*found, "clients"] if len(clients) > 1 else found
+
+    @cached_property
+    def _told(self) -> list[str]:
+        """Those of `differing` in which a run departs from the defaults of its strategy, which follow from its name."""
+        return [
+            key
+            for key in self.differing
+            if key in ("strategy", "clients")
+            or any(run.setting(key) not in (None, _defaults(run.config.get("strategy")).get(key)) for run in self.runs)
+        ]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Every metric that one of the runs has, the known ones first and in their order."""
+        found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
+        return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
+
+    @cached_property
+    def _labels_with_missing(self) -> set[str]:
+        return {self._label(run) for run in self.runs if run.dropped}
+
+    def label(self, run: RunRecord) -> str:
+        """What tells a run, seeds apart, from the others, and whether sites were missing in any of its seeds."""
+        label = self._label(run)
+        label += MISSING if label in self._labels_with_missing else ""
+        return self.names.get(label, label)
+
+    def _label(self, run: RunRecord) -> str:
+        keys = [key for key in self._told if key != "seed"]
+        parts = [f"{key}={shown(run.setting(key))}" for key in keys if run.setting(key) is not None]
+        text = "  ".join(parts) or f"{run.setting('strategy')} on {run.config.get('dataset')}"
+        return text if run.status == FINISHED else f"{text} ({run.status})"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One a run: its name, status, facts and differing keys under ``config``."""
+        return [
+            {
+                "run": run.name,
+                "path": str(run.path),
+                "status": run.status,
+                "reason": run.reason,
+                **run.facts,
+                **{name: run.metrics.get(name) for name in self.metrics},
+                "config": {key: run.setting(key) for key in self.differing},
+            }
+            for run in self.runs
+        ]
+
+    def text(self, metric: str | None = None) -> str:
+        """The runs as one table, what differs in their configs as another, and why runs have no result.
+
+        Where runs differ in their seeds, also how far a metric is from that of the first runs.
+        """
+        rows = self.rows()
+        metrics = [name for name in self.metrics if name not in UNCOMPARED]
+        columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
+        cells = [
+            [
+                *(shown(row[name]) for name in columns[:6]),
+                *(shown_metric(row[name]) for name in metrics),
+                *(shown(row[name] / _MEGABYTE, 3) for name in ("bytes_up", "bytes_down")),
+                shown(row["seconds"], 1),
+            ]
+            for row in rows
+        ]
+        blocks = [table(columns, cells)]
+        keys = [key for key in self._told if key not in ("strategy", "dataset", "seed")]
+        if keys:
+            settings = [[row["run"], *(shown(row["config"][key]) for key in keys)] for row in rows]
+            blocks.append("what differs:\n" + table(["run", *keys], settings))
+        if metric is not None and (found := self.differences(metric)):
+            blocks.append(_differences(metric, found))
+        reasons = [f"{row['run']} {row['status']}: {' '.join(row['reason'].split())}" for row in rows if row["reason"]]
+        reasons += [
+            f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
+            for run in self.runs
+            if run.dropped
+        ]
+        return "\n\n".join([*blocks, *(["\n".join(reasons)] if reasons else [])])
+
+    def csv(self) -> str:
+        """One row a run, bytes and seconds unrounded; config keys that have a column of their own are not repeated."""
+        rows = self.rows()
+        keys = [key for key in self.differing if key not in rows[0]]
+        flat = [
+            {**{k: v for k, v in row.items() if k != "config"}, **{k: row["config"][k] for k in keys}} for row in rows
+        ]
+        return csv_text(flat)
+
+    def drawn(self, metric: str | None) -> str | None:
+        """The metric to draw: the one asked for, else the first that the runs have; None where they have none.
+
+        Raises:
+            ConfigError: none of the runs has the metric.
+        """
+        if metric is not None and metric not in self.metrics:
+            allowed = ", ".join(self.metrics) or "none, there is no evaluated round"
+            raise ConfigError(
+                "--metric",
+                got=repr(metric),
+                allowed=f"those of these runs: {allowed}",
+                hint="leave it out to draw the first",
+            )
+        return metric or next(iter(self.metrics), None)
+
+    def save(self, folder: Path, metric: str | None) -> None:
+        """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison."""
+        if metric is not None:
+            require("--out", "reports", "matplotlib")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            got = f"{folder}, which cannot be created ({error.strerror})"
+            raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
+        write_atomic(folder / "compare.csv", self.csv().encode())
+        if metric is not None:
+            rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
+            where = "" if metric in OF_TRAINING else f" on {' or '.join(rows)}"
+            draw(self.curves(metric), folder / "compare.png", f"{RANKING.get(metric, metric)}{where}")
+
+    def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
+        """How far a metric is from that of the first runs in the last evaluated round, over the seeds that both have.
+
+        Returns:
+            label -> the first runs' label, and the difference; of finished runs with two common seeds, finite.
+        """
+        ends: dict[str, dict[int, float]] = {}
+        for run in self.runs:
+            if metric in run.metrics and run.status == FINISHED:
+                ends.setdefault(self.label(run), {})[run.facts["seed"]] = run.metrics[metric]
+        first, *others = ends or [""]
+        found = {label: difference(ends[label], ends[first]) for label in others}
+        return {label: (first, gap) for label, gap in found.items() if gap is not None and gap.seeds > 1}
+
+    def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
+        """Label -> the curves of the runs that differ only in their seed."""
+        groups: dict[str, list[dict[int, float]]] = {}
+        for run in self.runs:
+            if run.curve(metric):
+                groups.setdefault(self.label(run), []).append(run.curve(metric))
+        return groups
+
+
+@cache
+def _defaults(strategy: Scalar | None) -> dict[str, Scalar]:
+    """The run config of which only the strategy is given; empty: there is no such strategy any more."""
+    return flattened(parse_run_config({"strategy": strategy}).resolved()) if strategy in ALGORITHMS else {}
+
+
+def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
+    """What people are told of the differences."""
+    words = {1: "above", 0: "within the noise", -1: "below"}
+    first = next(iter(found.values()))[0]
+
+    def verdict(label: str, gap: Difference) -> str:
+        if MISSING in label + first:
+            return "no verdict: sites were missing"
+        return gap.undecided if gap.sign is None else words[gap.sign]
+
+    cells = [[label, *gap.shown(), str(gap.seeds), verdict(label, gap)] for label, (_, gap) in found.items()]
+    columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
+    return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Comma-separated values under the first row's keys; None is an empty cell, truth values are in lower case."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({name: str(cell).lower() if isinstance(cell, bool) else cell for name, cell in row.items()})
+    return buffer.getvalue()
+
+
+def mean_and_spread(curves: Sequence[Mapping[int, float]]) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """Rounds that all curves have, and there the mean and the sample standard deviation (0 for one curve)."""
+    rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
+    values = np.array([[curve[r] for r in rounds] for curve in curves], dtype=float)  # (curves, rounds)
+    spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(rounds))
+    return rounds, values.mean(axis=0), spread
+
+
+def draw(groups: Mapping[str, Sequence[Mapping[int, float]]], path: Path, ordinate: str) -> None:
+    """Draw one line a group, its standard deviation shaded where it has several curves, as one PNG; names below."""
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    titles = [f"{label}  ({len(curves)} runs)" if len(curves) > 1 else label for label, curves in groups.items()]
+    columns = min(3, max(1, _CHARACTERS // max(map(len, titles), default=1)))
+    titles = [textwrap.fill(title, _CHARACTERS).replace("$", r"\$") for title in titles]
+    lines = sum(title.count("\n") + 1 for title in titles) / columns
+    figure = Figure(figsize=(9, 5 + _LINE * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    colors = colormaps["tab10" if len(groups) <= 10 else "tab20"]
+    for number, (title, curves) in enumerate(zip(titles, groups.values(), strict=True)):
+        rounds, mean, spread = mean_and_spread(curves)
+        color = colors(number % colors.N)
+        marker = "." if len(rounds) < 40 else None
+        axes.plot(rounds, mean, label=title, color=color, marker=marker)
+        if len(curves) > 1:
+            axes.fill_between(rounds, mean - spread, mean + spread, color=color, alpha=0.2, linewidth=0)
+    axes.set(xlabel="round", ylabel=ordinate)
+    axes.grid(alpha=0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if groups:
+        figure.legend(loc="outside lower left", ncols=columns, frameon=False, fontsize="small")
+    figure.savefig(path, dpi=120)

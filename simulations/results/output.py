@@ -1,0 +1,118 @@
+"""What the command line prints: tables, JSON, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import typer
+from pydantic_core import from_json, to_json
+
+_FIXED_BELOW = 1e6  # a larger number in fixed notation would be all width
+_FIXED_ABOVE = 0.01  # a smaller metric would have less than three digits
+
+
+@contextlib.contextmanager
+def log_off(quiet: bool) -> Iterator[None]:
+    """Keep Flower's log, where a run's rounds are told, from being written."""
+    logger = logging.getLogger("flwr")
+    before = logger.disabled
+    logger.disabled = before or quiet
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextlib.contextmanager
+def stdout_to_stderr(redirect: bool) -> Iterator[None]:
+    """Send what this process and its children write to stdout to stderr, so that stdout is left for one object."""
+    if not redirect:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def print_json(value: object) -> None:
+    """One JSON object on stdout. A number that JSON has no word for is null."""
+    typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
+
+
+def shown(value: object, decimals: int | None = None) -> str:
+    """A table's cell: "-" for nothing, a float with some decimals or six digits, true and false in lower case."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        fixed = decimals is not None and abs(value) < _FIXED_BELOW
+        return f"{value:.{decimals}f}" if fixed else f"{value:.6g}"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown_metric(value: float | None, like: float | None = None) -> str:
+    """A metric's cell: four decimals, or four digits where those would be mostly zeros.
+
+    ``like``: the metric whose form a spread takes.
+    """
+    measure = value if like is None else like
+    small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
+    return f"{value:.3e}" if small and value is not None else shown(value, 4)
+
+
+def shown_pair(mean: float | None, std: float | None) -> str:
+    """A mean of metrics and its standard deviation, where there is one."""
+    return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Aligned columns under their names, numbers to the right; a cell's control characters are escaped."""
+    cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*cells, strict=True)]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+    return "\n".join(lines)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", cell) is not None
+
+
+@contextlib.contextmanager
+def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A function that takes a line for each of ``total`` things done and writes it to stderr.
+
+    On a terminal the lines stand above a progress bar with the time left.
+    """
+    if quiet or not sys.stderr.isatty():
+        yield lambda line: None if quiet else typer.echo(line, err=True)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), "left:", TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def say(line: str) -> None:
+            bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+            bar.advance(task)
+
+        yield say

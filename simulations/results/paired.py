@@ -1,0 +1,78 @@
+"""Whether two sides of a comparison differ by more than their seeds do: a paired t-test.
+
+A seed's data, sites and draws are the same for both sides, so that what it brings to both is not in their difference.
+The test is the t-test and not one of ranks, by which no five seeds can differ: the least p of Wilcoxon's is 1/16 there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from simulations.results.output import shown_metric
+
+LEAST_SEEDS = 5
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Of one side less the other, over the seeds that both have: the mean, its 95 % interval and p.
+
+    ``low``, ``high`` and ``p`` (two-sided, of no difference in the mean) are None for one seed.
+    """
+
+    seeds: int
+    mean: float
+    low: float | None
+    high: float | None
+    p: float | None
+
+    @property
+    def sign(self) -> int | None:
+        """1 or -1 where the sides differ, 0 where the seeds may explain it, None with too few seeds to tell."""
+        if self.seeds < LEAST_SEEDS or self.p is None:
+            return None
+        return int(np.sign(self.mean)) if self.p < LEVEL else 0
+
+    @property
+    def undecided(self) -> str:
+        """What is said instead of a verdict with too few seeds."""
+        return f"no verdict with {self.seeds} seed{'' if self.seeds == 1 else 's'}"
+
+    def shown(self) -> tuple[str, str, str]:
+        """The mean, the interval and p, for people."""
+        if self.low is None or self.high is None or self.p is None:
+            return signed(self.mean), "-", "-"
+        interval = f"{signed(self.low, self.mean)} to {signed(self.high, self.mean)}"
+        return signed(self.mean), interval, f"{self.p:.2g}"
+
+
+def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
+    """That of two sides' values by seed; None where they have no seed in common, or one has a value
+    that is not finite."""
+    common = sorted(one.keys() & other.keys())
+    values = np.array([[side[seed] for seed in common] for side in (one, other)], dtype=np.float64)
+    if not common or not np.isfinite([*one.values(), *other.values()]).all():
+        return None
+    gaps = values[0] - values[1]
+    mean = float(gaps.mean())
+    if len(common) == 1:
+        return Difference(1, mean, None, None, None)
+    if np.ptp(gaps) <= np.finfo(np.float64).eps * np.abs(values).max():
+        # rounding apart, each seed says the same: there is no spread to test by
+        return Difference(len(common), mean, mean, mean, 0.0 if gaps.any() else 1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # differences that are almost equal
+        test = stats.ttest_rel(*values)
+    interval = test.confidence_interval(1 - LEVEL)
+    return Difference(len(common), mean, float(interval.low), float(interval.high), float(test.pvalue))
+
+
+def signed(value: float | None, like: float | None = None) -> str:
+    """A difference of metrics, for people; ``like``: the one whose form it takes."""
+    return ("+" if value is not None and value > 0 else "") + shown_metric(value, like)

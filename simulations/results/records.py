@@ -1,0 +1,162 @@
+"""Reads run directories back: what ran, how it ended, and its metrics."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.files import write_atomic
+from apps.missing import dropped_sites
+from apps.objective import COMPOSITE_METRICS
+from apps.vertical_evaluation import SUBOPTIMALITY
+from problems.metrics import binary_metrics
+
+# that any problem has
+METRICS = (
+    *binary_metrics([0, 1], [0, 1]),
+    *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
+)
+# of the training rows, or of a problem without rows: whoever chooses by them sees no test row
+OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
+TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without joining and evaluation
+# what a line of metrics.jsonl holds whether the round was evaluated or not
+BOOKKEEPING = frozenset(
+    [
+        *("round", "bytes_up", "bytes_down", "clients_asked", "clients_answered"),
+        *("dropped", "state_lost", "seconds", "server_seconds"),
+    ]
+)
+FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
+STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round
+
+
+class RunsInterruptedError(Exception):
+    """Ctrl-C during several runs; the message says how to go on."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run directory says. ``status`` is finished, stopped, failed or unfinished (interrupted, or under way)."""
+
+    name: str
+    path: Path
+    status: str
+    reason: str
+    result: dict[str, Any]
+    config: dict[str, Scalar]
+    lines: list[dict[str, Any]]
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The run in numbers but for its metrics."""
+        result, lines = self.result, self.lines
+        return {
+            "strategy": result.get("strategy", self.config.get("strategy")),
+            "dataset": self.config.get("dataset"),
+            "seed": self.config.get("seed"),
+            "clients": result.get("clients"),
+            "rounds": lines[-1]["round"] if lines else 0,
+            "rounds_with_missing_sites": sum(bool(line.get("dropped")) for line in lines),
+            "bytes_up": sum(line.get("bytes_up", 0) for line in lines),
+            "bytes_down": sum(line.get("bytes_down", 0) for line in lines),
+            "seconds": result.get("wall_seconds", float(sum(line.get("seconds", 0.0) for line in lines))),
+        }
+
+    @cached_property
+    def dropped(self) -> dict[str, dict[str, Any]]:
+        """The sites that were missing; see `dropped_sites`."""
+        return dropped_sites(self.lines)
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The metrics of the last evaluated round; empty: there is none."""
+        return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
+
+    def curve(self, metric: str) -> dict[int, float]:
+        """Round -> metric, of evaluated rounds."""
+        return {line["round"]: line[metric] for line in self.lines if metric in line}
+
+    def last(self, metric: str) -> float | None:
+        """The metric in the last evaluated round; None: the run has none."""
+        return next(reversed(self.curve(metric).values()), None)
+
+    def setting(self, key: str) -> Scalar | None:
+        """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
+        return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
+
+    def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
+        """The keys, ``free`` ones apart, that a run of this flat run config has otherwise."""
+        wanted = flattened(parse_run_config(config).resolved())
+        keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
+        return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
+
+
+def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics of a line of metrics.jsonl; empty where the round was not evaluated."""
+    return {name: value for name, value in line.items() if name not in BOOKKEEPING and name != TRAINING_SECONDS}
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """Read a run directory.
+
+    Raises:
+        ConfigError: there is no run in it, or one of its files cannot be read.
+    """
+    if not (path / "config.toml").is_file():
+        got = "no run (there is no config.toml)"
+        raise ConfigError(path, got=got, allowed="a run's directory", hint="give one, such as its --out")
+    try:
+        config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
+        result = _object(path / "result.json")
+        failure = _object(path / "failure.json")
+        lines = _lines(path / "metrics.jsonl")
+    except (OSError, ValueError) as error:
+        got = f"what cannot be read as a run ({error})"
+        raise ConfigError(path, got=got, allowed="a run's directory", hint="see docs/run-directory.md") from None
+    reason = str(failure.get("reason", ""))
+    status = FINISHED if result else UNFINISHED
+    if failure:
+        status = STOPPED if reason.startswith(STOPPED_EARLY) else FAILED
+    return RunRecord(name or path.resolve().name, path, status, reason, {} if failure else result, config, lines)
+
+
+def leave_reason(path: Path, reason: str) -> None:
+    """Say in a run directory, if there is one, why the run has no result."""
+    if path.is_dir():
+        write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} is not an object")
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines: the last may be half written."""
+    text = path.read_text("utf-8") if path.exists() else ""
+    lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    if not all(isinstance(line, dict) and "round" in line for line in lines):
+        raise ValueError(f"{path.name} has a line without a round")
+    return lines
+
+
+def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
+    """Raises ConfigError: a run of this config has no such metric; ``asked`` is the option or key that names it.
+
+    A problem of the user's own (``loss = "package.module:factory"``) names metrics itself: there, any may be.
+    """
+    if metric not in METRICS and ":" not in str(config.get("loss", "")):
+        close = difflib.get_close_matches(metric, METRICS, n=1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(
+            asked, got=repr(metric), allowed=f"{', '.join(METRICS)}{hint}", hint="see docs/run-directory.md"
+        )

@@ -1,0 +1,76 @@
+"""The command ``sweep``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from apps.config import ConfigError
+from apps.evaluation import better
+from apps.server_app import RunFailedError
+from simulations.arguments import ClientsOrSites, Json, NodeConfigs, Overrides, Quiet, overrides_of, sites_of
+from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
+from simulations.results.records import FINISHED, STOPPED
+from simulations.sweeps.plan import Sweep
+from simulations.sweeps.ranges import parse_grid, parse_random
+from simulations.sweeps.sweep import run_sweep
+
+
+def sweep(
+    out: Annotated[Path, typer.Option("--out", help="the sweep's directory; its runs are in trials/")],
+    config: Overrides = None,
+    clients: ClientsOrSites = None,
+    node_config: NodeConfigs = None,
+    grid: Annotated[list[str] | None, typer.Option(help="values to try, e.g. 'learning-rate=0.01,0.1'")] = None,
+    random: Annotated[
+        list[str] | None, typer.Option(help="values to draw, e.g. 'learning-rate=loguniform(1e-3,1)'")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, help="draws of --random at each grid point")] = 1,
+    search_seed: Annotated[int, typer.Option(min=0, help="seed of the draws")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="seeds of each configuration, counted up from the seed")] = 1,
+    metric: Annotated[str, typer.Option(help="what is best is decided on it, in the last round")] = "auc",
+    mode: Annotated[Literal["max", "min"] | None, typer.Option(help="max or min; min for loss, otherwise max")] = None,
+    asha: Annotated[bool, typer.Option("--asha", help="stop the worse trials early (ASHA)")] = False,
+    grace: Annotated[int, typer.Option(min=1, help="rounds before --asha may stop a trial")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="trials at a time, one CPU each")] = 1,
+    address: Annotated[str, typer.Option(help="a Ray cluster's address; without, a Ray of its own")] = "",
+    select_on: Annotated[
+        Literal["validation", "test"],
+        typer.Option(help="the rows by which is chosen: held out of the training rows, or the test rows"),
+    ] = "validation",
+    resume: Annotated[bool, typer.Option("--resume", help="continue the sweep in --out")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Search run-config keys on a grid and at random, with Ray Tune. Each trial is a run with its own directory."""
+    if grace > 1 and not asha:
+        got = f"{grace}, but there is nothing to stop"
+        raise ConfigError("--grace", got=got, allowed="1, or any with --asha", hint="give --asha too")
+    clients, nodes = sites_of(clients, node_config)
+    asked = Sweep(
+        clients,
+        overrides_of(config),
+        parse_grid(grid),
+        parse_random(random),
+        samples,
+        search_seed,
+        seeds,
+        metric,
+        mode or ("min" if better(metric) is min else "max"),
+        grace if asha else 0,
+        nodes,
+        select_on,
+    )
+    trials = asked.trials(out.expanduser().resolve())
+    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best runs on the test rows too
+    with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
+        outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
+    if as_json:
+        print_json(outcome.json())
+    elif not quiet:
+        typer.echo(outcome.text())
+    if not outcome.count(FINISHED, STOPPED):
+        reason = next(iter(outcome.rows.values())).reason
+        raise RunFailedError(f"all {len(outcome.trials)} trials failed; the first: {' '.join(reason.split())}")

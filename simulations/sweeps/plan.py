@@ -1,0 +1,232 @@
+"""What a sweep is: the run config they share, what is varied, and the trials that follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from apps.config import ConfigError, RunConfig, Scalar, flattened, listed, parse_run_config
+from apps.own_data import reads_own
+from problems.data import UNLABELLED
+from problems.randomness import stream
+from simulations.arguments import nested, placed
+from simulations.results.output import shown
+from simulations.results.records import OF_TRAINING, check_metric
+from simulations.sweeps.ranges import Distribution
+
+_LONGEST_NAME = 120
+VALIDATION, TEST = "validation", "test"
+FRACTION = "validation-fraction"
+_DEFAULT_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep. ``config`` is its whole flat run config, with its place."""
+
+    name: str
+    varied: dict[str, Scalar]
+    seed: int
+    config: dict[str, Scalar]
+    rounds: int  # num-server-rounds
+    fraction: float = 0.0  # of the training rows, on which it is evaluated; 0: it is not evaluated on such
+
+    @property
+    def path(self) -> Path:
+        return Path(str(self.config["output-dir"])) / self.name
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A grid and random draws over run-config keys, each with several seeds.
+
+    Every random draw is made at every grid point, so that grid points can be compared, and every seed runs on each.
+    """
+
+    # what is run
+    clients: int
+    config: Mapping[str, Scalar]
+    # what is varied
+    grid: Mapping[str, list[Scalar]] = field(default_factory=dict)
+    random: Mapping[str, Distribution] = field(default_factory=dict)
+    samples: int = 1
+    search_seed: int = 0
+    seeds: int = 1
+    # what is wanted of it
+    metric: str = "auc"
+    mode: str = "max"
+    # early stopping, off where ``grace`` (rounds before a trial may be stopped) is 0
+    grace: int = 0
+    # of each client, where they have any
+    node_configs: Sequence[Mapping[str, Scalar]] = ()
+    # the rows by which is chosen: those of `VALIDATION`, held out of the training rows, or the `TEST` rows
+    select_on: str = VALIDATION
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric, self.config)
+        if "resume" in self.config:
+            got, allowed = repr(self.config["resume"]), "nothing, since a sweep sets it itself"
+            raise ConfigError("resume", got=got, allowed=allowed, hint="leave it out; --resume continues a sweep")
+        varied = "values by --grid or --random"
+        for key in self.varied:
+            if key in ("output-dir", "run-name", "resume"):
+                raise ConfigError(key, got=varied, allowed="none, since the sweep sets it", hint="leave it out")
+            if key == "seed":
+                raise ConfigError("seed", got=varied, allowed="a number of seeds", hint="give --seeds")
+            if key in self.config:
+                got = f"{self.config[key]!r} by --config, but it is varied too"
+                raise ConfigError(key, got=got, allowed="one of both", hint="leave one of both out")
+        fraction = self.config.get(FRACTION)
+        if FRACTION in self.varied:
+            allowed = "one, since trials are compared on the rows that it holds out"
+            raise ConfigError(FRACTION, got=varied, allowed=allowed, hint="give it by -c")
+        if self.select_on == TEST and fraction:
+            got = f"'test', with {FRACTION} = {fraction!r}"
+            raise ConfigError("--select-on", got=got, allowed="'validation' with it", hint="leave one of both out")
+        if self.select_on == VALIDATION and fraction == 0 and self.metric not in OF_TRAINING:
+            allowed = "a number above 0, since a sweep chooses on validation rows"
+            raise ConfigError(FRACTION, got="0", allowed=allowed, hint="leave it out, or give --select-on test")
+        if both := self.grid.keys() & self.random.keys():
+            got = "values by --grid and by --random"
+            raise ConfigError(min(both), got=got, allowed="by one of them", hint="leave one out")
+        if self.samples > 1 and not self.random:
+            got = f"{self.samples}, but there is nothing to draw"
+            raise ConfigError("--samples", got=got, allowed="1, or any with --random", hint="give --random too")
+        if not self.varied and self.seeds == 1:
+            raise ConfigError("sweep", got="no trials", allowed="two at least", hint="give --grid, --random or --seeds")
+
+    @property
+    def varied(self) -> list[str]:
+        """The keys that vary, seed apart."""
+        return [*self.grid, *self.random]
+
+    def asked(self) -> dict[str, Any]:
+        """What sweep.toml holds: all that decides the trials and their order of merit."""
+        return {
+            "clients": self.clients,
+            "samples": self.samples,
+            "seeds": self.seeds,
+            "search-seed": self.search_seed,
+            "metric": self.metric,
+            "mode": self.mode,
+            "grace": self.grace,
+            "select-on": self.select_on,
+            "grid": {key: list(values) for key, values in self.grid.items()},
+            "random": {key: distribution.text for key, distribution in self.random.items()},
+            "config": nested(self.config),
+            **({"node-configs": [dict(node) for node in self.node_configs]} if self.node_configs else {}),
+        }
+
+    def trials(self, out: Path) -> list[Trial]:
+        """All trials, every config checked; draws that repeat an earlier one are left out.
+
+        Raises:
+            ConfigError: a config is not valid; the message names the trial's values and the key.
+        """
+        first_seed = self.config.get("seed", 0)
+        if isinstance(first_seed, bool) or not isinstance(first_seed, int):
+            parse_run_config(placed(dict(self.config), out))  # has the words for a wrong seed
+            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listed("keys"))
+        trials: dict[str, Trial] = {}
+        for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
+            name = trial_name(values, seed)
+            config = placed({**self.config, **values, "seed": seed}, out / "trials" / name)
+            try:
+                fraction = self._fraction(parse_run_config(config))
+                config |= {FRACTION: fraction} if fraction else {}
+                rounds = parse_run_config(config).training.num_server_rounds
+            except ConfigError as error:
+                where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+                raise error.at(f"trial {where}") if where else error from None
+            if self.grace > rounds:
+                got = f"{self.grace}, but a trial has only {rounds} rounds"
+                allowed = f"at most {rounds}"
+                raise ConfigError("--grace", got=got, allowed=allowed, hint="lower it, or raise num-server-rounds")
+            trials.setdefault(name, Trial(name, values, seed, config, rounds, fraction))
+        return list(trials.values())
+
+    def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
+        """The runs of chosen trials on all training rows and the test rows, in ``best/``."""
+        found = []
+        for trial in trials:
+            config = {key: value for key, value in trial.config.items() if key != FRACTION}
+            found.append(replace(trial, config=placed(config, out / "best" / trial.name), fraction=0.0))
+        return found
+
+    def _fraction(self, config: RunConfig) -> float:
+        """The share of the training rows on which a trial is evaluated."""
+        spec = config.data
+        if spec.validation_fraction or self.select_on == TEST or self.metric in OF_TRAINING:
+            return spec.validation_fraction
+        if spec.dataset in UNLABELLED:
+            return 0.0
+        if reads_own(config) and spec.data_dir:
+            raise ConfigError(
+                "--select-on",
+                got="'validation', but the server evaluates on its own file",
+                allowed="'test'",
+                hint="leave data-dir out, and the sites hold rows out, or give --select-on test",
+            )
+        return _DEFAULT_FRACTION
+
+    def _points(self) -> list[dict[str, Scalar]]:
+        grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+        draws = [
+            {
+                # a stream for each key, so that one more key, or sample, changes no other
+                key: distribution.sample(stream(self.search_seed, f"sweep {key}", number))
+                for key, distribution in self.random.items()
+            }
+            for number in range(self.samples)
+        ]
+        return [{**point, **draw} for point in grid for draw in draws]
+
+
+def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
+    """A folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
+
+    Characters other than letters, digits and ``.+=-`` become ``-``; then, and where it is long, a digest follows.
+    """
+    exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
+    name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)
+    if name == exact and len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(repr([*varied.items(), seed]).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9].rstrip('.')}_{digest}"
+
+
+def _word(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def write_asked(sweep: Sweep, path: Path) -> None:
+    """Write sweep.toml."""
+    path.write_text(tomli_w.dumps(sweep.asked()), encoding="utf-8")
+
+
+def check_same(sweep: Sweep, path: Path) -> None:
+    """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
+    if not path.exists():
+        got = f"--out {path.parent}, where there is no sweep"
+        raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")
+    try:
+        before = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            "--resume", got=f"{path}, which cannot be read ({error})", allowed="TOML", hint="choose another --out"
+        ) from None
+    old, new = flattened(before), flattened(sweep.asked())
+    changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    if changed:
+        key = changed[0]
+        got = repr(new.get(key))
+        allowed = f"{old.get(key)!r}, as in the sweep in {path.parent}"
+        raise ConfigError(f"--resume: {key}", got=got, allowed=allowed, hint="set it so, or choose another --out")

@@ -1,0 +1,127 @@
+"""The values a sweep varies, as the command line gives them: lists, and distributions to draw from."""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from apps.config import ConfigError, Scalar
+from problems.errors import NOTHING
+from simulations import PAGE
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A distribution of one key's values, as ``name(arguments)``."""
+
+    text: str
+    sample: Callable[[np.random.Generator], Scalar]
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return _rounded(rng.uniform(low, high), low, high)
+
+
+def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))), low, high)
+
+
+def _randint(rng: np.random.Generator, low: int, high: int) -> int:
+    return int(rng.integers(low, high, endpoint=True))
+
+
+def _rounded(value: float, low: float, high: float) -> float:
+    """Six significant digits, so that names and files can be read; never out of range."""
+    return min(max(float(f"{value:.6g}"), low), high)
+
+
+RANGES: dict[str, Callable[..., Scalar]] = {"uniform": _uniform, "loguniform": _loguniform, "randint": _randint}
+KINDS = ", ".join([*(f"{name}(low,high)" for name in RANGES), "choice(a,b,...)"])
+
+
+def parse_grid(texts: Sequence[str] | None) -> dict[str, list[Scalar]]:
+    """``key=value,value,...`` of each --grid; values are written as in TOML.
+
+    Raises:
+        ConfigError: naming the text and what is wrong with it.
+    """
+    grid: dict[str, list[Scalar]] = {}
+    for text in texts or []:
+        option = f"--grid {text!r}"
+        key, values = _split(text, option, "key=value,value,...", grid)
+        grid[key] = _distinct(_values(values, option), option)
+    return grid
+
+
+def parse_random(texts: Sequence[str] | None) -> dict[str, Distribution]:
+    """``key=distribution(arguments)`` of each --random.
+
+    Raises:
+        ConfigError: naming the text and what is wrong with it.
+    """
+    found: dict[str, Distribution] = {}
+    for text in texts or []:
+        option, form = f"--random {text!r}", "key=distribution(arguments)"
+        key, right = _split(text, option, form, found)
+        call = re.fullmatch(r"([\w-]+)\s*\((.*)\)", right)
+        if call is None:
+            raise ConfigError(option, got=right or NOTHING, allowed=f"{form}, with one of {KINDS}", hint=PAGE)
+        found[key] = Distribution(right, _sampler(call[1], _values(call[2], option), option))
+    return found
+
+
+def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.random.Generator], Scalar]:
+    if name == "choice":
+        choices = _distinct(arguments, option)
+        return lambda rng: choices[int(rng.integers(len(choices)))]
+    if name not in RANGES:
+        raise ConfigError(option, got=f"unknown distribution {name!r}", allowed=KINDS, hint=PAGE)
+    whole = name == "randint"
+    numbers = [a for a in arguments if isinstance(a, int if whole else int | float) and not isinstance(a, bool)]
+    if len(arguments) != 2 or len(numbers) != 2 or not all(map(math.isfinite, numbers)):
+        allowed = f"{name}(low,high) with two finite {'integers' if whole else 'numbers'}"
+        raise ConfigError(option, got=f"{len(arguments)} values", allowed=allowed, hint=PAGE)
+    low, high = numbers
+    if low >= high:
+        raise ConfigError(option, got=f"an empty range from {low} to {high}", allowed="low less than high", hint=PAGE)
+    if name == "loguniform" and low <= 0:
+        got = f"the range from {low} to {high}, which has no logarithm"
+        raise ConfigError(option, got=got, allowed="low above 0", hint=PAGE)
+    return lambda rng: RANGES[name](rng, low, high)
+
+
+def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[str, str]:
+    """A key that is not varied before, and what stands after its equals sign."""
+    key, equals, right = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)
+    if key in before:
+        got, hint = f"{key}, which is already varied", "give all its values in one option"
+        raise ConfigError(option, got=got, allowed="once", hint=hint)
+    return key, right
+
+
+def _values(text: str, option: str) -> list[Scalar]:
+    try:
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"] if "\n" not in text else [None]
+    except tomllib.TOMLDecodeError:
+        values = [None]
+    if not all(isinstance(value, Scalar) for value in values):
+        allowed = "numbers, true, false or strings in double quotes, separated by commas"
+        raise ConfigError(option, got=repr(text), allowed=allowed, hint=PAGE)
+    if not values:
+        raise ConfigError(option, got="no value", allowed="one at least", hint=PAGE)
+    return values
+
+
+def _distinct(values: list[Scalar], option: str) -> list[Scalar]:
+    twice = [value for number, value in enumerate(values) if value in values[:number]]
+    if twice:
+        raise ConfigError(option, got=f"{twice[0]!r}, which is there twice", allowed="once", hint="leave one out")
+    return values

@@ -1,0 +1,160 @@
+"""What a sweep found: its configurations, best first, by which rows they were chosen, and the best on the test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from apps.config import Scalar
+from simulations.arguments import nested
+from simulations.results.output import shown, shown_metric, shown_pair, table
+from simulations.results.ranking import over_seeds, rank
+from simulations.results.records import FAILED, FINISHED, OF_TRAINING
+from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
+
+_SHOWN_CONFIGS = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a trial stands. ``status`` is waiting, finished, stopped, failed or unfinished."""
+
+    status: str = "waiting"
+    final: float | None = None  # the metric of the last evaluated round
+    best: float | None = None
+    rounds: int = 0
+    seconds: float = 0.0
+    reason: str = ""
+    missing: int = 0  # rounds in which a site was missing
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One configuration over its seeds. ``mean`` and ``spread`` (sample standard deviation) are of finished trials,
+    of which ``missing`` went without a site in some round."""
+
+    varied: dict[str, Scalar]
+    seeds: int
+    finished: int
+    mean: float | None
+    spread: float | None
+    missing: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sweep's trials, and its configurations, best first."""
+
+    sweep: Sweep
+    out: Path
+    trials: list[Trial]
+    rows: dict[str, Row]
+    standings: list[Standing]
+    # the best configuration, trained on all training rows, on the test rows; where it was not chosen by them
+    final: Standing | None = None
+
+    def count(self, *statuses: str) -> int:
+        """Trials of some status."""
+        return sum(row.status in statuses for row in self.rows.values())
+
+    @property
+    def best(self) -> Standing | None:
+        """The best configuration, where any trial finished."""
+        return self.standings[0] if self.standings and self.standings[0].finished else None
+
+    def text(self) -> str:
+        """The configurations as a table, best first, and why trials failed."""
+        sweep = self.sweep
+        missing = any(row.missing for row in self.standings)
+        columns = [*sweep.varied, "finished", *(["sites missing"] if missing else []), f"{sweep.metric} (mean)", "std"]
+        cells = [
+            [
+                *(shown(row.varied[key]) for key in sweep.varied),
+                f"{row.finished}/{row.seeds}",
+                *([f"{row.missing}/{row.seeds}"] if missing else []),
+                shown_metric(row.mean),
+                shown_metric(row.spread, like=row.mean),
+            ]
+            for row in self.standings[:_SHOWN_CONFIGS]
+        ]
+        lines = [table(columns, cells)]
+        if len(self.standings) > _SHOWN_CONFIGS:
+            lines.append(f"and {len(self.standings) - _SHOWN_CONFIGS} more")
+        failed = [(name, row.reason) for name, row in self.rows.items() if row.status == FAILED]
+        lines += [f"{name} failed: {' '.join(reason.split())}" for name, reason in failed]
+        if self.best is not None:
+            lines.append(
+                f"the best configuration is in {self.out / 'best.toml'}, all trials in {self.out / 'sweep.csv'}"
+            )
+            lines += self.words()
+        return "\n".join(lines)
+
+    @property
+    def fraction(self) -> float:
+        """Of the training rows, by which the best configuration was chosen; 0: by others."""
+        chosen = None if self.best is None else self.best.varied
+        return next((trial.fraction for trial in self.trials if trial.varied == chosen), 0.0)
+
+    def words(self) -> list[str]:
+        """By which rows the best configuration was chosen, what missing sites had to do with it, and what it does on
+        the test rows."""
+        metric, told = self.sweep.metric, []
+        if self.best is not None and self.best.missing:
+            told.append("sites were missing in it: no configuration finished as many seeds with all sites")
+        elif any(row.missing for row in self.standings):
+            told.append("configurations in which sites were missing stand after those that finished with all sites")
+        if not self.fraction:
+            if self.sweep.select_on == TEST and metric not in OF_TRAINING:
+                return [*told, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
+            none = "for which no training row was held out; it is not measured on test rows"
+            return [*told, f"chosen by {metric}, {none}"]
+        told += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
+        if self.final is not None:
+            of = f"{self.final.finished} of {self.final.seeds} seeds"
+            value = shown_pair(self.final.mean, self.final.spread)
+            told.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
+        return told
+
+    def json(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        return {
+            "out": str(self.out),
+            "metric": self.sweep.metric,
+            "mode": self.sweep.mode,
+            "select_on": self.sweep.select_on,
+            "validation_fraction": self.fraction,
+            "test": self.final,
+            "best": self.best,
+            "configurations": self.standings,
+            "trials": [
+                {"trial": t.name, "config": t.varied, "seed": t.seed, **asdict(self.rows[t.name])} for t in self.trials
+            ],
+        }
+
+
+def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
+    """Configurations, best first; see `rank`."""
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(repr(trial.varied), []).append(trial)
+    found = []
+    for group in groups.values():
+        ended = [row for trial in group if (row := rows[trial.name]).status == FINISHED]
+        seeds = over_seeds((row.final, row.missing > 0) for row in ended)
+        found.append(Standing(group[0].varied, len(group), *seeds))
+    return sorted(found, key=lambda one: rank(one.finished, one.missing, one.mean, mode))
+
+
+def best_toml(outcome: Outcome) -> str:
+    """The best configuration as a file for ``-c``, without rows held out; in comments its merit, and by which rows."""
+    sweep, best = outcome.sweep, outcome.best
+    assert best is not None
+    spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"
+    heading = f"# {sweep.metric} {best.mean:.6g} after the last round: mean of {best.finished} seeds{spread}\n"
+    heading += "".join(f"# {line}\n" for line in outcome.words())
+    config = {key: value for key, value in {**sweep.config, **best.varied}.items() if key != FRACTION}
+    return heading + tomli_w.dumps(nested(config))

@@ -1,0 +1,229 @@
+"""Runs a sweep and keeps its books: sweep.toml, sweep.csv after every trial, best.toml, and what can be resumed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from apps.config import SHOWING_KEYS, ConfigError
+from apps.files import write_atomic
+from problems.extras import require
+from simulations.results.compare import csv_text
+from simulations.results.output import shown_metric
+from simulations.results.records import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    STOPPED_EARLY,
+    UNFINISHED,
+    RunRecord,
+    RunsInterruptedError,
+    leave_reason,
+    read_run,
+)
+from simulations.sweeps.plan import Sweep, Trial, check_same, write_asked
+from simulations.sweeps.standings import Outcome, Row, best_toml, standings
+
+
+class Books:
+    """A sweep's directory while the sweep is under way.
+
+    ``say`` takes a line a run that has ended, ``table`` is the file with a row a run.
+    """
+
+    def __init__(
+        self, sweep: Sweep, out: Path, trials: Sequence[Trial], say: Callable[[str], None], table: str = "sweep.csv"
+    ) -> None:
+        self.sweep, self.out, self.trials, self.say, self.table = sweep, out, list(trials), say, table
+        self.rows = {trial.name: Row() for trial in trials}
+
+    def open(self, resume: bool) -> None:
+        """Begin, or take the trials that an earlier sweep ended.
+
+        Raises:
+            ConfigError: the directory is taken, or there is nothing to resume, or it is another sweep's.
+        """
+        if resume:
+            check_same(self.sweep, self.out / "sweep.toml")
+            self.take()
+        else:
+            if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
+                raise ConfigError(
+                    "--out",
+                    got=f"{self.out}, which is not empty",
+                    allowed="a new directory",
+                    hint="choose another, or continue a sweep with --resume",
+                )
+            try:
+                self.out.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                got = f"{self.out}, which cannot be created ({error.strerror})"
+                allowed = "a folder that can be written to"
+                raise ConfigError("--out", got=got, allowed=allowed, hint="choose one") from None
+            write_asked(self.sweep, self.out / "sweep.toml")
+        (self.out / "best.toml").unlink(missing_ok=True)
+        self.write()
+
+    def take(self) -> None:
+        """Take the runs that ended before, and remove what there is of others."""
+        for trial in self.trials:
+            row = self.ended_before(trial)
+            if row is not None:
+                self.rows[trial.name] = row
+            elif trial.path.exists():
+                shutil.rmtree(trial.path)
+
+    def waiting(self) -> list[Trial]:
+        """The trials that have not been run."""
+        return [trial for trial in self.trials if self.rows[trial.name].status == "waiting"]
+
+    def ended_before(self, trial: Trial) -> Row | None:
+        """How a trial of this very config finished, or was stopped early, in an earlier sweep."""
+        try:
+            run = read_run(trial.path)
+        except ConfigError:
+            return None
+        same_clients = run.status == STOPPED or run.result.get("clients") == self.sweep.clients
+        same = same_clients and not run.unlike(trial.config, free=SHOWING_KEYS)
+        return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
+
+    def row(self, run: RunRecord) -> Row:
+        """A trial's standing from its run directory."""
+        curve = run.curve(self.sweep.metric)
+        better = min if self.sweep.mode == "min" else max
+        return Row(
+            run.status,
+            curve[max(curve)] if curve else None,
+            better(curve.values()) if curve else None,
+            int(run.facts["rounds"]),
+            float(run.facts["seconds"]),
+            run.reason,
+            run.facts["rounds_with_missing_sites"],
+        )
+
+    # What Tune tells.
+
+    def ended(self, trial: Trial, died: str) -> None:
+        """A trial's run ended; ``died`` says why its process did, if it did."""
+        try:
+            row = self.row(read_run(trial.path))
+        except ConfigError as error:
+            row = Row(FAILED, reason=str(error))
+        if row.status != FINISHED:
+            row = Row(FAILED, row.final, row.best, row.rounds, row.seconds, died or row.reason or "it left no result")
+            leave_reason(trial.path, row.reason)
+        self.note(trial, row)
+
+    def stopped(self, trial: Trial, reason: str) -> None:
+        """A trial was stopped early."""
+        leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
+        self.note(trial, self.row(read_run(trial.path)))
+
+    def note(self, trial: Trial, row: Row) -> None:
+        """Put a trial's row down, and say so."""
+        self.rows[trial.name] = row
+        self.write()
+        count = sum(row.status != "waiting" for row in self.rows.values())
+        values = f"{shown_metric(row.final)} (best {shown_metric(row.best)})"
+        told = f"{self.sweep.metric} {values}  {row.rounds} rounds"
+        why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
+        if row.missing:
+            why = f"  sites were missing in {row.missing} of {row.rounds} rounds{why}"
+        self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
+
+    # What is left.
+
+    def write(self) -> None:
+        """Write the table of the runs."""
+        metric, rows = self.sweep.metric, []
+        for trial in self.trials:
+            row = self.rows[trial.name]
+            told: dict[str, Any] = {"trial": trial.name, **trial.varied, "seed": trial.seed, "status": row.status}
+            told |= {metric: row.final, f"best_{metric}": row.best, "rounds": row.rounds, "seconds": row.seconds}
+            rows.append({**told, "reason": row.reason, "rounds_with_missing_sites": row.missing})
+        write_atomic(self.out / self.table, csv_text(rows).encode())
+
+    def interrupt(self) -> int:
+        """Put down which trials were cut off; returns how many have ended."""
+        for trial in self.waiting():
+            if (trial.path / "config.toml").exists():
+                self.rows[trial.name] = Row(UNFINISHED)
+        self.write()
+        return sum(row.status not in ("waiting", UNFINISHED) for row in self.rows.values())
+
+    def close(self) -> Outcome:
+        """Rank the configurations and write best.toml."""
+        ranked = standings(self.trials, self.rows, self.sweep.mode)
+        outcome = Outcome(self.sweep, self.out, self.trials, self.rows, ranked)
+        if outcome.best is not None:
+            write_atomic(self.out / "best.toml", best_toml(outcome).encode())
+        return outcome
+
+
+def run_sweep(
+    sweep: Sweep,
+    out: Path,
+    *,
+    resume: bool = False,
+    jobs: int = 1,
+    address: str = "",
+    say: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Run a sweep's trials, or those that an interrupted sweep has left, and then the best on the test rows.
+
+    Where it was chosen on rows that are held out of the training rows, its seeds run once more, on all training rows.
+
+    Args:
+        sweep: what is asked.
+        out: its directory.
+        resume: continue the sweep that is there.
+        jobs: trials at a time.
+        address: a Ray cluster's address; empty: a Ray of its own in this machine.
+        say: takes a line a trial that has ended.
+
+    Raises:
+        ConfigError: a trial's config is wrong, or the directory is; nothing was started.
+        MissingExtraError: Ray is not installed.
+        RunsInterruptedError: Ctrl-C.
+    """
+    require("sweep", "sweep", "ray", "tensorboardX")
+    out = out.expanduser().resolve()
+    trials = sweep.trials(out)
+    books = Books(sweep, out, trials, say)
+    books.open(resume)
+    _run(books, jobs, address)
+    outcome = books.close()
+    if not outcome.fraction or outcome.best is None:
+        return outcome
+    chosen = [trial for trial in trials if trial.varied == outcome.best.varied]
+    finals = Books(replace(sweep, grace=0), out, sweep.finals(chosen, out), say, "best.csv")
+    for path in (out / "best").glob("*"):
+        if path.name not in finals.rows:
+            shutil.rmtree(path)
+    finals.take()
+    finals.write()
+    _run(finals, jobs, address)
+    (final,) = standings(finals.trials, finals.rows, sweep.mode)
+    outcome = replace(outcome, final=final)
+    write_atomic(out / "best.toml", best_toml(outcome).encode())
+    return outcome
+
+
+def _run(books: Books, jobs: int, address: str) -> None:
+    """Make the runs that are waiting.
+
+    Raises:
+        RunsInterruptedError: Ctrl-C.
+    """
+    waiting = books.waiting()
+    try:
+        if waiting:
+            from simulations.sweeps.tuning import run_trials  # takes a second, and only this needs Ray
+
+            run_trials(books.sweep, waiting, books.out / ".tune", jobs, address, books.ended, books.stopped)
+    except KeyboardInterrupt:
+        ended = f"{books.interrupt()} of {len(books.trials)} trials have ended"
+        raise RunsInterruptedError(f"interrupted: {ended}; the same command with --resume goes on") from None

@@ -1,0 +1,211 @@
+"""Runs a sweep's trials on Ray Tune: each a Tune trial that reports every evaluated round and may be stopped there.
+
+Ray is imported here only, and quietly: no usage statistics, no dashboard, no log of workers, no reporter of Tune's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# Read by Ray when it is imported or started.
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_AIR_NEW_OUTPUT="0",
+    RAY_CHDIR_TO_TRIAL_DIR="0",  # relative paths are those of the command line
+    RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",  # a trial sees the GPU that a plain run sees
+    TUNE_DISABLE_AUTO_CALLBACK_LOGGERS="1",
+    TUNE_DISABLE_STRICT_METRIC_CHECKING="1",  # a failed trial reports no metric
+    TUNE_PRINT_ALL_TRIAL_ERRORS="0",
+    TUNE_DISABLE_SIGINT_HANDLER="1",  # Ctrl-C is a KeyboardInterrupt
+)
+
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+from apps.config import ConfigError
+from simulations.engines.stepped import SteppedRun
+from simulations.results.records import evaluation
+from simulations.sweeps.plan import Sweep, Trial
+
+_REDUCTION = 3  # ASHA keeps this share's inverse of the trials at each rung
+_OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
+_CONNECT_SECONDS = 10.0
+
+# (trial, why its process ended without a word, or "") once a trial has ended
+TrialHook = Callable[[Trial, str], None]
+
+
+class FederationTrial(tune.Trainable):
+    """One trial in a worker process; workers are reused, since starting one takes seconds."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Prepare the run; Tune calls this before the first step."""
+        with contextlib.suppress(OSError):  # a machine of a cluster may have no such folder
+            os.chdir(config["folder"])
+        if config["folder"] not in sys.path:
+            sys.path.append(config["folder"])
+        self.metric: str = config["metric"]
+        self.trial: Trial = config["trials"][config["number"]]
+        self.reported: dict[str, Any] = {}
+        self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"])
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """End this trial, if it has not ended, and prepare another."""
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Go on to the next evaluated round, or to the end of the run."""
+        line = self.run.advance()
+        if line is not None and self.metric not in line:
+            self.run.fail(f"--metric {self.metric}: the run has only {', '.join(evaluation(line))}")
+        elif line is not None:
+            self.reported = {"round": line["round"], self.metric: line[self.metric]}
+            return dict(self.reported)
+        if self.run.failure:
+            return {"done": True, "ended": True}
+        return {**self.reported, "round": self.trial.rounds, "done": True, "ended": True}
+
+    def cleanup(self) -> None:
+        """End the run where it waits."""
+        self.run.stop(stop_reason(self.metric, self.reported, self.trial))
+
+
+def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
+    """What failure.json says of a trial that the scheduler stopped."""
+    value = reported.get(metric, float("nan"))
+    return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"
+
+
+class _Follower(tune.Callback):
+    """Tells the sweep of each trial that has ended."""
+
+    def __init__(self, metric: str, trials: Sequence[Trial], ended: TrialHook, stopped: TrialHook) -> None:
+        self.metric, self.trials, self.ended, self.stopped = metric, trials, ended, stopped
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The run ended by itself, or the scheduler stopped it."""
+        ours, last = self.trials[trial.config["number"]], trial.last_result
+        if last.get("ended"):
+            self.ended(ours, "")
+        else:
+            self.stopped(ours, stop_reason(self.metric, last, ours))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """The worker process died, or could not begin."""
+        error = Path(trial.local_path or "") / "error.txt"
+        lines = error.read_text("utf-8").split("\n") if error.is_file() else []
+        words = [line.strip() for line in lines if line.strip()]
+        self.ended(
+            self.trials[trial.config["number"]], f"the trial's process ended: {words[-1] if words else 'killed?'}"
+        )
+
+
+def run_trials(
+    sweep: Sweep,
+    trials: Sequence[Trial],
+    storage: Path,
+    jobs: int,
+    address: str,
+    ended: TrialHook,
+    stopped: TrialHook,
+) -> None:
+    """Run trials, ``jobs`` at a time with one CPU each, on a Ray of our own or the cluster at ``address``.
+
+    Args:
+        sweep: what they belong to.
+        trials: those to run.
+        storage: a folder for Tune's own files, removed afterwards.
+        jobs: trials at a time.
+        address: of a Ray cluster, or empty.
+        ended: called when a trial's run has ended.
+        stopped: called when a trial was stopped early, with the reason.
+
+    Raises:
+        ConfigError: there is no Ray at the address.
+        KeyboardInterrupt: Ctrl-C; trials under way are lost.
+    """
+    scheduler = None
+    if sweep.grace:
+        scheduler = ASHAScheduler(
+            time_attr="round",
+            metric=sweep.metric,
+            mode=sweep.mode,
+            max_t=max(trial.rounds for trial in trials),
+            grace_period=sweep.grace,
+            reduction_factor=_REDUCTION,
+        )
+    with _ray(jobs, address):
+        try:
+            tune.run(
+                tune.with_resources(FederationTrial, {"cpu": 1}),
+                config={
+                    "folder": str(Path.cwd()),  # relative paths and modules of a user's own are those seen from here
+                    "clients": sweep.clients,
+                    "nodes": sweep.node_configs,
+                    "metric": sweep.metric,
+                    "trials": list(trials),
+                    "number": tune.grid_search(list(range(len(trials)))),
+                },
+                scheduler=scheduler,
+                max_concurrent_trials=jobs,
+                reuse_actors=True,
+                raise_on_failed_trial=False,
+                callbacks=[_Follower(sweep.metric, trials, ended, stopped)],
+                storage_path=str(storage),
+                name="tune",
+                trial_dirname_creator=lambda trial: str(trial.config["number"]),
+                verbose=0,
+            )
+        finally:
+            shutil.rmtree(storage, ignore_errors=True)
+
+
+@contextmanager
+def _ray(jobs: int, address: str) -> Iterator[None]:
+    if ray.is_initialized():
+        got = "one that runs in this process already"
+        raise ConfigError("Ray", got=got, allowed="none, since a sweep starts its own", hint="end it")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
+    # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
+    ours = Path(__file__).resolve().parents[2]
+    try:
+        try:
+            if address:
+                _reach(address)
+            with contextlib.chdir(ours):
+                if address:
+                    ray.init(address=address, **quiet)
+                else:  # "local", or an address in the environment, or of the last ``ray start``, would count
+                    memory = _OBJECT_STORE
+                    ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
+        except (OSError, ValueError) as error:
+            where = f"--address {address!r}" if address else "a Ray of its own"
+            got = " ".join(str(error).split())
+            allowed = "host:port of a Ray cluster's head"
+            raise ConfigError(where, got=got, allowed=allowed, hint="leave --address out, or give one") from None
+        yield
+    finally:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
+        ray.shutdown()
+        signal.signal(signal.SIGINT, before)
+
+
+def _reach(address: str) -> None:
+    """Raises OSError where nothing listens at ``host:port``: Ray would try for ever, deaf to Ctrl-C."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
