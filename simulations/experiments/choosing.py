@@ -13,11 +13,15 @@ from apps.files import write_atomic
 from apps.server_app import RunFailedError
 from simulations import PAGE
 from simulations.experiments.expansion import Expansion
+from simulations.experiments.experiment import keys_of
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
 from simulations.experiments.reproduce import Runs
 from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
+
+# Values are chosen over seeds from here on: no run by which they were chosen shares its seed with a reported one.
+FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,9 @@ class Choosing(Runs):
     def _search(self, line: Line) -> _Search:
         grid, points = self.tune.grid_of(line.method), []
         for values in itertools.product(*grid.values()):
-            point = dict(zip(grid, values, strict=True))
-            points.append((point, [self._trial(line, point, seed) for seed in range(self.tune.seeds)]))
+            point = {key: value for keys, value in zip(grid, values, strict=True) for key in keys_of(keys)}
+            seeds = range(FIRST_SEED, FIRST_SEED + self.tune.seeds)
+            points.append((point, [self._trial(line, point, seed) for seed in seeds]))
         return _Search(line, {key: value for key, value in line.at.items() if key not in self.tune.at}, grid, points)
 
     def _trial(self, line: Line, point: dict[str, Scalar], seed: int) -> PlannedRun:

@@ -113,13 +113,19 @@ class Profile(_Overrides):
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
 
 
+def keys_of(joined: str) -> list[str]:
+    """The run-config keys that a key of a grid names: those joined by ``&`` take each value together."""
+    return [key.strip() for key in joined.split("&")]
+
+
 def _flat_grid(nested: Any) -> Any:
     """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
     if not isinstance(nested, dict):
         return nested
     grid = flattened(nested)
     for key, values in grid.items():
-        _check_free(key, values)
+        for one in keys_of(key):
+            _check_free(one, values)
         if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
             raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
         if len({repr(value) for value in values}) < len(values):
@@ -127,7 +133,7 @@ def _flat_grid(nested: Any) -> Any:
     return grid
 
 
-# run-config key -> the values to choose from
+# run-config keys (see `keys_of`) -> the values to choose from
 Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from apps.config import Scalar
 from payloads.settings import Settings
-from simulations.experiments.experiment import Count, Grid, ProfileName, packaged
+from simulations.experiments.experiment import Count, Grid, ProfileName, keys_of, packaged
 from simulations.experiments.files import read_settings
 
 
@@ -45,8 +45,8 @@ class Choice(Settings):
         found = []
         for key, values in self.grid.items():
             numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
-            if len(numbers) > 1 and self.values[key] in (min(numbers), max(numbers)):
-                found.append(key)
+            if len(numbers) > 1 and self.values[keys_of(key)[0]] in (min(numbers), max(numbers)):
+                found += keys_of(key)
         return found
 
 

@@ -26,7 +26,9 @@ without = ["Nothing is tuned."]
 def peak(config: Mapping[str, Any]) -> tuple[float, ...]:
     """FedX is best at 0.1, Local SGD at 1, more so with K = 2; seeds differ."""
     best = 0.1 if config["strategy"] == "fedx1" else 1.0
-    return 0.5, (0.8 if config["learning-rate"] == best else 0.6) + 0.01 * config["local-steps"] + 0.02 * config["seed"]
+    return 0.5, (0.8 if config["learning-rate"] == best else 0.6) + 0.01 * config["local-steps"] + 0.02 * (
+        config["seed"] % 1000
+    )
 
 
 def chosen(out: Path) -> dict[tuple[Any, ...], dict[str, Any]]:
@@ -45,7 +47,9 @@ def test_what_is_best_on_the_validation_rows_is_taken(command: Line, runs: Runs,
     code, _, err = command("reproduce", path, "--tune", "--out", out)
     assert code == 0
     assert len(err.splitlines()) == 24 + 8
-    assert err.splitlines()[0] == "1/24  finished  FedX  digits  K = 1  learning-rate = 0.01  seed 0  auc 0.6100  9.0 s"
+    assert (
+        err.splitlines()[0] == "1/24  finished  FedX  digits  K = 1  learning-rate = 0.01  seed 1000  auc 0.6100  9.0 s"
+    )
     assert chosen(out) == {
         ("FedX", "digits", 1): {"learning-rate": 0.1},
         ("FedX", "digits", 2): {"learning-rate": 0.1},
@@ -161,7 +165,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
     def aucs(config: Mapping[str, Any]) -> tuple[float, ...] | str:
         if config["learning-rate"] == 1.0:
             return "the model has\ndiverged"
-        if config["learning-rate"] == 0.1 and config["seed"] == 1 and config["validation-fraction"]:
+        if config["learning-rate"] == 0.1 and config["seed"] == 1001 and config["validation-fraction"]:
             return 0.5, float("nan")
         return 0.5, 0.9 if config["learning-rate"] == 0.1 else 0.6
 
@@ -250,3 +254,12 @@ def test_shipped_values_are_the_best_of_their_grid(path: Path, tmp_path: Path) -
         means = [point.mean for point in choice.points if point.mean is not None and point.finished == tuned.seeds]
         assert choice.score.mean == best(means)
     assert expand(find_experiment(name), profile, data_dir=Path("/data"), tuned=tuned).runs
+
+
+def test_keys_that_are_joined_take_each_value_together(command: Line, runs: Runs, tmp_path: Path) -> None:
+    runs.aucs = lambda config: (0.5, 0.9 if config["fedx.gamma"] == config["fedx.beta"] == 0.5 else 0.6)
+    grid = '[tune]\ngrid."fedx.gamma & fedx.beta" = [0.2, 0.5]\n'
+    assert command("reproduce", write(tmp_path, adding(grid)), "--tune", "--out", tmp_path / "out")[0] == 0
+    assert chosen(tmp_path / "out")["FedX", "digits", 1] == {"fedx.gamma": 0.5, "fedx.beta": 0.5}
+    found = read_tuned(tmp_path / "out" / "tuned.toml").chosen[0]
+    assert (len(found.points), found.ends) == (2, ["fedx.gamma", "fedx.beta"])
