@@ -11,10 +11,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import resources
-from apps.algorithm import HANDSHAKE, Held, Sites
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.state_store import StateStore
+from apps.run_config.algorithm import HANDSHAKE, Held, Sites
+from apps.sites import resources
+from apps.sites.state_store import StateStore
 from clients.base import PayloadClient, Site
 from clients.held_out import score
 from payloads.handshake import REFUSAL, Scaling, SiteReport

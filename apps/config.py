@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from apps.algorithm import SYNTHETIC, Algorithm, RunConfig
-from apps.pairs import flattened, parse_pairs
 from apps.registry import ALGORITHMS
-from apps.settings import SHOWING_KEYS, ConfigError, DataSettings, RunSettings, Scalar, SyntheticSettings
+from apps.run_config.algorithm import SYNTHETIC, Algorithm, RunConfig
+from apps.run_config.pairs import flattened, parse_pairs
+from apps.run_config.settings import SHOWING_KEYS, ConfigError, DataSettings, RunSettings, Scalar, SyntheticSettings
 from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError

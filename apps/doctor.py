@@ -20,9 +20,10 @@ from typing import Annotated, NamedTuple
 import typer
 from flwr.app import Context, RecordDict
 
-from apps.config import ConfigError, parse_pairs
-from apps.state_store import STATE_DIR
-from apps.versions import NAME
+from apps.run_config.pairs import parse_pairs
+from apps.run_config.settings import ConfigError
+from apps.run_directory.versions import NAME
+from apps.sites.state_store import STATE_DIR
 from payloads.flower_internals import NO_INSTALLATION
 from problems.errors import NOTHING, InputError
 
@@ -115,7 +116,7 @@ def device(context: Context) -> str:
     import torch
 
     from apps.client_app import run_config
-    from apps.resources import device_of
+    from apps.sites.resources import device_of
 
     config = run_config(context)
     found = device_of(config.training)

@@ -20,7 +20,7 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
-from apps.config import RunConfig
+from apps.run_config.algorithm import RunConfig
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
 from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find

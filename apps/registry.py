@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.algorithm import Algorithm, Check, Evaluation, Sites
-from apps.checks import check_columns, check_penalty
-from apps.evaluators import CompositeEvaluation, RowEvaluation, VerticalEvaluation
-from apps.party_sites import PartySites
-from apps.sites import RowSites
+from apps.evaluation.choose import CompositeEvaluation, RowEvaluation, VerticalEvaluation
+from apps.run_config.algorithm import Algorithm, Check, Evaluation, Sites
+from apps.sites.checks import check_columns, check_penalty
+from apps.sites.parties import PartySites
+from apps.sites.rows import RowSites
 from clients.base import PayloadClient, client_of
 from clients.coda import CodaClient, CodascaClient
 from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient

@@ -14,16 +14,17 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps import resources
-from apps.artifacts import RunDirectory
-from apps.config import ConfigError, RunConfig
-from apps.evaluation import better, shown, suffixed
-from apps.evaluator import Evaluator
-from apps.evaluators import evaluator_for, own_evaluator
-from apps.missing import Watch, dropped_sites
-from apps.own_data import reads_own
-from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
-from apps.versions import NAME, project_version
+from apps.evaluation.choose import evaluator_for, own_evaluator
+from apps.evaluation.metric_names import better, shown, suffixed
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.evaluator import Evaluator
+from apps.run_config.settings import ConfigError
+from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.missing import Watch, dropped_sites
+from apps.run_directory.versions import NAME, project_version
+from apps.sites import resources
+from apps.sites.own_data import reads_own
+from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record

@@ -204,7 +204,7 @@ def _homes() -> dict[str, str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from apps.versions import project_version
+        from apps.run_directory.versions import project_version
 
         return project_version()
     if name not in _homes():

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from apps.config import Scalar
-from apps.evaluation import better
+from apps.evaluation.metric_names import better
 from simulations.expansion import Expansion, Line
 from simulations.output import shown
 from simulations.paired import LEAST_SEEDS, LEVEL, Difference, difference

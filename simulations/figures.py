@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apps.curves import RANKING
+from apps.run_directory.curves import RANKING
 from simulations.compare import mean_and_spread
 from simulations.expansion import Expansion, Line
 from simulations.records import TRAINING_SECONDS, RunRecord

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
-from apps.missing import dropped_sites
-from apps.objective import COMPOSITE_METRICS
-from apps.vertical_evaluation import SUBOPTIMALITY
+from apps.evaluation.composite import COMPOSITE_METRICS
+from apps.evaluation.vertical import SUBOPTIMALITY
+from apps.run_directory.missing import dropped_sites
 from problems.metrics import binary_metrics
 
 # that any problem has

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from apps.config import SHOWING_KEYS, ConfigError
-from apps.files import write_atomic
+from apps.sites.files import write_atomic
 from problems.extras import require
 from simulations.compare import csv_text
 from simulations.output import shown_metric

@@ -11,9 +11,9 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from apps import resources
 from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
+from apps.sites import resources
 from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from methods.minimax import count_population
 from payloads.handshake import SiteReport

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
-from apps import artifacts, files
-from apps.artifacts import Checkpoint, RunDirectory
 from apps.config import ConfigError, parse_run_config
-from apps.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
 from apps.registry import ALGORITHMS
-from apps.state_store import StateStore
+from apps.run_directory import artifacts
+from apps.run_directory.artifacts import Checkpoint, RunDirectory
+from apps.sites import files
+from apps.sites.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
+from apps.sites.state_store import StateStore
 from methods.pairwise import InnerEstimates
 from methods.scaffold import ControlVariate
 from payloads.record import PayloadError

@@ -11,11 +11,11 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid, ServerApp
 
-from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
-from apps.evaluators import evaluator_for
+from apps.evaluation.choose import evaluator_for
 from apps.registry import ALGORITHMS
+from apps.sites import resources
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record

@@ -24,7 +24,7 @@ from scipy import stats
 
 from apps import client_app
 from apps.config import Scalar, parse_run_config
-from apps.evaluators import evaluator_for
+from apps.evaluation.choose import evaluator_for
 from apps.mods import Mod, make_client_app
 from apps.registry import ALGORITHMS
 from payloads.wire import PAYLOAD, model_arrays, model_record

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.server_app import app as server_app
+from apps.sites import resources
 from simulations.centralized import centralized
 from simulations.engine import run_in_process
 

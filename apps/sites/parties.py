@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 
-from apps.algorithm import HANDSHAKE, Held, RunConfig
-from apps.party_audit import audited
-from apps.vertical import keep, make_party, settings_of
+from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig
+from apps.sites.party_audit import audited
+from apps.sites.vertical import keep, make_party, settings_of
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import RefusalError

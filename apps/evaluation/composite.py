@@ -12,10 +12,10 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.algorithm import RunConfig
-from apps.evaluation import ModelEvaluator, ScoreEvaluator
-from apps.evaluator import Evaluator
-from apps.settings import ConfigError
+from apps.evaluation.models import ModelEvaluator, ScoreEvaluator
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.evaluator import Evaluator
+from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import EXAMPLES

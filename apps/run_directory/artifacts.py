@@ -17,9 +17,11 @@ import tomli_w
 from flwr.common import log
 from numpy.typing import NDArray
 
-from apps.config import SHOWING_KEYS, ConfigError, RunConfig, flattened
-from apps.evaluation import suffixed
-from apps.files import (
+from apps.evaluation.metric_names import suffixed
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.pairs import flattened
+from apps.run_config.settings import SHOWING_KEYS, ConfigError
+from apps.sites.files import (
     DiskFullError,
     flush,
     make_folder,
@@ -35,7 +37,7 @@ from problems.data import Columns
 from problems.extras import importable, install
 
 if TYPE_CHECKING:
-    from apps.events import Events
+    from apps.run_directory.events import Events
 
 CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 KEPT_CHECKPOINTS = 3
@@ -171,7 +173,7 @@ class RunDirectory:
     def events(self) -> Events:
         """The TensorBoard events, opened when first needed (the import takes a second)."""
         if self._events is None:
-            from apps.events import Events
+            from apps.run_directory.events import Events
 
             self._events = Events(self.path / "events")
         return self._events
@@ -338,7 +340,7 @@ class RunDirectory:
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
         if pictures and MATPLOTLIB not in missing:
-            from apps.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
+            from apps.run_directory.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
 
             title = f"{result['strategy']} on {result['dataset']}"
             rows = rows_in_words(tomllib.loads((self.path / "config.toml").read_text("utf-8")))

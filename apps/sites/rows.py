@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 
-from apps import own_data, resources
-from apps.algorithm import Held, RunConfig
+from apps.run_config.algorithm import Held, RunConfig
+from apps.sites import own_data, resources
 from clients.base import PayloadClient, Site, Trained
 from payloads.handshake import Scaling, SiteReport
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.settings import ConfigError
+from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings

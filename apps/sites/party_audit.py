@@ -16,10 +16,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from apps.files import OWNER_ONLY, make_folder
-from apps.own_data import DATA_PATH
-from apps.settings import ConfigError
-from apps.state_store import RUN_TOKEN, STATE_DIR
+from apps.run_config.settings import ConfigError
+from apps.sites.files import OWNER_ONLY, make_folder
+from apps.sites.own_data import DATA_PATH
+from apps.sites.state_store import RUN_TOKEN, STATE_DIR
 from clients.vertical.policy import PolicyError
 from payloads.wire import CONFIG, find
 from problems.errors import InputError

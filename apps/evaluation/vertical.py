@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
-from apps.algorithm import RunConfig
-from apps.evaluator import Evaluator
-from apps.vertical import settings_of, vertical_data
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.evaluator import Evaluator
+from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
 from problems.vertical.data import VerticalData

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from apps import resources
-from apps.algorithm import RunConfig
-from apps.evaluation import HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
-from apps.evaluator import Evaluator
-from apps.objective import CompositeEvaluator, PenalisedEvaluator
-from apps.own_data import columns_of, reads_own, server_samples
-from apps.settings import ConfigError
-from apps.vertical_evaluation import VerticalEvaluator
+from apps.evaluation.composite import CompositeEvaluator, PenalisedEvaluator
+from apps.evaluation.models import HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
+from apps.evaluation.vertical import VerticalEvaluator
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.evaluator import Evaluator
+from apps.run_config.settings import ConfigError
+from apps.sites import resources
+from apps.sites.own_data import columns_of, reads_own, server_samples
 from payloads.record import FloatArray
 from problems.data import FederatedData
 from problems.errors import NOTHING

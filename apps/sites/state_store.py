@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from flwr.app import Context
 
-from apps.files import make_folder, read_sealed, write_sealed
+from apps.sites.files import make_folder, read_sealed, write_sealed
 from payloads.record import Payload, PayloadError
 
 STATE_DIR = "state-dir"

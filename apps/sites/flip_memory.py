@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
-from apps.settings import ConfigError
-from apps.state_store import STATE_DIR
+from apps.run_config.settings import ConfigError
+from apps.sites.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
+from apps.sites.state_store import STATE_DIR
 from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
 

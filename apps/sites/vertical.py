@@ -14,15 +14,15 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from apps.algorithm import RunConfig
-from apps.checks import COLUMN_PARTITIONS
-from apps.files import make_folder, write_tensors
-from apps.flip_memory import FlipMemory
-from apps.own_data import DATA_PATH
-from apps.party_policy import policy_of
-from apps.party_table import PartyTable
-from apps.settings import ConfigError
-from apps.state_store import RUN_TOKEN, STATE_DIR
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.checks import COLUMN_PARTITIONS
+from apps.sites.files import make_folder, write_tensors
+from apps.sites.flip_memory import FlipMemory
+from apps.sites.own_data import DATA_PATH
+from apps.sites.party_policy import policy_of
+from apps.sites.party_table import PartyTable
+from apps.sites.state_store import RUN_TOKEN, STATE_DIR
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.plan import Holding

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from flwr.app import Context, Message
 
-from apps.evaluator import Evaluator
-from apps.settings import DataSettings, RunSettings, SyntheticSettings
+from apps.run_config.evaluator import Evaluator
+from apps.run_config.settings import DataSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
 from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apps.algorithm import RunConfig
-from apps.resources import device_of, dtype_of
-from apps.settings import ConfigError
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.resources import device_of, dtype_of
 from clients.base import Site
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
