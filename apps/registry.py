@@ -33,16 +33,16 @@ from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
 from strategies.coda import Coda, Codasca
 from strategies.composite import Composite, FastFedDA, FedDA, FedMid
-from strategies.fedprox import FedProx
+from strategies.local_sgd import FedProx
 from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 from strategies.fedx import FedX1, FedX2
 from strategies.local_sgd import LocalSGD
 from strategies.method import strategy_of
-from strategies.pairwise import LocalPair
-from strategies.scaffold import Scaffold
-from strategies.scgdam import LocalSCGDAM
-from strategies.sgdam import LocalSGDAM
-from strategies.sgdm import LocalSGDM, LocalSGDMRatio
+from strategies.fedx import LocalPair
+from strategies.local_sgd import Scaffold
+from strategies.minimax import LocalSCGDAM
+from strategies.minimax import LocalSGDAM
+from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]

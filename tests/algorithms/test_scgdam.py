@@ -20,7 +20,7 @@ from payloads.record import PayloadError
 from problems.data import DataError, DataSpec, load
 from problems.models import build_model
 from problems.randomness import Purpose
-from strategies.scgdam import LocalSCGDAM
+from strategies.minimax import LocalSCGDAM
 from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
 from tests.battery.federation import federate, model_of
 from tests.docs.markdown import PROJECT, blocks
