@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.evaluation.choose import CompositeEvaluation, RowEvaluation, VerticalEvaluation
+from apps.evaluation.choose import CompositeEvaluation, RowEvaluation
+from apps.evaluation.composite import check_penalty
+from apps.evaluation.vertical import VerticalEvaluator
 from apps.run_config.algorithm import Algorithm, Check, Evaluation, Sites
-from apps.sites.checks import check_columns, check_penalty
 from apps.sites.parties import PartySites
 from apps.sites.rows import RowSites
+from apps.sites.vertical import check_columns
 from clients.base import PayloadClient, client_of
 from clients.coda import CodaClient, CodascaClient
 from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
@@ -33,22 +35,17 @@ from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
 from strategies.base import PayloadStrategy
 from strategies.coda import Coda, Codasca
 from strategies.composite import Composite, FastFedDA, FedDA, FedMid
-from strategies.local_sgd import FedProx
 from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-from strategies.fedx import FedX1, FedX2
-from strategies.local_sgd import LocalSGD
+from strategies.fedx import FedX1, FedX2, LocalPair
+from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
 from strategies.method import strategy_of
-from strategies.fedx import LocalPair
-from strategies.local_sgd import Scaffold
-from strategies.minimax import LocalSCGDAM
-from strategies.minimax import LocalSGDAM
-from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
+from strategies.minimax import LocalSCGDAM, LocalSGDAM
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 
 ROWS, PARTIES = RowSites(), PartySites()
-OF_ROWS, OF_COMPOSITE, OF_PARTIES = RowEvaluation(), CompositeEvaluation(), VerticalEvaluation()
+OF_ROWS, OF_COMPOSITE = RowEvaluation(), CompositeEvaluation()
 
 
 def pair(
@@ -107,7 +104,7 @@ def _vertical(
         description,
         sends,
         sites=PARTIES,
-        evaluation=OF_PARTIES,
+        evaluation=VerticalEvaluator,
         check=check_columns,
         objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
     )

@@ -14,10 +14,9 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.choose import evaluator_for, own_evaluator
+from apps.evaluation.choose import RowEvaluation
 from apps.evaluation.metric_names import better, shown, suffixed
-from apps.run_config.algorithm import RunConfig
-from apps.run_config.evaluator import Evaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.missing import Watch, dropped_sites
@@ -115,10 +114,11 @@ class Training:
 
     def evaluator(self, num_clients: int) -> Evaluator:
         """What measures the run's models."""
-        schema = self.strategy.schema
+        schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
         if not reads_own(self.config) or schema is None:
-            return evaluator_for(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
-        return own_evaluator(
+            return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
+        assert isinstance(evaluation, RowEvaluation)
+        return evaluation.of_sites(
             self.config, schema, lambda arrays: held_out_scores(self.strategy, self.server_round, arrays)
         )
 

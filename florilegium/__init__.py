@@ -57,18 +57,12 @@ if TYPE_CHECKING:
     from strategies.base import PayloadStrategy
     from strategies.coda import Coda, Codasca, StagewiseStrategy
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
-    from strategies.local_sgd import FedProx
     from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-    from strategies.fedx import FedX1, FedX2
-    from strategies.local_sgd import LocalSGD
+    from strategies.fedx import FedX1, FedX2, LocalPair, PairwiseStrategy
+    from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
     from strategies.method import MethodStrategy
-    from strategies.minimax import MinimaxStrategy
-    from strategies.fedx import LocalPair, PairwiseStrategy
+    from strategies.minimax import LocalSCGDAM, LocalSGDAM, MinimaxStrategy
     from strategies.rounds.errors import StrategyError
-    from strategies.local_sgd import Scaffold
-    from strategies.minimax import LocalSCGDAM
-    from strategies.minimax import LocalSGDAM
-    from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
     from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = [

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from apps.evaluation.models import ModelEvaluator, ScoreEvaluator
-from apps.run_config.algorithm import RunConfig
-from apps.run_config.evaluator import Evaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
-from payloads.settings import EXAMPLES
-from problems.data import FederatedData
+from payloads.settings import EXAMPLES, Settings
+from problems.data import DataSpec, FederatedData
 from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features
@@ -27,6 +26,20 @@ from problems.optimum import Optimum, minimise
 from problems.penalties import Layout, Penalty, make_penalty, selected
 
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
+
+
+def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
+    """Refuse options of the penalty that do not fit each other."""
+    assert isinstance(composite, CompositeSettings)
+    try:
+        make_penalty(composite.penalty, [("x", (1, 1))], **{**composite.penalty_options, "parameters": "all"})
+    except ValueError as error:
+        raise _wrong_penalty(composite, f"but {error}", "options that fit it") from None
+
+
+def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> ConfigError:
+    got = f"{composite.penalty!r}, {why}"
+    return ConfigError("composite.penalty", got=got, allowed=allowed, hint="see docs/composite.md")
 
 
 class CompositeEvaluator(ModelEvaluator):
@@ -132,12 +145,8 @@ def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
         penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
         return penalty, selected(layout, config.family.parameters)
     except ValueError as error:
-        raise ConfigError(
-            "composite.penalty",
-            got=f"{config.family.penalty!r}, but with model {config.run.model!r}: {error}",
-            allowed="what the model's parameters allow",
-            hint="see docs/composite.md",
-        ) from None
+        why = f"but with model {config.run.model!r}: {error}"
+        raise _wrong_penalty(config.family, why, "what the model's parameters allow") from None
 
 
 def _sample_weights(sizes: Sequence[int], client_weights: str) -> list[NDArray[np.float64]]:

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apps.run_config.algorithm import RunConfig
-from apps.run_config.evaluator import Evaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites import resources
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray

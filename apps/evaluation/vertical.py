@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
-from apps.run_config.algorithm import RunConfig
-from apps.run_config.evaluator import Evaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
@@ -33,7 +32,7 @@ class VerticalEvaluator(Evaluator):
         pooled: whether the parties' data are those of the run config, so that the server can load them too.
     """
 
-    def __init__(self, config: RunConfig, parties: int, *, pooled: bool) -> None:
+    def __init__(self, config: RunConfig, parties: int, *, pooled: bool = True) -> None:
         vfb2 = settings_of(config)
         self.config = config
         self.objective = make_objective(vfb2.problem, vfb2.factor)

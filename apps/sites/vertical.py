@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
-from apps.sites.checks import COLUMN_PARTITIONS
 from apps.sites.files import make_folder, write_tensors
 from apps.sites.flip_memory import FlipMemory
 from apps.sites.own_data import DATA_PATH
@@ -28,17 +27,57 @@ from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.plan import Holding
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
+from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
-from problems.data.spec import GENERIC
+from problems.data.spec import DRAWN, GENERIC
 from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 
 PEER_FILES = ("peer-cert", "peer-key", "peer-ca")
+# What `partition` means where columns are spread instead of rows.
+COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 
 _load_lock = threading.Lock()
 T = TypeVar("T", bool, str)
+
+
+def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
+    """Refuse what has no meaning where all clients hold the same rows."""
+    assert isinstance(vfb2, VFB2Settings)
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    if spec.dataset in DRAWN:
+        raise ConfigError(
+            "dataset",
+            got=f"{spec.dataset!r}, whose clients draw rows of their own",
+            allowed=f"any but {', '.join(DRAWN)}, {clients_columns}",
+            hint="see docs/vertical.md",
+        )
+    if spec.partition not in COLUMN_PARTITIONS:
+        raise ConfigError(
+            "partition",
+            got=repr(spec.partition),
+            allowed=f"{' or '.join(COLUMN_PARTITIONS)}, {clients_columns}",
+            hint="leave it out, see docs/vertical.md",
+        )
+    for key, got, allowed in (
+        ("feature-columns", spec.feature_columns, ""),
+        ("standardise", spec.standardise, True),
+        ("client-shift", spec.client_shift, 0.0),
+        ("partition-sites", spec.partition_sites, 0),
+    ):
+        if got != allowed:
+            raise ConfigError(
+                key, got=repr(got), allowed=f"{allowed!r}, {clients_columns}", hint="leave it out, see docs/vertical.md"
+            )
+    if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
+        raise ConfigError(
+            "vfb2.label-epsilon",
+            got=vfb2.label_epsilon,
+            allowed=f"0, since problem {vfb2.problem!r} has no classes",
+            hint="leave it out, or set vfb2.problem",
+        )
 
 
 class SimulatedParty:
