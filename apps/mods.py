@@ -70,11 +70,6 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def objection(config: RunConfig) -> str | None:
-    """Why the algorithm cannot take a model that was clipped or noised on its way, or None."""
-    return config.algorithm.objection or None
-
-
 def uncovered(config: RunConfig) -> list[str]:
     """The fields that the algorithm's clients may send beside the model, which a mod leaves as they are."""
     client = config.algorithm.client
@@ -85,9 +80,8 @@ def uncovered(config: RunConfig) -> list[str]:
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod of the handshake: says no in words, while the server still listens to words."""
     config = client_app.run_config(context)
-    reason = objection(config)
-    if reason is not None:
-        refused = f"the ClientApp has a mod that changes the model: {reason}"
+    if config.algorithm.objection:
+        refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
     if fields := uncovered(config):
         log(

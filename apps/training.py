@@ -68,21 +68,13 @@ class Training:
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
-        log(
-            INFO,
-            "%s on %s: %d sites, engine %s",
-            config.run.strategy,
-            config.data.dataset,
-            len(roster),
-            self.engine,
-        )
+        log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
-        arrays = evaluator.start()
-        first_round = 0
+        first_round, arrays = 0, evaluator.start()
         if config.run.resume:
             first_round, arrays = self.resume(arrays)
         self.offer_state_dir(first_round)
@@ -196,20 +188,11 @@ class Training:
 
     def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
         """An evaluated round's line in the log, or that of one in which a client was dropped."""
-        report, width = self.strategy.report, len(str(self.config.training.num_server_rounds))
+        report, rounds = self.strategy.report, str(self.config.training.num_server_rounds)
         missing = ", ".join(map(str, sorted(report.dropped)))
-        log(
-            INFO,
-            "round %*d/%d  %s  sites %d/%d%s  %.2f s",
-            width,
-            server_round,
-            self.config.training.num_server_rounds,
-            shown(metrics, self.strategy.headline),
-            len(report.answered),
-            len(report.asked),
-            f", without {missing}" if missing else "",
-            seconds,
-        )
+        sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
+        measured = shown(metrics, self.strategy.headline)
+        log(INFO, "round %*d/%s  %s  %s  %.2f s", len(rounds), server_round, rounds, measured, sites, seconds)
 
     @property
     def place(self) -> str:
@@ -223,13 +206,11 @@ class Training:
         """Take strategy state and history from the newest checkpoint; returns its round and its model."""
         checkpoint = self.directory.newest_checkpoint()
         if checkpoint.server_round > self.config.training.num_server_rounds:
+            made = f"since the run in {self.directory.path} has already made as many rounds"
             raise ConfigError(
                 "num-server-rounds",
                 got=self.config.training.num_server_rounds,
-                allowed=(
-                    f"{checkpoint.server_round} or more, since the run in {self.directory.path} has already made as "
-                    "many rounds"
-                ),
+                allowed=f"{checkpoint.server_round} or more, {made}",
                 hint="raise it",
             )
         state_type = self.strategy.state_type

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from apps.evaluation.composite import CompositeEvaluator, PenalisedEvaluator
+from apps.evaluation.composite import CompositeEvaluator, penalty_terms
 from apps.evaluation.models import HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -87,7 +87,10 @@ class CompositeEvaluation(RowEvaluation):
         return CompositeEvaluator(config, model, data)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
-        return PenalisedEvaluator(config, scored)
+        scored.layout = scored.model.layout
+        penalty_terms(config, scored.layout)  # refuses a penalty that does not fit the model
+        scored.count_nonzeros = True
+        return scored
 
 
 def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:

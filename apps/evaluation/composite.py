@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from logging import WARNING
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +11,8 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.evaluation.models import ModelEvaluator, ScoreEvaluator
-from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.evaluation.models import ModelEvaluator
+from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
@@ -43,9 +42,8 @@ def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> Conf
 
 
 class CompositeEvaluator(ModelEvaluator):
-    """`ModelEvaluator`'s metrics on the test set, and of the parameters x and the sites' samples:
+    """`ModelEvaluator`'s metrics on the test set, ``nonzeros``, and of the parameters x and the sites' samples:
 
-    - ``nonzeros``: parameters that are not zero;
     - ``objective``: f + g, f being the mean of the sites' mean losses, weighted by ``client-weights``, with the ridge
       term;
 
@@ -58,9 +56,10 @@ class CompositeEvaluator(ModelEvaluator):
 
     def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
         super().__init__(config, model, data.test)
+        self.count_nonzeros = True
         assert isinstance(config.family, CompositeSettings)
         self.layout = model.layout
-        self.penalty, ridged = _terms(config, self.layout)
+        self.penalty, ridged = penalty_terms(config, self.layout)
         self.ridge = ridged.double() * config.family.ridge  # (d,)
         clients = [data.client(i) for i in range(data.num_clients)]
         weights = _sample_weights([len(client) for client in clients], config.training.client_weights)
@@ -80,7 +79,6 @@ class CompositeEvaluator(ModelEvaluator):
         metrics = super().__call__(arrays)
         own = torch.tensor(arrays[0])  # in the run's number type, whose rounding the sets of penalties allow for
         point, penalty = own.double(), self.penalty.value(own)
-        metrics["nonzeros"] = float(torch.count_nonzero(point))
         if self.smooth is None:
             metrics["objective"] = self.mean_loss() + float((self.ridge * point) @ point) / 2 + penalty
             return metrics
@@ -119,26 +117,7 @@ class CompositeEvaluator(ModelEvaluator):
         return found.point if found.converged and found.point.any() else None
 
 
-class PenalisedEvaluator(Evaluator):
-    """`ScoreEvaluator`'s metrics and ``nonzeros``: what the server knows of a composite objective without samples."""
-
-    def __init__(self, config: RunConfig, scored: ScoreEvaluator) -> None:
-        self.scored = scored
-        self.summary = scored.summary
-        self.layout = scored.model.layout
-        _terms(config, self.layout)
-
-    def start(self) -> list[FloatArray]:
-        return self.scored.start()
-
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        return {**self.scored(arrays), "nonzeros": float(np.count_nonzero(arrays[0]))}
-
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        return self.scored.named(arrays)
-
-
-def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
+def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
     """The penalty, and (d,) which parameters the ridge term has."""
     assert isinstance(config.family, CompositeSettings)
     try:

@@ -33,7 +33,12 @@ class ScoreEvaluator(Evaluator):
     `RATIO_LOSS` the same weighted by the ratios of these rows' own classes, or for `SADDLES` what the saddle
     function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
     a pairwise loss does not calibrate: it moves when all scores shift.
+
+    Attributes:
+        count_nonzeros: whether ``nonzeros``, the parameters that are not zero, is a metric too.
     """
+
+    count_nonzeros = False
 
     def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
@@ -53,11 +58,12 @@ class ScoreEvaluator(Evaluator):
         if not torch.isfinite(logits).all():
             steps = self.config.algorithm.strategy.steps()
             raise ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")
-        return {
+        metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),
             "loss": self.loss(logits, torch.tensor(labels == 1, device=logits.device)),
         }
+        return {**metrics, "nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else metrics
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return network_names(self.model.named(arrays))

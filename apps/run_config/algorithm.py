@@ -39,7 +39,7 @@ class Sites(Protocol):
         refusals: the exceptions in which a client says no: their words go to the server as an answer.
     """
 
-    bring_files = False
+    bring_files: bool = False
     refusals: tuple[type[Exception], ...] = ()
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
@@ -67,9 +67,11 @@ class Sites(Protocol):
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
         """Before a client answers a message; ``facts``: of the line in its owner's log."""
+        return
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
         """After it has answered; ``config``: the message's record of that name."""
+        return
 
 
 class Evaluator(ABC):

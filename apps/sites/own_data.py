@@ -108,18 +108,12 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
     """
     rows = _read(config.data.data_dir, config.data, None)
     if rows.columns != schema.columns or rows.shape != schema.shape:
-        differing = sorted(set(rows.columns) ^ set(schema.columns))
-        what = (
-            f"columns {', '.join(map(repr, differing[:8]))}" if differing else f"shapes: {rows.shape}, {schema.shape}"
-        )
-        raise DataError(
-            "data-dir",
-            got=f"{config.data.data_dir}, from which the sites' files differ in {what}",
-            allowed="the same",
-            hint=f"see {PAGE}",
-        )
-    for label, name in enumerate(("negative", "positive")):
-        if not rows.class_counts(rows.test_rows)[label]:
+        differing = ", ".join(map(repr, sorted(set(rows.columns) ^ set(schema.columns))[:8]))
+        what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {schema.shape}"
+        got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
+        raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
+    for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
+        if not count:
             raise DataError(
                 "data-dir",
                 got=f"{config.data.data_dir}, which has no {name} row",

@@ -54,23 +54,17 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
             allowed=f"any but {', '.join(DRAWN)}, {clients_columns}",
             hint="see docs/vertical.md",
         )
-    if spec.partition not in COLUMN_PARTITIONS:
-        raise ConfigError(
-            "partition",
-            got=repr(spec.partition),
-            allowed=f"{' or '.join(COLUMN_PARTITIONS)}, {clients_columns}",
-            hint="leave it out, see docs/vertical.md",
-        )
-    for key, got, allowed in (
-        ("feature-columns", spec.feature_columns, ""),
-        ("standardise", spec.standardise, True),
-        ("client-shift", spec.client_shift, 0.0),
-        ("partition-sites", spec.partition_sites, 0),
+    partitions = " or ".join(COLUMN_PARTITIONS)
+    for key, got, fits, allowed in (
+        ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
+        ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
+        ("standardise", spec.standardise, spec.standardise, "True"),
+        ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
+        ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
     ):
-        if got != allowed:
-            raise ConfigError(
-                key, got=repr(got), allowed=f"{allowed!r}, {clients_columns}", hint="leave it out, see docs/vertical.md"
-            )
+        if not fits:
+            way_out = "leave it out, see docs/vertical.md"
+            raise ConfigError(key, got=repr(got), allowed=f"{allowed}, {clients_columns}", hint=way_out)
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         raise ConfigError(
             "vfb2.label-epsilon",
@@ -109,12 +103,8 @@ class SimulatedParty:
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     """The data set with its columns spread over the parties, loaded once a process."""
-    vfb2 = settings_of(config)
-    regression = (
-        not make_objective(vfb2.problem).classification
-        and config.data.dataset in GENERIC
-        and not config.data.positive_label
-    )
+    numbers = config.data.dataset in GENERIC and not config.data.positive_label
+    regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
         return _vertical_data(config.data, parties, regression)
 
@@ -144,12 +134,8 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
     load: Callable[[], PartyData]
     if DATA_PATH in node:
         if config.data.dataset not in ("csv", "parquet"):
-            raise ConfigError(
-                "dataset",
-                got=repr(config.data.dataset),
-                allowed=f"csv, parquet, since a party with a {DATA_PATH} reads a table",
-                hint="set it to one",
-            )
+            allowed = f"csv, parquet, since a party with a {DATA_PATH} reads a table"
+            raise ConfigError("dataset", got=repr(config.data.dataset), allowed=allowed, hint="set it to one")
         load = partial(_own_table, Path(str(node[DATA_PATH])).expanduser(), config, place)
     elif vfb2.alignment == "intersection":
         raise ConfigError(
@@ -218,12 +204,10 @@ def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> Non
 
 
 def _simulated(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
-    return _party_of(vertical_data(config, parties), place, labelled)
+    return _simulated_party(vertical_data(config, parties), place, labelled=labelled)
 
 
-@lru_cache(maxsize=256)
-def _party_of(data: VerticalData, place: int, labelled: bool) -> SimulatedParty:
-    return SimulatedParty(data, place, labelled=labelled)
+_simulated_party = lru_cache(maxsize=256)(SimulatedParty)
 
 
 @lru_cache(maxsize=4)
@@ -246,31 +230,23 @@ def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
 
 def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     """Certificate and key that a node brings itself, and the authority that vouches for its peers'."""
-    certificate, key, authority = (_of(node, name, "") for name in PEER_FILES)
+    named = {name: _of(node, name, "") for name in PEER_FILES}
+    certificate, key, authority = (Path(path).expanduser() if path else None for path in named.values())
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
         raise ConfigError(
             "node config", got=f"{got} without {lacks}", allowed="both or neither", hint=f"give {lacks} too"
         )
     if authority and not certificate:
-        raise ConfigError(
-            "node config",
-            got=f"peer-ca {authority!r} alone",
-            allowed="that with peer-cert and peer-key",
-            hint="give them too",
-        )
-    for name, path in zip(PEER_FILES, (certificate, key, authority), strict=True):
+        got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
+    for name, path in named.items():
         if path and not Path(path).expanduser().is_file():
-            raise ConfigError(
-                f"node config: {name}",
-                got=f"{path!r}, which does not exist",
-                allowed="an existing file",
-                hint="give the path of a PEM file",
-            )
-    if not certificate:
+            got, hint = f"{path!r}, which does not exist", "give the path of a PEM file"
+            raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
+    if certificate is None or key is None:
         return None, None
-    identity = Identity.from_files(Path(certificate).expanduser(), Path(key).expanduser())
-    return identity, str(Path(authority).expanduser()) if authority else None
+    return Identity.from_files(certificate, key), str(authority) if authority else None
 
 
 def _of(node: Mapping[str, Any], name: str, default: T) -> T:

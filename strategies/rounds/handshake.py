@@ -190,9 +190,10 @@ def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
 def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:
     order = sorted(reports, key=lambda node: reports[node].partition_id)
     partitions = [reports[node].partition_id for node in order]
-    if doubled := _first_doubled(partitions):
+    doubled = next((left for left, right in pairwise(partitions) if left == right), None)
+    if doubled is not None:
         raise SetupError(
-            f"handshake: partition {doubled[0]}",
+            f"handshake: partition {doubled}",
             got="two sites that claim it",
             allowed="one",
             hint="give each SuperNode another partition-id in --node-config",
@@ -206,7 +207,3 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
             hint="look at --node-config of each SuperNode",
         )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
-
-
-def _first_doubled(values: Sequence[int]) -> list[int]:
-    return [left for left, right in pairwise(values) if left == right][:1]

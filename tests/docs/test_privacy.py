@@ -3,7 +3,7 @@
 import pytest
 
 from apps.config import parse_run_config
-from apps.mods import objection, uncovered
+from apps.mods import uncovered
 from apps.registry import ALGORITHMS
 from tests.docs.markdown import PROJECT, codes, rows, section
 
@@ -22,7 +22,7 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     _, size, *changing, beside = TABLE[strategy]
     assert size == "works"
-    expected = "refused" if objection(config) else "model" if uncovered(config) else "covered"
+    expected = "refused" if config.algorithm.objection else "model" if uncovered(config) else "covered"
     assert changing == [expected] * 3
     assert (beside == "nothing") == (not uncovered(config) and not config.algorithm.strategy.vertical)
     if (
