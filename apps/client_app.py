@@ -85,25 +85,13 @@ def node_place(context: Context) -> tuple[int, int]:
 
 
 def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
-    """What a node holds of the run's data.
-
-    Args:
-        scaling: of columns, where sites read tables of their own.
-
-    Raises:
-        ConfigError, DataError: the node config is wrong, or the data cannot be used.
-    """
+    """What a node holds of the run's data; see `Sites.hold`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.hold(config, context, node_place(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """What a node tells of itself before round 1. A party of a vertical run does not read its data for it.
-
-    Raises:
-        ConfigError, DataError: the node config is wrong, or the data cannot be used.
-        PolicyError: the party does not take part in such a run.
-    """
+    """What a node tells of itself before round 1; see `Sites.report`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.report(config, context, node_place(context))
 
@@ -149,8 +137,7 @@ def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One call of ``fit``: records in, payload in the inbox, state from the context, and back. A party that says no
-    answers with its reason."""
+    """One call of ``fit``. A party that says no answers with its reason."""
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
     config = run_config(context)
     try:

@@ -1,8 +1,8 @@
 """The run config, parsed once on each side into typed models.
 
-Flower hands over a flat dictionary whose values it has not checked: a string may have replaced a number, and a
-table's key is spelled ``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible
-combination becomes one error that names the key, what it got and what is allowed.
+Flower hands over a flat dictionary whose values it has not checked, and in which a table's key is spelled
+``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible combination becomes one error that
+names the key, what it got and what is allowed.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from logging import WARNING
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -20,7 +21,7 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
-from apps.run_config.algorithm import RunConfig
+from clients.base import PayloadClient
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
 from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find
@@ -70,9 +71,8 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def uncovered(config: RunConfig) -> list[str]:
-    """The fields that the algorithm's clients may send beside the model, which a mod leaves as they are."""
-    client = config.algorithm.client
+def uncovered(client: type[PayloadClient[Any]]) -> list[str]:
+    """The fields that an algorithm's clients may send beside the model, which a mod leaves as they are."""
     kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
 
@@ -83,7 +83,7 @@ def _refuse(message: Message, context: Context, call_next: ClientAppCallable) ->
     if config.algorithm.objection:
         refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
-    if fields := uncovered(config):
+    if fields := uncovered(config.algorithm.client):
         log(
             WARNING,
             "the ClientApp's mods change the model only: %s may send beside it, as they are, %s",

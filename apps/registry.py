@@ -12,8 +12,8 @@ from apps.evaluation.choose import CompositeEvaluation, RowEvaluation
 from apps.evaluation.composite import check_penalty
 from apps.evaluation.vertical import VerticalEvaluator
 from apps.run_config.algorithm import Algorithm
+from apps.sites.own_data import RowSites
 from apps.sites.parties import PartySites
-from apps.sites.rows import RowSites
 from apps.sites.vertical import check_columns
 from clients.base import client_of
 from clients.coda import CodaClient, CodascaClient
@@ -33,13 +33,20 @@ from payloads.vfb2 import VERTICAL
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
-from strategies.coda import Coda, Codasca
 from strategies.composite import Composite, FastFedDA, FedDA, FedMid
-from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
 from strategies.fedx import FedX1, FedX2, LocalPair
 from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
 from strategies.method import strategy_of
-from strategies.minimax import LocalSCGDAM, LocalSGDAM
+from strategies.minimax import (
+    Coda,
+    Codasca,
+    FedSGDAMB,
+    FedSGDASPIDER,
+    FedSGDASTORM,
+    FedSGDASVRG,
+    LocalSCGDAM,
+    LocalSGDAM,
+)
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]

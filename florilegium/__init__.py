@@ -55,13 +55,23 @@ if TYPE_CHECKING:
     from simulations.launch import run
     from simulations.records import RunRecord
     from strategies.base import PayloadStrategy
-    from strategies.coda import Coda, Codasca, StagewiseStrategy
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
-    from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
     from strategies.fedx import FedX1, FedX2, LocalPair, PairwiseStrategy
     from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
     from strategies.method import MethodStrategy
-    from strategies.minimax import LocalSCGDAM, LocalSGDAM, MinimaxStrategy
+    from strategies.minimax import (
+        Coda,
+        Codasca,
+        FedSGDA,
+        FedSGDAMB,
+        FedSGDASPIDER,
+        FedSGDASTORM,
+        FedSGDASVRG,
+        LocalSCGDAM,
+        LocalSGDAM,
+        MinimaxStrategy,
+        StagewiseStrategy,
+    )
     from strategies.rounds.errors import StrategyError
     from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
 

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -77,10 +77,14 @@ def array(
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
 
 
-@cache
+_specs: dict[type, dict[str, ArraySpec]] = {}
+
+
 def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
     """The declared fields of a payload class, in order."""
-    return {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
+    if payload not in _specs:
+        _specs[payload] = {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
+    return _specs[payload]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,11 +107,7 @@ class Payload:
         return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
-        """Hold every field against its declaration and return the payload.
-
-        Args:
-            sizes: lengths the caller knows, by dimension name.
-            finite: look for NaN and infinities too.
+        """Hold every field against its declaration, and lengths that the caller knows; return the payload.
 
         Raises:
             PayloadError: naming the field, what was expected and what it got.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -23,7 +22,7 @@ from strategies.rounds.replies import Reply
 class PairwiseStrategy(MethodStrategy):
     """What FedX and its local counterpart share: the objective, and what the sites must hold of each side of a pair."""
 
-    unread: ClassVar[tuple[str, ...]] = ("batch_size", "server_learning_rate")
+    unread = ("batch_size", "server_learning_rate")
     settings: FedXSettings
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
@@ -50,7 +49,7 @@ class FedX1(PairwiseStrategy):
     method = FEDX1
     needs_examples = "has a risk over the pairs of all sites for its objective, whatever each holds"
     weighted_gradients = True
-    linear_only: ClassVar[bool] = True
+    linear_only = True
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -94,7 +93,7 @@ class FedX2(FedX1):
     """Algorithms 2 and 3 (non-linear f): the pool carries u, and the momenta are averaged with the models."""
 
     method = FEDX2
-    linear_only: ClassVar[bool] = False
+    linear_only = False
 
     def check_payload(self, payload: FedXPredictions) -> None:
         super().check_payload(payload)

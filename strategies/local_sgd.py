@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
@@ -56,18 +56,12 @@ class FedProx(MethodStrategy):
 
 
 class Scaffold(MethodStrategy):
-    """SCAFFOLD: any clients in a round. The server keeps c, in float64.
-
-    c is the mean of all N clients' c_i, weighted as the clients are. A client whose reply was lost has moved its c_i,
-    which c never learns: from then on c is off that mean by its share of the lost changes, and the corrections c - c_i
-    of all clients no longer sum to zero. So it is after a client has lost its c_i, for the change it sends is from 0.
-    No later round mends that. Once the server notices, c and all c_i are 0 again from the next round on, which is where
-    any run of SCAFFOLD may start.
-    """
+    """SCAFFOLD: any clients in a round. The server keeps c, in float64: the mean of all N clients' c_i, weighted as the
+    clients are, but for changes of c_i whose replies were lost. docs/architecture.md says what a lost c_i does."""
 
     method = SCAFFOLD
     joint_states = True
-    unread: ClassVar[tuple[str, ...]] = ("score",)
+    unread = ("score",)
 
 
 class LocalSGDM(MethodStrategy):

@@ -27,8 +27,6 @@ class VerticalEvaluator(Evaluator):
     """What the reporter measured, and where all columns are at hand ``suboptimality``: the objective minus its least.
 
     Args:
-        config: the run's.
-        parties: q.
         pooled: whether the parties' data are those of the run config, so that the server can load them too.
     """
 

@@ -21,7 +21,7 @@ from apps.sites.flip_memory import FlipMemory
 from apps.sites.own_data import DATA_PATH
 from apps.sites.party_policy import policy_of
 from apps.sites.party_table import PartyTable
-from apps.sites.state_store import RUN_TOKEN, STATE_DIR
+from apps.sites.state_store import RUN_TOKEN, state_dir
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.plan import Holding
@@ -153,7 +153,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         )
     else:
         load = partial(_simulated, config, parties, place, labelled=place < vfb2.active_parties)
-    state_dir = str(node.get(STATE_DIR, ""))
+    folder = state_dir(node)
     identity, authority = _identity(node)
     return Party(
         place,
@@ -164,7 +164,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         advertised=_of(node, "advertise", ""),
         share=_of(node, "share-block", True),
         policy=policy,
-        flips=FlipMemory(Path(state_dir).expanduser()) if state_dir else None,
+        flips=None if folder is None else FlipMemory(folder),
     )
 
 
@@ -193,11 +193,11 @@ def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> Non
     Args:
         config: the message's record of that name.
     """
-    base = str(context.node_config.get(STATE_DIR, ""))
-    if client.keepsake is None or not base:
+    base = state_dir(context.node_config)
+    if client.keepsake is None or base is None:
         return
     run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
-    folder = Path(base).expanduser() / run / f"client-{client.party.partition_id}"
+    folder = base / run / f"client-{client.party.partition_id}"
     make_folder(folder, private=True)
     told = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
     write_tensors(folder / "block.safetensors", client.keepsake, told, private=True)

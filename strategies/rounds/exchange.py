@@ -1,7 +1,7 @@
 """One exchange between the server and some of its clients: it sends, asks again, replaces, validates and accounts.
 
-A round has one exchange of its own, whose replies bring models. A strategy may make others before it, and evaluations
-on the rows that sites hold out are exchanges too; the replies of these bring a payload and no model.
+A round has one exchange of its own, whose replies bring models. Those that a strategy makes before it, and evaluations
+on the rows that sites hold out, bring a payload and no model.
 """
 
 from __future__ import annotations
@@ -36,11 +36,7 @@ class Exchange:
     """An exchange that is open: what it sends to whom, and what has come back.
 
     Attributes:
-        family: the strategy whose exchange it is.
-        roster: the sites.
-        states: what the server knows of its clients' states.
-        grid: what carries the messages; None where nobody can be asked again.
-        question: what the replies must hold.
+        grid: None where nobody can be asked again.
         content: what the messages carry, one object for all.
         wanted: how many good replies there should be.
         sent: place -> message, of everyone asked so far.

@@ -34,10 +34,7 @@ class Roster:
     """The sites of a run in the order of their partition ids.
 
     Attributes:
-        node_ids: Flower's node id of each site.
-        reports: what each site told.
-        bytes_up: what the handshake cost, to the server.
-        bytes_down: what it cost the other way.
+        bytes_up, bytes_down: what the handshake cost, to the server and the other way.
     """
 
     node_ids: tuple[int, ...]
@@ -98,13 +95,11 @@ class Roster:
 
 
 def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
-    """Ask every node who it is until all partitions have answered.
+    """Ask every node who it is until as many have answered as the largest number of partitions that one names.
 
-    A node says how many partitions it believes in; the roll is complete when that many have answered. Sites whose
-    libraries differ are warned about: they may not compute the same thing.
+    Sites whose libraries differ are warned about.
 
     Args:
-        timeout: seconds.
         counted: whether each must tell how many rows of each class it holds.
 
     Raises:

@@ -94,12 +94,9 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
     if strangers:
         raise SetupError.joined(strangers[:_SHOWN])
     if doubts:
-        log(
-            WARNING,
-            "labels that positive-label does not name count as negative, however they are written: %s%s",
-            "; ".join(doubts[:_SHOWN]),
-            f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else "",
-        )
+        more = f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else ""
+        told = "labels that positive-label does not name count as negative, however they are written: %s%s"
+        log(WARNING, told, "; ".join(doubts[:_SHOWN]), more)
 
 
 def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:

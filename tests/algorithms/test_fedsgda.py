@@ -20,7 +20,7 @@ from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD
 from problems.randomness import stream
-from strategies.fedsgda import FedSGDA, FedSGDAMB
+from strategies.minimax import FedSGDA, FedSGDAMB
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.handshake import Roster
 from tests.algorithms import minimax_problems
