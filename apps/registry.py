@@ -12,8 +12,8 @@ from apps.evaluation.choose import CompositeEvaluation, RowEvaluation
 from apps.evaluation.composite import check_penalty
 from apps.evaluation.vertical import VerticalEvaluator
 from apps.run_config.algorithm import Algorithm
-from apps.sites.own_data import RowSites
 from apps.sites.parties import PartySites
+from apps.sites.rows import RowSites
 from apps.sites.vertical import check_columns
 from clients.base import client_of
 from clients.coda import CodaClient, CodascaClient

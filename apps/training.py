@@ -22,7 +22,7 @@ from apps.run_directory.artifacts import RunDirectory
 from apps.run_directory.missing import Watch, dropped_sites
 from apps.run_directory.versions import NAME, project_version
 from apps.sites import resources
-from apps.sites.own_data import reads_own
+from apps.sites.rows import reads_own
 from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray, PayloadError

@@ -12,7 +12,7 @@ from apps.evaluation.models import HeldOutEvaluator, ModelEvaluator, ProblemEval
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites import resources
-from apps.sites.own_data import columns_of, server_samples
+from apps.sites.rows import columns_of, server_samples
 from payloads.record import FloatArray
 from problems.data import FederatedData
 from problems.errors import NOTHING

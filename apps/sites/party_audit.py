@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Message
 
 from apps.run_config.settings import ConfigError
 from apps.sites.files import OWNER_ONLY, make_folder
-from apps.sites.own_data import DATA_PATH
+from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import RUN_TOKEN, state_dir
 from clients.vertical.policy import PolicyError
 from payloads.wire import CONFIG, find

@@ -18,9 +18,9 @@ from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError
 from apps.sites.files import make_folder, write_tensors
 from apps.sites.flip_memory import FlipMemory
-from apps.sites.own_data import DATA_PATH
 from apps.sites.party_policy import policy_of
 from apps.sites.party_table import PartyTable
+from apps.sites.rows import DATA_PATH
 from apps.sites.state_store import RUN_TOKEN, state_dir
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.policy import Policy, PolicyError

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from apps.config import Scalar, parse_run_config
 from apps.sites import resources
-from apps.sites.own_data import own_rows
+from apps.sites.rows import own_rows
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING, payload_record
