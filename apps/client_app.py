@@ -11,10 +11,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from apps import resources
-from apps.algorithm import HANDSHAKE, Held, Sites
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.state_store import StateStore
+from apps.run_config.algorithm import HANDSHAKE, Held, Sites
+from apps.sites import resources
+from apps.sites.state_store import StateStore
 from clients.base import PayloadClient, Site
 from clients.held_out import score
 from payloads.handshake import REFUSAL, Scaling, SiteReport
@@ -65,23 +65,15 @@ def node_place(context: Context) -> tuple[int, int]:
     Raises:
         ConfigError: a node that was started without them.
     """
+    way_out = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
     try:
         place = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
     except KeyError as error:
-        raise ConfigError(
-            "node config",
-            got=f"{', '.join(context.node_config) or NOTHING}, without {error}",
-            allowed="partition-id and num-partitions",
-            hint="start the SuperNode with --node-config 'partition-id=0 num-partitions=3'",
-        ) from None
+        got = f"{', '.join(context.node_config) or NOTHING}, without {error}"
+        raise ConfigError("node config", got=got, allowed="partition-id and num-partitions", hint=way_out) from None
     except ValueError:
         got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
-        raise ConfigError(
-            "node config",
-            got=got,
-            allowed="integers",
-            hint="start the SuperNode with --node-config 'partition-id=0 num-partitions=3'",
-        ) from None
+        raise ConfigError("node config", got=got, allowed="integers", hint=way_out) from None
     if not 0 <= place[0] < place[1]:
         raise ConfigError(
             "partition-id",
@@ -93,25 +85,13 @@ def node_place(context: Context) -> tuple[int, int]:
 
 
 def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
-    """What a node holds of the run's data.
-
-    Args:
-        scaling: of columns, where sites read tables of their own.
-
-    Raises:
-        ConfigError, DataError: the node config is wrong, or the data cannot be used.
-    """
+    """What a node holds of the run's data; see `Sites.hold`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.hold(config, context, node_place(context), scaling)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """What a node tells of itself before round 1. A party of a vertical run does not read its data for it.
-
-    Raises:
-        ConfigError, DataError: the node config is wrong, or the data cannot be used.
-        PolicyError: the party does not take part in such a run.
-    """
+    """What a node tells of itself before round 1; see `Sites.report`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.report(config, context, node_place(context))
 
@@ -134,15 +114,9 @@ def query(message: Message, context: Context) -> Message:
         device = resources.device_of(config.training).type
     except (ValueError, OSError) as error:
         return _refusal(error, message)
-    versions = ConfigRecord(
-        {
-            "device": device,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        }
-    )
-    return Message(content(config=versions, payload=report.to_record()), reply_to=message)
+    versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    config_record = ConfigRecord({"device": device, **versions})
+    return Message(content(config=config_record, payload=report.to_record()), reply_to=message)
 
 
 def _refusal(error: Exception, message: Message) -> Message:
@@ -163,8 +137,7 @@ def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One call of ``fit``: records in, payload in the inbox, state from the context, and back. A party that says no
-    answers with its reason."""
+    """One call of ``fit``. A party that says no answers with its reason."""
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
     config = run_config(context)
     try:
@@ -225,30 +198,23 @@ def evaluate(message: Message, context: Context) -> Message:
     records = message.content
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     config = dict(find(records, CONFIG, ConfigRecord) or {})
-    scaling = scaling_of(records)
     if PHASE in config:
-        return Message(_scores(context, config, parameters, records, scaling), reply_to=message)
-    client = make_client(context, scaling)
+        return Message(_scores(context, records, parameters, config[ROUND]), reply_to=message)
+    client = make_client(context, scaling_of(records))
     loss, num_examples, metrics = client.evaluate(parameters, config)  # type: ignore[arg-type]
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 
-def _scores(
-    context: Context,
-    message_config: dict[str, Any],
-    parameters: list[FloatArray],
-    records: RecordDict,
-    scaling: Scaling | None,
-) -> RecordDict:
+def _scores(context: Context, records: RecordDict, parameters: list[FloatArray], server_round: Any) -> RecordDict:
     config = run_config(context)
-    site = site_of(context, config, scaling)
+    site = site_of(context, config, scaling_of(records))
     assert isinstance(site, Site)
     extras = find(records, PAYLOAD, ConfigRecord)
     asked = None if extras is None else ScoreEdges.from_record(extras).check_order()
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     told = score(model, parameters, site, asked)
-    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: message_config[ROUND]}
+    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: server_round}
     return content(payload=payload_record(told), metrics=metrics)
 
 

@@ -1,8 +1,8 @@
 """The run config, parsed once on each side into typed models.
 
-Flower hands over a flat dictionary whose values it has not checked: a string may have replaced a number, and a
-table's key is spelled ``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible
-combination becomes one error that names the key, what it got and what is allowed.
+Flower hands over a flat dictionary whose values it has not checked, and in which a table's key is spelled
+``fedx.gamma``. Here every unknown key, wrong type, value out of range and impossible combination becomes one error that
+names the key, what it got and what is allowed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from apps.algorithm import SYNTHETIC, Algorithm, RunConfig
-from apps.pairs import flattened, parse_pairs
 from apps.registry import ALGORITHMS
-from apps.settings import SHOWING_KEYS, ConfigError, DataSettings, RunSettings, Scalar, SyntheticSettings
+from apps.run_config.algorithm import SYNTHETIC, Algorithm, RunConfig
+from apps.run_config.pairs import flattened, parse_pairs
+from apps.run_config.settings import SHOWING_KEYS, ConfigError, DataSettings, RunSettings, Scalar, SyntheticSettings
 from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
@@ -100,21 +100,13 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        allowed = ["auto", *MODELS, "package.module:factory"]
-        raise _choice("model", run.model, allowed, listed("models"))
+        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], listed("models"))
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.sites.bring_files and not spec.data_dir)
     except DataError as error:
         raise ConfigError.of(error) from None
-    _check_participation(run.strategy, algorithm, training)
-    if training.dtype not in algorithm.strategy.number_types:
-        raise ConfigError(
-            "dtype",
-            got=repr(training.dtype),
-            allowed=f"{' or '.join(algorithm.strategy.number_types)}, since strategy {run.strategy!r} computes in it",
-            hint="leave it out",
-        )
+    _check_needs(run.strategy, algorithm, training)
     if algorithm.check is not None:
         algorithm.check(run.strategy, spec, family)
     if spec.dataset in UNLABELLED:
@@ -145,21 +137,22 @@ def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
 
 
-def _check_participation(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
-    if algorithm.strategy.needs_all_clients and training.fraction_train < 1:
-        raise ConfigError(
-            "fraction-train",
-            got=training.fraction_train,
-            allowed=f"1.0, since strategy {strategy!r} {algorithm.strategy.needs_all_clients}",
-            hint="leave it out",
-        )
-    if algorithm.strategy.needs_examples and training.client_weights != EXAMPLES:
-        raise ConfigError(
-            "client-weights",
-            got=repr(training.client_weights),
-            allowed=f"{EXAMPLES!r}, since strategy {strategy!r} {algorithm.strategy.needs_examples}",
-            hint="leave it out",
-        )
+def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings) -> None:
+    needs, since = algorithm.strategy, f"since strategy {strategy!r}"
+    if needs.needs_all_clients and training.fraction_train < 1:
+        key, got, allowed = "fraction-train", str(training.fraction_train), f"1.0, {since} {needs.needs_all_clients}"
+    elif needs.needs_examples and training.client_weights != EXAMPLES:
+        key, got = "client-weights", repr(training.client_weights)
+        allowed = f"{EXAMPLES!r}, {since} {needs.needs_examples}"
+    elif training.dtype not in needs.number_types:
+        key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
+    else:
+        return
+    raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+
+
+def _strategies_for(loss: str) -> list[str]:
+    return [name for name, row in ALGORITHMS.items() if loss in row.losses]
 
 
 def _with_own_problem(
@@ -167,11 +160,10 @@ def _with_own_problem(
 ) -> TrainingSettings:
     """The loss of a data set that is a problem of its own: its name."""
     if AUC_MINIMAX not in algorithm.losses:
-        fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(
             "dataset",
             got=f"{dataset!r}, a minimax problem, which strategy {strategy!r} cannot solve",
-            allowed=f"that with strategy {' or '.join(fitting)}",
+            allowed=f"that with strategy {' or '.join(_strategies_for(AUC_MINIMAX))}",
             hint="set strategy to one of them, or dataset to another",
         )
     if training.loss not in ("auto", dataset):
@@ -192,25 +184,24 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         except ProblemError as error:
             raise ConfigError.of(error) from None
         return training
-    known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
-    everything = list(dict.fromkeys([*known, *(name for row in ALGORITHMS.values() for name in row.losses)]))
+    own = ", ".join(("auto", *algorithm.losses))
     if ":" in loss:
-        fitting = [name for name, row in ALGORITHMS.items() if AUC_MINIMAX in row.losses]
         raise ConfigError(
             "loss",
             got=f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve",
-            allowed=", ".join(("auto", *algorithm.losses)),
-            hint=f"set strategy to one that can: {', '.join(fitting)}",
+            allowed=own,
+            hint=f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}",
         )
+    known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
+    everything = list(dict.fromkeys([*known, *(name for row in ALGORITHMS.values() for name in row.losses)]))
     if loss not in everything:
         raise _choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
     if loss not in algorithm.losses:
-        fitting = [name for name, row in ALGORITHMS.items() if loss in row.losses]
         raise ConfigError(
             "loss",
             got=f"{loss!r} with strategy {strategy!r}",
-            allowed=", ".join(("auto", *algorithm.losses)),
-            hint=f"leave it out: {loss!r} goes with strategy {' or '.join(fitting)}",
+            allowed=own,
+            hint=f"leave it out: {loss!r} goes with strategy {' or '.join(_strategies_for(loss))}",
         )
     if loss in PAIRWISE_LOSSES:
         try:

@@ -20,9 +20,10 @@ from typing import Annotated, NamedTuple
 import typer
 from flwr.app import Context, RecordDict
 
-from apps.config import ConfigError, parse_pairs
-from apps.state_store import STATE_DIR
-from apps.versions import NAME
+from apps.run_config.pairs import parse_pairs
+from apps.run_config.settings import ConfigError
+from apps.run_directory.versions import NAME
+from apps.sites.state_store import STATE_DIR
 from payloads.flower_internals import NO_INSTALLATION
 from problems.errors import NOTHING, InputError
 
@@ -64,9 +65,8 @@ def packages() -> str:
     try:
         wanted = [Requirement(line) for line in requires(NAME) or []]
     except PackageNotFoundError:
-        raise WrongError(
-            NAME, got="a package that is not installed here", allowed="an installation", hint=INSTALL
-        ) from None
+        got = "a package that is not installed here"
+        raise WrongError(NAME, got=got, allowed="an installation", hint=INSTALL) from None
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
     bad = []
     for one in needed:
@@ -115,7 +115,7 @@ def device(context: Context) -> str:
     import torch
 
     from apps.client_app import run_config
-    from apps.resources import device_of
+    from apps.sites.resources import device_of
 
     config = run_config(context)
     found = device_of(config.training)
@@ -139,41 +139,27 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
     shown, root = (load_pem_x509_certificate(file.read_bytes()) for file in (path, authority))
+    both = "make both with deploy/certificates.sh"
     try:
         shown.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
-        raise WrongError(
-            path,
-            got=f"a certificate that was not issued by {authority}",
-            allowed="the same authority",
-            hint="make both with deploy/certificates.sh",
-        ) from None
+        got = f"a certificate that was not issued by {authority}"
+        raise WrongError(path, got=got, allowed="the same authority", hint=both) from None
     if key is not None and load_pem_private_key(key.read_bytes(), None).public_key() != shown.public_key():
-        raise WrongError(
-            key,
-            got=f"another key than that of {path}",
-            allowed="the key of its certificate",
-            hint="make both with deploy/certificates.sh",
-        )
+        got = f"another key than that of {path}"
+        raise WrongError(key, got=got, allowed="the key of its certificate", hint=both)
     try:
         names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
     except ExtensionNotFound:
         names = []
     if LOOPBACK not in names:
-        raise WrongError(
-            path,
-            got=f"a certificate that does not name {LOOPBACK}, where the SuperLink's own child processes reach it",
-            allowed="it among subjectAltName's addresses",
-            hint="make one with deploy/certificates.sh",
-        )
+        got = f"a certificate that does not name {LOOPBACK}, where the SuperLink's own child processes reach it"
+        allowed = "it among subjectAltName's addresses"
+        raise WrongError(path, got=got, allowed=allowed, hint="make one with deploy/certificates.sh")
     days = (min(shown.not_valid_after_utc, root.not_valid_after_utc) - datetime.now(UTC)).days
     if days < WARNING_DAYS:
-        raise WrongError(
-            path,
-            got=f"a certificate that is valid for {days} more days",
-            allowed=f"{WARNING_DAYS} at least",
-            hint="make a new one with deploy/certificates.sh",
-        )
+        got, way_out = f"a certificate that is valid for {days} more days", "make a new one with deploy/certificates.sh"
+        raise WrongError(path, got=got, allowed=f"{WARNING_DAYS} at least", hint=way_out)
     return f"{path} is valid for {days:,} days"
 
 
@@ -182,24 +168,18 @@ def node_key(path: Path) -> str:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+    way_out = "make one with deploy/node-key.sh"
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
-        raise WrongError(
-            path,
-            got=f"no such key ({error})",
-            allowed="a private key in OpenSSH's format without a passphrase",
-            hint="make one with deploy/node-key.sh",
-        ) from None
+        allowed = "a private key in OpenSSH's format without a passphrase"
+        raise WrongError(path, got=f"no such key ({error})", allowed=allowed, hint=way_out) from None
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise WrongError(
-            path, got="a key of another kind", allowed="one on a NIST curve", hint="make one with deploy/node-key.sh"
-        )
+        raise WrongError(path, got="a key of another kind", allowed="one on a NIST curve", hint=way_out)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise WrongError(
-            path, got=f"a key that others can read (mode {mode:o})", allowed="mode 600", hint=f"chmod 600 {path}"
-        )
+        got = f"a key that others can read (mode {mode:o})"
+        raise WrongError(path, got=got, allowed="mode 600", hint=f"chmod 600 {path}")
     return f"{path} is a key on {key.curve.name}"
 
 
@@ -208,7 +188,7 @@ def reachable(address: str, authority: Path | None) -> str:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
-    name = host.strip("[]")
+    name, way_out = host.strip("[]"), "see docs/deployment.md"
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
             if authority is None:
@@ -217,20 +197,11 @@ def reachable(address: str, authority: Path | None) -> str:
             with context.wrap_socket(connection, server_hostname=name) as secure:
                 return f"{address} listens, with a certificate of {authority} ({secure.version()})"
     except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", "") or error.reason or str(error)
-        raise WrongError(
-            address,
-            got=f"TLS that fails ({reason})",
-            allowed=f"a certificate of {authority}",
-            hint="see docs/deployment.md",
-        ) from None
+        got = f"TLS that fails ({getattr(error, 'verify_message', '') or error.reason or error})"
+        raise WrongError(address, got=got, allowed=f"a certificate of {authority}", hint=way_out) from None
     except OSError as error:
-        raise WrongError(
-            address,
-            got=f"no connection ({error.strerror or error})",
-            allowed="a SuperLink that listens",
-            hint="see docs/deployment.md",
-        ) from None
+        got = f"no connection ({error.strerror or error})"
+        raise WrongError(address, got=got, allowed="a SuperLink that listens", hint=way_out) from None
 
 
 def port_free(host: str, port: int) -> str:
@@ -239,12 +210,8 @@ def port_free(host: str, port: int) -> str:
     try:
         socket.create_server((host, port), family=family).close()
     except OSError as error:
-        raise WrongError(
-            "port",
-            got=f"{host}:{port} ({error.strerror or error})",
-            allowed="a free port of this machine",
-            hint="give another --port",
-        ) from None
+        got = f"{host}:{port} ({error.strerror or error})"
+        raise WrongError("port", got=got, allowed="a free port of this machine", hint="give another --port") from None
     return f"{host}:{port} is free"
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from logging import WARNING
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
@@ -20,7 +21,7 @@ from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_m
 from flwr.common import log
 
 from apps import client_app
-from apps.config import RunConfig
+from clients.base import PayloadClient
 from payloads.handshake import REFUSAL
 from payloads.record import specs_of
 from payloads.wire import CONFIG, LOCAL, PAYLOAD, PHASE, content, find
@@ -70,14 +71,8 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def objection(config: RunConfig) -> str | None:
-    """Why the algorithm cannot take a model that was clipped or noised on its way, or None."""
-    return config.algorithm.objection or None
-
-
-def uncovered(config: RunConfig) -> list[str]:
-    """The fields that the algorithm's clients may send beside the model, which a mod leaves as they are."""
-    client = config.algorithm.client
+def uncovered(client: type[PayloadClient[Any]]) -> list[str]:
+    """The fields that an algorithm's clients may send beside the model, which a mod leaves as they are."""
     kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
 
@@ -85,11 +80,10 @@ def uncovered(config: RunConfig) -> list[str]:
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod of the handshake: says no in words, while the server still listens to words."""
     config = client_app.run_config(context)
-    reason = objection(config)
-    if reason is not None:
-        refused = f"the ClientApp has a mod that changes the model: {reason}"
+    if config.algorithm.objection:
+        refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
-    if fields := uncovered(config):
+    if fields := uncovered(config.algorithm.client):
         log(
             WARNING,
             "the ClientApp's mods change the model only: %s may send beside it, as they are, %s",

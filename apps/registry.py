@@ -5,14 +5,17 @@ A row puts two classes together (`pair`), or makes both of a `Method` (`adapt`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from apps.algorithm import Algorithm, Check, Evaluation, Sites
-from apps.checks import check_columns, check_penalty
-from apps.evaluators import CompositeEvaluation, RowEvaluation, VerticalEvaluation
-from apps.party_sites import PartySites
-from apps.sites import RowSites
-from clients.base import PayloadClient, client_of
+from apps.evaluation.choose import CompositeEvaluation, RowEvaluation
+from apps.evaluation.composite import check_penalty
+from apps.evaluation.vertical import VerticalEvaluator
+from apps.run_config.algorithm import Algorithm
+from apps.sites.parties import PartySites
+from apps.sites.rows import RowSites
+from apps.sites.vertical import check_columns
+from clients.base import client_of
 from clients.coda import CodaClient, CodascaClient
 from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
 from clients.fedprox import FedProxClient
@@ -30,42 +33,26 @@ from payloads.vfb2 import VERTICAL
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC
 from problems.objectives.classification import CROSS_ENTROPY, RATIO_LOSS, SAMPLE_LOSSES
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
-from strategies.base import PayloadStrategy
-from strategies.coda import Coda, Codasca
 from strategies.composite import Composite, FastFedDA, FedDA, FedMid
-from strategies.fedprox import FedProx
-from strategies.fedsgda import FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-from strategies.fedx import FedX1, FedX2
-from strategies.local_sgd import LocalSGD
+from strategies.fedx import FedX1, FedX2, LocalPair
+from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
 from strategies.method import strategy_of
-from strategies.pairwise import LocalPair
-from strategies.scaffold import Scaffold
-from strategies.scgdam import LocalSCGDAM
-from strategies.sgdam import LocalSGDAM
-from strategies.sgdm import LocalSGDM, LocalSGDMRatio
+from strategies.minimax import (
+    Coda,
+    Codasca,
+    FedSGDAMB,
+    FedSGDASPIDER,
+    FedSGDASTORM,
+    FedSGDASVRG,
+    LocalSCGDAM,
+    LocalSGDAM,
+)
 from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 
-ROWS, PARTIES = RowSites(), PartySites()
-OF_ROWS, OF_COMPOSITE, OF_PARTIES = RowEvaluation(), CompositeEvaluation(), VerticalEvaluation()
-
-
-def pair(
-    strategy: type[PayloadStrategy],
-    client: type[PayloadClient[Any]],
-    table: str,
-    losses: tuple[str, ...],
-    description: str,
-    sends: str,
-    *,
-    sites: Sites = ROWS,
-    evaluation: Evaluation = OF_ROWS,
-    check: Check | None = None,
-    objection: str = "",
-) -> Algorithm:
-    """The row of an algorithm from its two halves; where nothing else is said its clients hold rows."""
-    return Algorithm(strategy, client, table, losses, description, sends, sites, evaluation, check, objection)
+# The row of an algorithm from its two halves; where nothing else is said its clients hold rows.
+pair = partial(Algorithm, sites=RowSites(), evaluation=RowEvaluation())
 
 
 def adapt(
@@ -80,38 +67,18 @@ def adapt(
     return pair(strategy_of(method, name, **traits), client_of(method, name), table, losses, description, sends)
 
 
-def _composite(
-    strategy: type[PayloadStrategy], client: type[PayloadClient[Any]], description: str, sends: str, objection: str = ""
-) -> Algorithm:
-    return pair(
-        strategy,
-        client,
-        "composite",
-        tuple(SAMPLE_LOSSES),
-        description,
-        sends,
-        evaluation=OF_COMPOSITE,
-        check=check_penalty,
-        objection=objection,
-    )
-
-
-def _vertical(
-    strategy: type[PayloadStrategy], client: type[PayloadClient[Any]], description: str, sends: str
-) -> Algorithm:
-    return pair(
-        strategy,
-        client,
-        "vfb2",
-        (VERTICAL,),
-        description,
-        sends,
-        sites=PARTIES,
-        evaluation=OF_PARTIES,
-        check=check_columns,
-        objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
-    )
-
+_composite = partial(
+    pair, table="composite", losses=tuple(SAMPLE_LOSSES), evaluation=CompositeEvaluation(), check=check_penalty
+)
+_vertical = partial(
+    pair,
+    table="vfb2",
+    losses=(VERTICAL,),
+    sites=PartySites(),
+    evaluation=VerticalEvaluator,
+    check=check_columns,
+    objection="no model travels in a vertical run, so that there is nothing to clip or to noise",
+)
 
 ALGORITHMS: dict[str, Algorithm] = {
     # CoDA
@@ -135,28 +102,32 @@ ALGORITHMS: dict[str, Algorithm] = {
     "composite": _composite(
         Composite,
         CompositeClient,
-        "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)",
-        "nothing",
-        "composite's clients work out their corrections from the models that travel: from one that was clipped or "
-        "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none",
+        description=(
+            "loss plus a nonsmooth penalty or constraint, exact on unequal sites (Composite FL, Zhang et al. 2023)"
+        ),
+        sends="nothing",
+        objection=(
+            "composite's clients work out their corrections from the models that travel: from one that was clipped or "
+            "noised on its way they come out wrong, in every later round too; fedmid, fedda and fast-fedda have none"
+        ),
     ),
     "fedmid": _composite(
         FedMid,
         FedMidClient,
-        "the same by local proximal SGD and plain averaging (FedMid, Yuan et al. 2021)",
-        "nothing",
+        description="the same by local proximal SGD and plain averaging (FedMid, Yuan et al. 2021)",
+        sends="nothing",
     ),
     "fedda": _composite(
         FedDA,
         FedDAClient,
-        "the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
-        "nothing; the model is the dual point",
+        description="the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
+        sends="nothing; the model is the dual point",
     ),
     "fast-fedda": _composite(
         FastFedDA,
         FastFedDAClient,
-        "dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
-        "nothing; the model is the dual point",
+        description="dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
+        sends="nothing; the model is the dual point",
     ),
     "fedprox": pair(
         FedProx,
@@ -278,19 +249,21 @@ ALGORITHMS: dict[str, Algorithm] = {
     "vfb2-sgd": _vertical(
         VFB2SGD,
         VFB2SGDClient,
-        "vertical: parties with columns of the same rows, asynchronous SGD under masks (VFB2, Zhang et al. 2021)",
-        "between parties, masked partial sums and slopes; to the server what the reporter measured",
+        description=(
+            "vertical: parties with columns of the same rows, asynchronous SGD under masks (VFB2, Zhang et al. 2021)"
+        ),
+        sends="between parties, masked partial sums and slopes; to the server what the reporter measured",
     ),
     "vfb2-svrg": _vertical(
         VFB2SVRG,
         VFB2SVRGClient,
-        "the same with SVRG: a snapshot of all slopes before each epoch",
-        "the same; all slopes once an epoch",
+        description="the same with SVRG: a snapshot of all slopes before each epoch",
+        sends="the same; all slopes once an epoch",
     ),
     "vfb2-saga": _vertical(
         VFB2SAGA,
         VFB2SAGAClient,
-        "the same with SAGA: a slope kept for every row",
-        "the same; all slopes once a run",
+        description="the same with SAGA: a slope kept for every row",
+        sends="the same; all slopes once a run",
     ),
 }

@@ -8,10 +8,10 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from apps.artifacts import RunDirectory
 from apps.config import ConfigError, parse_run_config
-from apps.evaluation import shown
-from apps.missing import WITH_MISSING, in_words
+from apps.evaluation.metric_names import shown
+from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.missing import WITH_MISSING, in_words
 from apps.training import FLOWER_SIMULATION, Training
 from payloads.flower_internals import add_exit_handler
 from payloads.record import PayloadError

@@ -14,16 +14,16 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps import resources
-from apps.artifacts import RunDirectory
-from apps.config import ConfigError, RunConfig
-from apps.evaluation import better, shown, suffixed
-from apps.evaluator import Evaluator
-from apps.evaluators import evaluator_for, own_evaluator
-from apps.missing import Watch, dropped_sites
-from apps.own_data import reads_own
-from apps.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
-from apps.versions import NAME, project_version
+from apps.evaluation.choose import RowEvaluation
+from apps.evaluation.metric_names import better, shown, suffixed
+from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.run_config.settings import ConfigError
+from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.missing import Watch, dropped_sites
+from apps.run_directory.versions import NAME, project_version
+from apps.sites import resources
+from apps.sites.rows import reads_own
+from apps.sites.state_store import CHECKPOINT_ROUND, RUN_TOKEN, STATE_DIR
 from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION_GRID
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
@@ -68,21 +68,13 @@ class Training:
         if hasattr(self.grid, PULL_INTERVAL):
             setattr(self.grid, PULL_INTERVAL, 0.005)  # the default of 0.1 s is most of a short round
         roster = self.strategy.join(self.grid)
-        log(
-            INFO,
-            "%s on %s: %d sites, engine %s",
-            config.run.strategy,
-            config.data.dataset,
-            len(roster),
-            self.engine,
-        )
+        log(INFO, "%s on %s: %d sites, engine %s", config.run.strategy, config.data.dataset, len(roster), self.engine)
         evaluator = self.evaluator(len(roster))
         log(INFO, "%s; results in %s", evaluator.summary, self.directory.path)
         if config.warning:
             log(WARNING, "%s", config.warning)
         self.strategy.layout = evaluator.layout
-        arrays = evaluator.start()
-        first_round = 0
+        first_round, arrays = 0, evaluator.start()
         if config.run.resume:
             first_round, arrays = self.resume(arrays)
         self.offer_state_dir(first_round)
@@ -114,10 +106,11 @@ class Training:
 
     def evaluator(self, num_clients: int) -> Evaluator:
         """What measures the run's models."""
-        schema = self.strategy.schema
+        schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
         if not reads_own(self.config) or schema is None:
-            return evaluator_for(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
-        return own_evaluator(
+            return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
+        assert isinstance(evaluation, RowEvaluation)
+        return evaluation.of_sites(
             self.config, schema, lambda arrays: held_out_scores(self.strategy, self.server_round, arrays)
         )
 
@@ -195,20 +188,11 @@ class Training:
 
     def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
         """An evaluated round's line in the log, or that of one in which a client was dropped."""
-        report, width = self.strategy.report, len(str(self.config.training.num_server_rounds))
+        report, rounds = self.strategy.report, str(self.config.training.num_server_rounds)
         missing = ", ".join(map(str, sorted(report.dropped)))
-        log(
-            INFO,
-            "round %*d/%d  %s  sites %d/%d%s  %.2f s",
-            width,
-            server_round,
-            self.config.training.num_server_rounds,
-            shown(metrics, self.strategy.headline),
-            len(report.answered),
-            len(report.asked),
-            f", without {missing}" if missing else "",
-            seconds,
-        )
+        sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
+        measured = shown(metrics, self.strategy.headline)
+        log(INFO, "round %*d/%s  %s  %s  %.2f s", len(rounds), server_round, rounds, measured, sites, seconds)
 
     @property
     def place(self) -> str:
@@ -222,13 +206,11 @@ class Training:
         """Take strategy state and history from the newest checkpoint; returns its round and its model."""
         checkpoint = self.directory.newest_checkpoint()
         if checkpoint.server_round > self.config.training.num_server_rounds:
+            made = f"since the run in {self.directory.path} has already made as many rounds"
             raise ConfigError(
                 "num-server-rounds",
                 got=self.config.training.num_server_rounds,
-                allowed=(
-                    f"{checkpoint.server_round} or more, since the run in {self.directory.path} has already made as "
-                    "many rounds"
-                ),
+                allowed=f"{checkpoint.server_round} or more, {made}",
                 hint="raise it",
             )
         state_type = self.strategy.state_type

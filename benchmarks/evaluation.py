@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from harness import CLOCKS, arguments, check, table
 
-from apps import resources
 from apps.config import parse_run_config
-from apps.evaluation import ModelEvaluator
+from apps.evaluation.models import ModelEvaluator
+from apps.sites import resources
 from problems.data import Samples
 from problems.objectives.pairwise import PAIRWISE_LOSSES, PairwiseObjective, make_objective
 

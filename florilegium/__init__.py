@@ -55,20 +55,24 @@ if TYPE_CHECKING:
     from simulations.engines.launch import run
     from simulations.results.records import RunRecord
     from strategies.base import PayloadStrategy
-    from strategies.coda import Coda, Codasca, StagewiseStrategy
     from strategies.composite import Composite, FastFedDA, FedDA, FedMid, ProximalStrategy
-    from strategies.fedprox import FedProx
-    from strategies.fedsgda import FedSGDA, FedSGDAMB, FedSGDASPIDER, FedSGDASTORM, FedSGDASVRG
-    from strategies.fedx import FedX1, FedX2
-    from strategies.local_sgd import LocalSGD
+    from strategies.fedx import FedX1, FedX2, LocalPair, PairwiseStrategy
+    from strategies.local_sgd import FedProx, LocalSGD, LocalSGDM, LocalSGDMRatio, Scaffold
     from strategies.method import MethodStrategy
-    from strategies.minimax import MinimaxStrategy
-    from strategies.pairwise import LocalPair, PairwiseStrategy
+    from strategies.minimax import (
+        Coda,
+        Codasca,
+        FedSGDA,
+        FedSGDAMB,
+        FedSGDASPIDER,
+        FedSGDASTORM,
+        FedSGDASVRG,
+        LocalSCGDAM,
+        LocalSGDAM,
+        MinimaxStrategy,
+        StagewiseStrategy,
+    )
     from strategies.rounds.errors import StrategyError
-    from strategies.scaffold import Scaffold
-    from strategies.scgdam import LocalSCGDAM
-    from strategies.sgdam import LocalSGDAM
-    from strategies.sgdm import LocalSGDM, LocalSGDMRatio
     from strategies.vfb2 import VFB2, VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = [
@@ -204,7 +208,7 @@ def _homes() -> dict[str, str]:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from apps.versions import project_version
+        from apps.run_directory.versions import project_version
 
         return project_version()
     if name not in _homes():

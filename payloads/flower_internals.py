@@ -2,8 +2,7 @@
 
 Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientapp``, ``flwr.common``,
 ``flwr.serverapp`` and ``flwr.simulation`` list in ``__all__``, and the options of its commands. What stands here may
-move with any release: ``tests/payloads/test_flower_internals.py`` says which name did, before anything else breaks. The
-module is on the lowest floor because strategies need some of it.
+move with any release: ``tests/payloads/test_flower_internals.py`` says which name did, before anything else breaks.
 """
 
 from __future__ import annotations

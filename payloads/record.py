@@ -1,8 +1,7 @@
 """Typed, named records of arrays: the one way anything but the model travels or is kept.
 
-A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Equal letters must have
-equal lengths, in one record and against the sizes the receiver knows. Each field is encoded on its own with
-safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``: the layout that
+A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded on its own
+with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``: the layout that
 Flower's FedAvg, its mods and its differential-privacy wrappers accept beside the model's ``ArrayRecord``.
 """
 
@@ -11,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar
 
@@ -61,10 +60,11 @@ class ArraySpec:
 def array(
     *dims: str | int, kind: Kind = "float", optional: bool = False, finite: bool = True, secret: bool = False
 ) -> Any:
-    """Declare a payload field with its dimensions, e.g. ``array("p", "k")``.
+    """Declare a payload field.
 
     Args:
-        dims: one entry a dimension: a letter (equal letters, equal lengths) or a fixed length.
+        dims: one entry a dimension: a fixed length, or a letter. Equal letters must have equal lengths, in one record
+            and against the sizes that the receiver knows.
         kind: "float" (float32 or float64), "int" (int32 or int64), "bool" or "bytes" (uint8).
         optional: the field may be None; it then does not travel.
         finite: refuse NaN and infinities on arrival.
@@ -73,9 +73,8 @@ def array(
     if secret and not optional:
         raise ValueError("a secret field must be optional: a record that comes from a disk has none")
     spec = ArraySpec(dims, kind, optional, finite, secret)
-    if optional:
-        return dataclasses.field(default=None, metadata={"spec": spec}, kw_only=True)
-    return dataclasses.field(metadata={"spec": spec}, kw_only=True)
+    default = None if optional else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
 
 
 _specs: dict[type, dict[str, ArraySpec]] = {}
@@ -108,26 +107,22 @@ class Payload:
         return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
-        """Hold every field against its declaration and return the payload.
-
-        Args:
-            sizes: lengths the caller knows, by dimension name.
-            finite: look for NaN and infinities too.
+        """Hold every field against its declaration, and lengths that the caller knows; return the payload.
 
         Raises:
             PayloadError: naming the field, what was expected and what it got.
         """
         known = {} if sizes is None else dict(sizes)
         for name, spec in specs_of(type(self)).items():
-            value = getattr(self, name)
+            field, value = f"{type(self).__name__}.{name}", getattr(self, name)
             if value is None:
                 if not spec.optional:
-                    raise PayloadError(f"{type(self).__name__}.{name}: missing")
+                    raise PayloadError(f"{field}: missing")
                 continue
             if not isinstance(value, np.ndarray) or value.dtype not in _DTYPES[spec.kind]:
                 got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
                 allowed = " or ".join(dtype.name for dtype in _DTYPES[spec.kind])
-                raise PayloadError(f"{type(self).__name__}.{name}: got {got}, allowed: {allowed}")
+                raise PayloadError(f"{field}: got {got}, allowed: {allowed}")
             expected = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
             fits = len(expected) == value.ndim
             for length, got in zip(expected, value.shape, strict=False):
@@ -136,10 +131,9 @@ class Payload:
                 else:
                     fits &= length == got
             if not fits:
-                shape = "(" + ", ".join(str(length) for length in expected) + ")"
-                raise PayloadError(f"{type(self).__name__}.{name}: got shape {value.shape}, expected {shape}")
+                raise PayloadError(f"{field}: got shape {value.shape}, expected {_shape(expected)}")
             if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
-                raise PayloadError(f"{type(self).__name__}.{name}: {bad} of {value.size} values are not finite")
+                raise PayloadError(f"{field}: {bad} of {value.size} values are not finite")
         return self
 
     @classmethod
@@ -149,10 +143,15 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, misshapen or not finite.
         """
+        return cls(**{name: arrays.get(name) for name in cls._declared(arrays)}).check(sizes)
+
+    @classmethod
+    def _declared(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
+        """The declared fields; raise `PayloadError` where a field is given that is not one of them."""
         declared = specs_of(cls)
-        if unknown := arrays.keys() - declared.keys():
+        if unknown := given.keys() - declared.keys():
             raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
-        return cls(**{name: arrays.get(name) for name in declared}).check(sizes)
+        return declared
 
     def to_record(self) -> ConfigRecord:
         """Encode as a Flower record, one safetensors entry a field; shapes and dtypes are checked first."""
@@ -177,11 +176,8 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
-        declared = specs_of(cls)
-        if unknown := record.keys() - declared.keys():
-            raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
         values: dict[str, NDArray[Any] | None] = {}
-        for name, spec in declared.items():
+        for name, spec in cls._declared(record).items():
             if name in record:
                 values[name] = _decode(f"{cls.__name__}.{name}", record[name], _longest(cls, name, sizes, limits))
             elif spec.optional:
@@ -244,7 +240,7 @@ def _decode(field: str, blob: object, longest: tuple[int, ...] | None) -> NDArra
     return value
 
 
-def _shape(lengths: tuple[int, ...]) -> str:
+def _shape(lengths: Sequence[str | int]) -> str:
     return "(" + ", ".join(map(str, lengths)) + ")"
 
 

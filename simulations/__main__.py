@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apps.config import ConfigError, known_keys, parse_run_config
-from apps.evaluation import shown
-from apps.missing import WITH_MISSING, in_words
+from apps.evaluation.metric_names import shown
 from apps.registry import ALGORITHMS
+from apps.run_directory.missing import WITH_MISSING, in_words
 from apps.server_app import EXPECTED, RunFailedError
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS

@@ -1,8 +1,7 @@
 """What every strategy of ours is: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
 
-This is the adapter between Flower and the parts of a round in `strategies.rounds`. An algorithm overrides a few small
-methods of `Family`: `prologue` (an exchange before round 1), `inquire` (one before a round's messages go out), `down`
-(what goes out) and `combine` (what the replies become). It runs in our round loop and in Flower's ``Strategy.start``.
+This is the adapter between Flower and the parts of a round in `strategies.rounds`; an algorithm overrides a few small
+methods of `Family`. It runs in our round loop and in Flower's ``Strategy.start``.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ class PayloadStrategy(Family, Strategy):
 
     Attributes:
         schema: what the sites have in common, where they read files of their own; fixed by the handshake.
-        states: what is known of the clients' states.
-        grid: what carries the messages; None before the first.
+        grid: None before the first messages.
         prepared: whether everything before round 1 is done.
         exchange: the newest exchange.
     """
@@ -91,8 +89,7 @@ class PayloadStrategy(Family, Strategy):
 
         Args:
             config: scalars for the messages' config.
-            phase: the exchange's name, where it is not the round's own; clients read it as ``phase``. Its replies
-                carry a payload and no model.
+            phase: the exchange's name, where it is not the round's own. Its replies carry a payload and no model.
         """
         assert self.roster is not None
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
@@ -125,8 +122,7 @@ class PayloadStrategy(Family, Strategy):
         phase: str,
         config: Mapping[str, Any] | None = None,
     ) -> list[Reply]:
-        """A whole exchange beside a round's own, whose replies carry a payload and no model: one of the strategy's
-        ``phases``, or one in which sites evaluate.
+        """A whole exchange beside a round's own: one of the strategy's ``phases``, or one in which sites evaluate.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` good replies.

@@ -27,7 +27,7 @@ class ProximalStrategy(MethodStrategy):
     """Base of the strategies for f + g: what travels is a point before its prox, averaged."""
 
     # steps that may be too long for f are worth a warning
-    warns: ClassVar[bool] = True
+    warns = True
     unread: ClassVar[tuple[str, ...]] = ("score",)
     settings: CompositeSettings
 
@@ -43,22 +43,18 @@ class ProximalStrategy(MethodStrategy):
         estimates = [reply.payload.estimate for reply in known]
         smoothness, step = float(exact_mean(estimates, self.weights(known))[0]), between(self.training, 1)
         if step * smoothness > 2:
-            log(
-                WARNING,
+            told = (
                 "learning-rate * server-learning-rate * local-steps = %g is above 2 / L = %.4g, with the Lipschitz "
-                "estimate L = %.4g, the mean of the sites': the run may diverge",
-                step,
-                2 / smoothness,
-                smoothness,
+                "estimate L = %.4g, the mean of the sites': the run may diverge"
             )
+            log(WARNING, told, step, 2 / smoothness, smoothness)
 
 
 class Composite(ProximalStrategy):
     """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times.
 
-    The corrections c_i sum to zero. One that is lost and 0 again leaves a mean that no later round changes, and the
-    method would minimise ``f + <mean, x> + g``. Once the server notices, all c_i are 0 again from the next round on: a
-    run of Algorithm 1 from the point that has been reached.
+    The corrections c_i sum to zero; with one that is lost the method would minimise ``f + <mean, x> + g``, so that then
+    all begin afresh.
     """
 
     method = COMPOSITE
@@ -105,4 +101,4 @@ class FastFedDA(ProximalStrategy):
 
     method = FAST_FEDDA
     warns = False
-    unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
+    unread = ("server_learning_rate", "score")

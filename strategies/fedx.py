@@ -1,20 +1,46 @@
-"""The server half of FedX; `methods.fedx` is the method."""
+"""The server halves of FedX, `methods.fedx`, and of its local counterpart, `methods.local_pair`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND, FedXPredictions, collect
-from methods.pairwise import count_halves
+from methods.local_pair import LOCAL_PAIR
+from methods.pairwise import FedXSettings, count_halves
 from payloads.record import PayloadError
 from payloads.settings import Settings, TrainingSettings
-from strategies.pairwise import PairwiseStrategy
+from problems.objectives.pairwise import make_objective
+from strategies.method import MethodStrategy
 from strategies.rounds.errors import SetupError
+from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
+
+
+class PairwiseStrategy(MethodStrategy):
+    """What FedX and its local counterpart share: the objective, and what the sites must hold of each side of a pair."""
+
+    unread = ("batch_size", "server_learning_rate")
+    settings: FedXSettings
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings)
+        self.objective = make_objective(self.loss, **self.settings.objective_options)
+
+    def meet(self, roster: Roster) -> None:
+        self.check_classes(roster, "a pairwise risk")
+        fedx, kind = self.settings, "samples" if self.objective.partners == "all" else "negatives"
+        positives, partners = (counts.tolist() for counts in count_halves(self.objective, roster.class_counts))
+        self.check_batch(roster, "fedx.positive-batch-size", fedx.positive_batch_size, "positives", positives)
+        self.check_batch(roster, "fedx.negative-batch-size", fedx.negative_batch_size, kind, partners)
+
+
+class LocalPair(PairwiseStrategy):
+    """The mean of the models and, for non-linear f, of the momenta; no prediction leaves a site."""
+
+    method = LOCAL_PAIR
 
 
 class FedX1(PairwiseStrategy):
@@ -23,7 +49,7 @@ class FedX1(PairwiseStrategy):
     method = FEDX1
     needs_examples = "has a risk over the pairs of all sites for its objective, whatever each holds"
     weighted_gradients = True
-    linear_only: ClassVar[bool] = True
+    linear_only = True
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
@@ -67,7 +93,7 @@ class FedX2(FedX1):
     """Algorithms 2 and 3 (non-linear f): the pool carries u, and the momenta are averaged with the models."""
 
     method = FEDX2
-    linear_only: ClassVar[bool] = False
+    linear_only = False
 
     def check_payload(self, payload: FedXPredictions) -> None:
         super().check_payload(payload)

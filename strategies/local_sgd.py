@@ -1,12 +1,91 @@
-"""The server half of local SGD; `methods.local_sgd` is the method."""
+"""The server halves of local SGD and of what grew out of it; `methods.local_sgd`, `methods.fedprox`, `methods.scaffold`
+and `methods.sgdm` are the methods."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from methods.fedprox import FEDPROX, PROXIMAL_MU, FedProxSettings
 from methods.local_sgd import LOCAL_SGD
+from methods.scaffold import SCAFFOLD
+from methods.sgdm import LOCAL_SGDM, SGDMSettings
+from payloads.record import FloatArray
+from problems.objectives.classification import RATIO_LOSS, ratio_weights
 from strategies.method import MethodStrategy
+from strategies.rounds.errors import SetupError, StrategyError
+from strategies.rounds.handshake import Roster
+from strategies.rounds.replies import Reply
 
 
 class LocalSGD(MethodStrategy):
     """Averages the models of the round's clients; nothing else travels."""
 
     method = LOCAL_SGD
+
+
+class FedProx(MethodStrategy):
+    """Sends mu in every message's config. Weighted by examples it averages as `flwr.serverapp.strategy.FedProx` does,
+    to the bit: by the numbers that the replies name, in the arithmetic of the model's number type."""
+
+    method = FEDPROX
+    settings: FedProxSettings
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
+    ) -> Iterable[Message]:
+        told = ConfigRecord({**config, PROXIMAL_MU: self.settings.proximal_mu})
+        return super().configure_train(server_round, arrays, told, grid, **more)
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        if not self.by_examples:
+            return super().combine(server_round, replies)
+        total = sum(reply.num_examples for reply in replies)
+        if not total:
+            raise StrategyError(f"round {server_round}: no client that answered has examples to weigh its model by")
+        first, *others = replies
+        mean = [array * (first.num_examples / total) for array in first.model]
+        for reply in others:
+            for summed, array in zip(mean, reply.model, strict=True):
+                summed += array * (reply.num_examples / total)
+        return mean, {}
+
+
+class Scaffold(MethodStrategy):
+    """SCAFFOLD: any clients in a round. The server keeps c, in float64: the mean of all N clients' c_i, weighted as the
+    clients are, but for changes of c_i whose replies were lost. docs/architecture.md says what a lost c_i does."""
+
+    method = SCAFFOLD
+    joint_states = True
+    unread = ("score",)
+
+
+class LocalSGDM(MethodStrategy):
+    """Averages the models and the momenta of the round's clients."""
+
+    method = LOCAL_SGDM
+    settings: SGDMSettings
+
+    def meet(self, roster: Roster) -> None:
+        super().meet(roster)
+        if self.loss != RATIO_LOSS:
+            return
+        try:
+            ratio_weights(roster.class_counts.sum(axis=0), self.settings.ratio_alpha, self.settings.ratio_beta)
+        except ValueError as error:
+            raise SetupError(
+                "loss",
+                got=f"{self.loss!r} with all sites together: {error}",
+                allowed="both classes",
+                hint="set positive-label, or bring more rows",
+            ) from None
+
+
+class LocalSGDMRatio(LocalSGDM):
+    """The same on the ratio loss, whose weights come from the classes of all sites together."""
+
+    method = replace(LOCAL_SGDM, loss=RATIO_LOSS)

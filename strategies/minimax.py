@@ -1,12 +1,43 @@
-"""What the server halves of the minimax methods share."""
+"""The server halves of the minimax methods: `methods.coda`, `methods.codasca`, `methods.fedsgda`, `methods.sgdam` and
+`methods.scgdam`."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from logging import WARNING
+from typing import Any, ClassVar
 
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.common import log
+
+from methods.coda import CLASS_SCORES, CODA, ClassScores, best_dual, restarts_dual
+from methods.codasca import CODASCA
+from methods.fedsgda import (
+    GRADIENTS,
+    MINIBATCH,
+    SPIDER,
+    STORM,
+    SVRG,
+    Estimator,
+    EstimatorState,
+    FedSGDASettings,
+    ask,
+    estimate,
+    make_method,
+)
+from methods.scgdam import LOCAL_SCGDAM, CompositionalState, CompositionalUp, SCGDAMSettings
+from methods.sgdam import LOCAL_SGDAM
+from payloads.record import FloatArray, PayloadError
+from payloads.settings import Settings, TrainingSettings
+from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX, SADDLES
+from problems.randomness import Purpose
 from strategies.method import MethodStrategy
+from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
+
+INNER = "inner"
 
 
 class MinimaxStrategy(MethodStrategy):
@@ -22,3 +53,150 @@ class MinimaxStrategy(MethodStrategy):
         super().meet(roster)
         if self.loss in SADDLES:
             self.check_classes(roster, "AUC")
+
+
+class StagewiseStrategy(MinimaxStrategy):
+    """What both share: the exchange from which a new stage's lambda is computed."""
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Restart lambda in the first round of every stage but the first."""
+        assert self.roster is not None
+        plan, training = self.plan(server_round), self.training
+        if not restarts_dual(plan):
+            return arrays
+        places = self.roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
+        replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
+        sizes = self.roster.sample_weights[[reply.place for reply in replies]]
+        dual = best_dual([reply.payload for reply in replies], sizes, plan)
+        if dual is None:
+            log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
+            return arrays
+        point, *buffers = model_arrays(arrays)
+        return model_record([np.append(point[:-1], point.dtype.type(dual)), *buffers])
+
+    def check_payload(self, payload: Any) -> None:
+        if isinstance(payload, ClassScores) and (payload.counts < 0).any():
+            raise PayloadError(f"ClassScores.counts: got {payload.counts.tolist()}, expected numbers >= 0")
+
+
+class Coda(StagewiseStrategy):
+    """CoDA: the plain mean of the points of all clients. One that fails is not averaged."""
+
+    method = CODA
+    needs_all_clients = "averages all clients in every round; the fedsgda strategies are made for a few clients a round"
+
+
+class Codasca(StagewiseStrategy):
+    """CODASCA: CoDA with SCAFFOLD's control variates; a fraction of the clients may do."""
+
+    method = CODASCA
+    joint_states = True
+    unread = ()
+
+
+class FedSGDA(MinimaxStrategy):
+    """Framework 1 with any estimator; the subclasses name theirs."""
+
+    estimator: ClassVar[Estimator]
+    state: EstimatorState | None
+    settings: FedSGDASettings
+    own_steps = ("fedsgda.primal-step", "fedsgda.dual-step")
+    unread = (
+        "learning_rate",
+        "lr_decay",
+        "lr_decay_every",
+        "lr_decay_at",
+        "server_learning_rate",
+    )
+
+    def meet(self, roster: Roster) -> None:
+        super().meet(roster)
+        large = self.settings.large_batch
+        if self.estimator.periodic and isinstance(large, int) and large > len(roster):
+            raise SetupError(
+                "fedsgda.large-batch",
+                got=large,
+                allowed=f"at most as many as clients, {len(roster)}",
+                hint="lower it, or take more clients",
+            )
+
+    def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
+        """The gradient collection phase, lines 2 to 5: question, answers, estimate."""
+        assert self.roster is not None
+        training, (x, *_) = self.training, model_arrays(arrays)
+        question = self.estimator.question(server_round - 1, self.state, self.settings)
+        count = self.roster.share(training.fraction_train, training.fewest_asked)
+        if question.large:
+            large = self.settings.large_batch
+            count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
+        places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
+        replies = self.ask(server_round, places, arrays, ask(question, x, self.plan(server_round)), GRADIENTS)
+        self.state = estimate(question, self.state, x, [reply.payload for reply in replies])
+        return arrays
+
+
+class FedSGDAMB(FedSGDA):
+    """FedSGDA-MB: the mean of the sampled clients' gradients."""
+
+    method, estimator = make_method(MINIBATCH), MINIBATCH
+
+
+class FedSGDASTORM(FedSGDA):
+    """FedSGDA-STORM."""
+
+    method, estimator = make_method(STORM), STORM
+
+
+class FedSGDASPIDER(FedSGDA):
+    """FedSGDA-SPIDER (Appendix B)."""
+
+    method, estimator = make_method(SPIDER), SPIDER
+
+
+class FedSGDASVRG(FedSGDA):
+    """FedSGDA with the SVRG estimator (Remark 1)."""
+
+    method, estimator = make_method(SVRG), SVRG
+
+
+class LocalSGDAM(MinimaxStrategy):
+    """Averages the points and (u, v) of the round's clients."""
+
+    method = LOCAL_SGDAM
+    own_steps = ("sgdam.eta",)
+    unread = ("learning_rate", "server_learning_rate")
+
+
+class LocalSCGDAM(MinimaxStrategy):
+    """Averages x, y, h, u and v of the round's clients; shows the network at h beside that at w."""
+
+    method = LOCAL_SCGDAM
+    own_steps = ("scgdam.eta",)
+    unread = ("learning_rate", "server_learning_rate")
+    state: CompositionalState | None
+    settings: SCGDAMSettings
+
+    def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
+        super().__init__(training, settings)
+        self.headline = INNER if self.settings.headline == INNER else ""
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        point, *buffers = self.model
+        return {"p": len(point) - 1, "b": len(buffers[0]) if buffers else 0}
+
+    def check_payload(self, payload: Any) -> None:
+        assert isinstance(payload, CompositionalUp)
+        point, *buffers = self.model
+        expected = {"inner": len(point) - 1, "inner_buffers": len(buffers[0]) if buffers else None}
+        for name, length in expected.items():
+            value: FloatArray | None = getattr(payload, name)
+            if (None if value is None else len(value)) != length:
+                got = "nothing" if value is None else f"{len(value)} values"
+                wanted = "none" if length is None else length
+                raise PayloadError(f"CompositionalUp.{name}: got {got}, expected {wanted}")
+
+    def views(self) -> dict[str, list[FloatArray]]:
+        if self.state is None:
+            return {}
+        buffers = self.state.inner_buffers
+        return {INNER: [self.state.inner] if buffers is None else [self.state.inner, buffers]}

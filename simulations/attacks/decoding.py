@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from apps.flip_memory import FlipMemory
+from apps.sites.flip_memory import FlipMemory
 from clients.vertical.masking.ring import decode
 from clients.vertical.segment.dominator import draw_flips
 from clients.vertical.segment.party import run_segment

@@ -9,9 +9,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from apps.artifacts import RunDirectory
 from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
+from apps.run_directory.artifacts import RunDirectory
 from apps.training import Training
 from simulations.arguments import placed
 from simulations.engines.in_process import run_in_process

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps import resources
-from apps.artifacts import RunDirectory
 from apps.client_app import app as client_app
 from apps.config import ConfigError, RunConfig, Scalar, flattened, parse_run_config
-from apps.evaluation import better
+from apps.evaluation.metric_names import better
+from apps.run_directory.artifacts import RunDirectory
 from apps.server_app import app as server_app
+from apps.sites import resources
 from apps.training import versions
 from problems.data import Columns
 from simulations.arguments import placed

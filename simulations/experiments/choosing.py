@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation import better
-from apps.files import write_atomic
+from apps.evaluation.metric_names import better
 from apps.server_app import RunFailedError
+from apps.sites.files import write_atomic
 from simulations import PAGE
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.experiment import keys_of

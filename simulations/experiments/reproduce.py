@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
-from apps.files import write_atomic
+from apps.sites.files import write_atomic
 from problems.data import check_readable
 from problems.extras import require
 from simulations.arguments import placed

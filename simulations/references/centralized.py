@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from apps import resources
 from apps.config import ConfigError, RunConfig
-from apps.evaluation import ModelEvaluator
+from apps.evaluation.models import ModelEvaluator
+from apps.sites import resources
 from clients.base import ScoringClient, Site
 from clients.local_sgd import LocalSGDClient
 from clients.pairwise import LocalPairClient

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from apps.config import ConfigError, RunConfig
+from apps.evaluation.vertical import VerticalEvaluator
 from apps.registry import ALGORITHMS
-from apps.vertical import settings_of, vertical_data
-from apps.vertical_evaluation import VerticalEvaluator
+from apps.sites.vertical import settings_of, vertical_data
 from problems.metrics import accuracy, binary_metrics
 from problems.vertical.analysis import value
 from problems.vertical.blocks.base import SAGA, SVRG

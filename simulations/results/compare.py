@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, flattened, parse_run_config
-from apps.curves import RANKING, rows_in_words
-from apps.files import write_atomic
-from apps.missing import in_words
 from apps.registry import ALGORITHMS
+from apps.run_directory.curves import RANKING, rows_in_words
+from apps.run_directory.missing import in_words
+from apps.sites.files import write_atomic
 from problems.extras import require
 from simulations.results.output import shown, shown_metric, table
 from simulations.results.paired import Difference, difference

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
-from apps.files import write_atomic
-from apps.missing import dropped_sites
-from apps.objective import COMPOSITE_METRICS
-from apps.vertical_evaluation import SUBOPTIMALITY
+from apps.evaluation.composite import COMPOSITE_METRICS
+from apps.evaluation.vertical import SUBOPTIMALITY
+from apps.run_directory.missing import dropped_sites
+from apps.sites.files import write_atomic
 from problems.metrics import binary_metrics
 
 # that any problem has

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from apps.config import ConfigError
-from apps.evaluation import better
+from apps.evaluation.metric_names import better
 from apps.server_app import RunFailedError
 from simulations.arguments import ClientsOrSites, Json, NodeConfigs, Overrides, Quiet, overrides_of, sites_of
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr

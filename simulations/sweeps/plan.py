@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 
 from apps.config import ConfigError, RunConfig, Scalar, flattened, listed, parse_run_config
-from apps.own_data import reads_own
+from apps.sites.rows import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
 from simulations.arguments import nested, placed

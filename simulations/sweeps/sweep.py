@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError
-from apps.files import write_atomic
+from apps.sites.files import write_atomic
 from problems.extras import require
 from simulations.results.compare import csv_text
 from simulations.results.output import shown_metric

@@ -1,7 +1,7 @@
 """One exchange between the server and some of its clients: it sends, asks again, replaces, validates and accounts.
 
-A round has one exchange of its own, whose replies bring models. A strategy may make others before it, and evaluations
-on the rows that sites hold out are exchanges too; the replies of these bring a payload and no model.
+A round has one exchange of its own, whose replies bring models. Those that a strategy makes before it, and evaluations
+on the rows that sites hold out, bring a payload and no model.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
@@ -30,46 +31,33 @@ from strategies.rounds.site_states import StateLedger
 EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
 
 
+@dataclass(eq=False)
 class Exchange:
     """An exchange that is open: what it sends to whom, and what has come back.
 
-    Args:
-        family: the strategy whose exchange it is.
-        roster: the sites.
-        states: what the server knows of its clients' states.
-        grid: what carries the messages; None where nobody can be asked again.
-        question: what the replies must hold.
+    Attributes:
+        grid: None where nobody can be asked again.
         content: what the messages carry, one object for all.
         wanted: how many good replies there should be.
-
-    Attributes:
         sent: place -> message, of everyone asked so far.
         found: place -> good reply.
         reasons: place -> why there is no good reply.
+        report: the round's, which another round replaces.
     """
 
-    def __init__(
-        self,
-        family: Family,
-        roster: Roster,
-        states: StateLedger,
-        grid: Grid | None,
-        question: Question,
-        content: RecordDict,
-        wanted: int,
-    ) -> None:
-        self.family = family
-        self.roster = roster
-        self.states = states
-        self.grid = grid
-        self.question = question
-        self.content = content
-        self.wanted = wanted
-        # the round's, which another round replaces
-        self.report = family.report
-        self.sent: dict[int, Message] = {}
-        self.found: dict[int, Reply] = {}
-        self.reasons: dict[int, str] = {}
+    family: Family
+    roster: Roster
+    states: StateLedger
+    grid: Grid | None
+    question: Question
+    content: RecordDict
+    wanted: int
+    sent: dict[int, Message] = field(default_factory=dict)
+    found: dict[int, Reply] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.report = self.family.report
 
     # Out.
 
@@ -125,11 +113,9 @@ class Exchange:
         places = {message.metadata.message_id: place for place, message in self.sent.items()}
         for message in replies:
             place = places.get(message.metadata.reply_to_message_id)
-            if place is None:
-                log(WARNING, "round %d: a reply to no message of this round was ignored", server_round)
-                continue
-            if place in self.found:
-                log(WARNING, "round %d: a second reply to one message was ignored", server_round)
+            if place is None or place in self.found:
+                what = "a reply to no message of this round" if place is None else "a second reply to one message"
+                log(WARNING, "round %d: %s was ignored", server_round, what)
                 continue
             if message.has_content():
                 self.report.bytes_up += count_bytes(message.content)
@@ -159,7 +145,7 @@ class Exchange:
         if self.family.retries_failed:
             if asked_again == training.max_retries:
                 return []
-            named = "; ".join(f"partition {self.partition_of(at)}: {self.reasons[at]}" for at in self.reasons)
+            named = "; ".join(f"partition {self.partition_of(at)}: {reason}" for at, reason in self.reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
             missing = sorted(self.reasons)
             self.reasons.clear()

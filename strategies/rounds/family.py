@@ -23,10 +23,6 @@ from strategies.rounds.replies import Reply, RoundReport, mean_model
 class Family:
     """Settings, state and hooks of a strategy; `strategies.base.PayloadStrategy` is a family that Flower can run.
 
-    Args:
-        training: the common settings (fractions, seed, timeouts, local steps).
-        settings: the family's own settings.
-
     Attributes:
         loss: the name of the loss; never "auto".
         state: what the server keeps from round to round, a ``state_type``; None before there is any.
@@ -40,7 +36,7 @@ class Family:
         headline: which of `views` the log and the curves show; "" is the model itself.
     """
 
-    # why every client takes part in every round, where it must: "... so that fraction-train must be 1.0"
+    # why every client takes part in every round, where it must: "strategy x ..."
     needs_all_clients: ClassVar[str] = ""
     # a client that gave no good reply is asked again, ``max-retries`` times, and the run ends without it
     retries_failed: ClassVar[bool] = False
@@ -196,16 +192,9 @@ class Family:
         small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
         named = [f"{partition} ({count})" for partition, count in small if count < batch_size]
         if named:
-            log(
-                WARNING,
-                "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s",
-                key,
-                batch_size,
-                len(named),
-                len(held),
-                kind,
-                ", ".join(named[:8]) + (", ..." if len(named) > 8 else ""),
-            )
+            which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
+            told = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
+            log(WARNING, told, key, batch_size, len(named), len(held), kind, which)
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
         """Raise `DivergedError` where a round has left the server a model or a state that is not finite."""

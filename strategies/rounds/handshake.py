@@ -34,10 +34,7 @@ class Roster:
     """The sites of a run in the order of their partition ids.
 
     Attributes:
-        node_ids: Flower's node id of each site.
-        reports: what each site told.
-        bytes_up: what the handshake cost, to the server.
-        bytes_down: what it cost the other way.
+        bytes_up, bytes_down: what the handshake cost, to the server and the other way.
     """
 
     node_ids: tuple[int, ...]
@@ -98,13 +95,11 @@ class Roster:
 
 
 def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
-    """Ask every node who it is until all partitions have answered.
+    """Ask every node who it is until as many have answered as the largest number of partitions that one names.
 
-    A node says how many partitions it believes in; the roll is complete when that many have answered. Sites whose
-    libraries differ are warned about: they may not compute the same thing.
+    Sites whose libraries differ are warned about.
 
     Args:
-        timeout: seconds.
         counted: whether each must tell how many rows of each class it holds.
 
     Raises:
@@ -190,9 +185,10 @@ def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
 def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:
     order = sorted(reports, key=lambda node: reports[node].partition_id)
     partitions = [reports[node].partition_id for node in order]
-    if doubled := _first_doubled(partitions):
+    doubled = next((left for left, right in pairwise(partitions) if left == right), None)
+    if doubled is not None:
         raise SetupError(
-            f"handshake: partition {doubled[0]}",
+            f"handshake: partition {doubled}",
             got="two sites that claim it",
             allowed="one",
             hint="give each SuperNode another partition-id in --node-config",
@@ -206,7 +202,3 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
             hint="look at --node-config of each SuperNode",
         )
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
-
-
-def _first_doubled(values: Sequence[int]) -> list[int]:
-    return [left for left, right in pairwise(values) if left == right][:1]

@@ -82,11 +82,9 @@ def read_reply(
     limits: Callable[[int], Mapping[str, int]],
     check_payload: Callable[[int, Any], None],
 ) -> Reply:
-    """The reply that a message is.
+    """The reply that a message of the client at a place in the roster is.
 
     Args:
-        question: what it must hold.
-        place: of the client in the roster.
         limits: place -> how long the dimensions of its payload may be, by letter, all but ``d``.
         check_payload: (place, payload); raises `PayloadError` for one that is well-formed but impossible.
 

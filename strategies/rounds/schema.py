@@ -94,12 +94,9 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
     if strangers:
         raise SetupError.joined(strangers[:_SHOWN])
     if doubts:
-        log(
-            WARNING,
-            "labels that positive-label does not name count as negative, however they are written: %s%s",
-            "; ".join(doubts[:_SHOWN]),
-            f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else "",
-        )
+        more = f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else ""
+        told = "labels that positive-label does not name count as negative, however they are written: %s%s"
+        log(WARNING, told, "; ".join(doubts[:_SHOWN]), more)
 
 
 def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
@@ -107,12 +104,9 @@ def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
     than = f"partition {first.partition_id}"
     if (first.shape is None) != (other.shape is None):
         with_file, without = (other, first) if first.shape is None else (first, other)
-        return SetupError(
-            "data-path",
-            got=f"a file of its own at partition {with_file.partition_id}, none at {without.partition_id}",
-            allowed="one at every site, or at none",
-            hint="give every node a data-path, or none",
-        )
+        got = f"a file of its own at partition {with_file.partition_id}, none at {without.partition_id}"
+        hint = "give every node a data-path, or none"
+        return SetupError("data-path", got=got, allowed="one at every site, or at none", hint=hint)
     assert first.shape is not None
     assert other.shape is not None
     try:
@@ -127,23 +121,16 @@ def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
                 "columns", got=f"another order than {than}", allowed="the same", hint="set feature-columns"
             )
         parts = [f"a table that lacks {_named(lacks)}"] * bool(lacks) + [f"{_named(more)} besides"] * bool(more)
-        return SetupError(
-            "columns",
-            got=" and ".join(parts),
-            allowed=f"the columns of {than}",
-            hint="make them alike, or set feature-columns",
-        )
+        hint = "make them alike, or set feature-columns"
+        return SetupError("columns", got=" and ".join(parts), allowed=f"the columns of {than}", hint=hint)
     try:
         _ = other.label_values
     except PayloadError as error:
         return SetupError("labels", got=f"no values: {error}", allowed="what the site holds", hint=_SAME_APP)
-    if other.shape.tolist() != first.shape.tolist():
-        return SetupError(
-            "samples",
-            got=f"shape {tuple(other.shape.tolist())}",
-            allowed=f"that of {than}, {tuple(first.shape.tolist())}",
-            hint="make them alike",
-        )
+    own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
+    if own != shape:
+        allowed = f"that of {than}, {shape}"
+        return SetupError("samples", got=f"shape {own}", allowed=allowed, hint="make them alike")
     if (first.means is None) != (other.means is None):
         return SetupError("means", got=f"them from it or from {than} alone", allowed="from both", hint=_SAME_APP)
     if other.means is not None and (other.variances is None or len(other.means) != len(here)):

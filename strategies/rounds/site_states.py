@@ -60,12 +60,10 @@ class StateLedger:
     def update(
         self, server_round: int, found: Mapping[int, Reply], roster: Roster, joint_owner: str | None
     ) -> list[int]:
-        """Note which good replies come from clients that keep a state, and tell of those that have lost it.
+        """Note which good replies come from clients that keep a state.
 
         Args:
-            server_round: the round of the replies.
             found: place -> its good reply.
-            roster: the sites.
             joint_owner: the name of a strategy whose clients' states add up to something, so that all begin afresh in
                 the next round where one is lost; None for another strategy.
 
@@ -75,30 +73,20 @@ class StateLedger:
         told = {place: found[place].state_round for place in sorted(found)}
         made = {place: number for place, number in told.items() if number is not None}
         lost = [place for place, number in made.items() if number < self.kept.get(place, 0)]
+        sites = [roster.reports[place].partition_id for place in lost]
         named = [
-            f"partition {roster.reports[at].partition_id} has {_name_state(made[at])}, "
-            f"kept {_name_state(self.kept[at])}"
-            for at in lost
+            f"partition {site} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}"
+            for site, place in zip(sites, lost, strict=True)
         ]
         self.kept |= dict.fromkeys(made, server_round)
-        if not lost:
-            return []
-        log(
-            WARNING,
-            "round %d: client state lost: %s",
-            server_round,
-            "; ".join(named[:8]) + ("; ..." if len(named) > 8 else ""),
-        )
-        if joint_owner is not None:
-            self.kept, self.since = {}, server_round + 1
-            log(
-                WARNING,
-                "round %d: %s adds the clients' states up: all begin afresh in round %d",
-                server_round,
-                joint_owner,
-                server_round + 1,
-            )
-        return [roster.reports[place].partition_id for place in lost]
+        if lost:
+            which = "; ".join(named[:8]) + ("; ..." if len(named) > 8 else "")
+            log(WARNING, "round %d: client state lost: %s", server_round, which)
+            if joint_owner is not None:
+                self.kept, self.since = {}, server_round + 1
+                told_so = "round %d: %s adds the clients' states up: all begin afresh in round %d"
+                log(WARNING, told_so, server_round, joint_owner, self.since)
+        return sites
 
 
 def _name_state(made: int) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from apps import resources
 from apps.config import Scalar, parse_run_config
+from apps.sites import resources
 from tests.battery.federation import federate, flat_config, model_of, save_npz
 from tests.reference.minimax import Array
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from apps import resources
 from apps.config import RunConfig, parse_run_config
+from apps.sites import resources
 from clients.base import Site
 from problems.data import FederatedData, Samples
 from simulations.references.centralized import centralized

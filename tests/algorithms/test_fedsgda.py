@@ -11,16 +11,16 @@ import pytest
 import torch
 from flwr.app import Error, Message
 
-from apps import resources
 from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
+from apps.sites import resources
 from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from methods.minimax import count_population
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD
 from problems.randomness import stream
-from strategies.fedsgda import FedSGDA, FedSGDAMB
+from strategies.minimax import FedSGDA, FedSGDAMB
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.handshake import Roster
 from tests.algorithms import minimax_problems

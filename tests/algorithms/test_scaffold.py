@@ -14,8 +14,8 @@ from methods.samples import sample_batches
 from methods.scaffold import ControlChange, ControlVariate
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
+from strategies.local_sgd import Scaffold
 from strategies.rounds.replies import Reply
-from strategies.scaffold import Scaffold
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.test_sgdm import problem_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, STEPS, Watched, lost, rows_of

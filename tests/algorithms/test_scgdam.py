@@ -11,16 +11,16 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from apps import resources
 from apps.config import Scalar
-from apps.evaluators import make_evaluator
+from apps.evaluation.choose import make_evaluator
+from apps.sites import resources
 from methods.scgdam import CompositionalUp, SCGDAMDown
 from methods.sgdam import SaddleMomentum
 from payloads.record import PayloadError
 from problems.data import DataError, DataSpec, load
 from problems.models import build_model
 from problems.randomness import Purpose
-from strategies.scgdam import LocalSCGDAM
+from strategies.minimax import LocalSCGDAM
 from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
 from tests.battery.federation import federate, model_of
 from tests.docs.markdown import PROJECT, blocks
@@ -255,7 +255,9 @@ def test_the_headline_is_whose_metrics_the_log_and_the_curves_show(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     drawn: list[str] = []
-    monkeypatch.setattr("apps.curves.draw_curves", lambda lines, path, title, rows, view: drawn.append(view))
+    monkeypatch.setattr(
+        "apps.run_directory.curves.draw_curves", lambda lines, path, title, rows, view: drawn.append(view)
+    )
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="flwr"):
         one = Watched(tmp_path, {**KEYS, **data, "scgdam.headline": headline, "evaluate-every": 1, "pictures": True})

@@ -15,8 +15,8 @@ from clients.sgdm import LocalSGDMRatioClient
 from methods.sgdm import SGDMDown
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
+from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
 from strategies.rounds.errors import StrategyError
-from strategies.sgdm import LocalSGDM, LocalSGDMRatio
 from tests.algorithms.helpers import roster_of
 from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, SITES, STEPS, Watched, lost, rows_of
 from tests.battery.federation import model_of

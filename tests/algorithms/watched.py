@@ -9,10 +9,10 @@ import numpy as np
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from apps import resources
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from apps.sites import resources
 from payloads.record import Payload
 from payloads.wire import PAYLOAD
 from problems.models.saddle import network_names

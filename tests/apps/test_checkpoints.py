@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save, save_file
 
-from apps import artifacts, files
-from apps.artifacts import Checkpoint, RunDirectory
 from apps.config import ConfigError, parse_run_config
-from apps.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
 from apps.registry import ALGORITHMS
-from apps.state_store import StateStore
+from apps.run_directory import artifacts, checkpoints
+from apps.run_directory.artifacts import RunDirectory
+from apps.run_directory.checkpoints import Checkpoint
+from apps.sites import files
+from apps.sites.files import make_folder, read_sealed, read_tensors, write_atomic, write_sealed
+from apps.sites.state_store import StateStore
 from methods.pairwise import InnerEstimates
 from methods.scaffold import ControlVariate
 from payloads.record import PayloadError
@@ -126,9 +128,9 @@ def test_changed_anywhere_it_is_refused_or_says_the_same(
 
 def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Any]) -> None:
     """Write a checkpoint with something in it changed, as one who knows how could."""
-    arrays, metadata = read_sealed(path, artifacts.CHECKPOINT_FORMAT, artifacts.CHECKPOINT_VERSION)
+    arrays, metadata = read_sealed(path, checkpoints.CHECKPOINT_FORMAT, checkpoints.CHECKPOINT_VERSION)
     change(arrays, metadata)
-    write_sealed(path, artifacts.CHECKPOINT_FORMAT, metadata.get("version", ""), arrays, metadata)
+    write_sealed(path, checkpoints.CHECKPOINT_FORMAT, metadata.get("version", ""), arrays, metadata)
 
 
 # what is changed -> what the refusal says
@@ -385,9 +387,11 @@ def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(
 
 def test_the_lines_are_on_the_disk_before_the_checkpoint(small: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    flush, write = artifacts.flush, artifacts.write_sealed
+    flush, write = artifacts.flush, artifacts.write_checkpoint
     monkeypatch.setattr(artifacts, "flush", lambda path: (steps.append(path.name), flush(path)))
-    monkeypatch.setattr(artifacts, "write_sealed", lambda path, *rest: (steps.append(path.name), write(path, *rest)))
+    monkeypatch.setattr(
+        artifacts, "write_checkpoint", lambda path, *rest: (steps.append(path.name), write(path, *rest))
+    )
     small.save_checkpoint(7, [np.zeros(1, np.float32)], None, None, {})
     assert steps == ["metrics.jsonl", "round-000007.safetensors"]
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from apps.config import ConfigError, Scalar
-from apps.flip_memory import FlipMemory
-from apps.party_table import PartyTable
+from apps.sites.flip_memory import FlipMemory
+from apps.sites.party_table import PartyTable
 from clients.vertical.segment.dominator import draw_flips
 from payloads.vfb2 import VFB2State
 from problems.data import DataSpec

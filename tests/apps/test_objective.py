@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from apps import objective, resources
+import apps.evaluation.composite
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluators import make_evaluator
-from apps.objective import COMPOSITE_METRICS, CompositeEvaluator, support_f1
+from apps.evaluation.choose import make_evaluator
+from apps.evaluation.composite import COMPOSITE_METRICS, CompositeEvaluator, support_f1
 from apps.server_app import RunFailedError
+from apps.sites import resources
 from tests.battery.federation import federate, save_npz
 from tests.reference import composite
 from tests.reference.composite import Prox, Smooth
@@ -27,7 +28,7 @@ X = np.array([0.7, 0.0, -0.4, 0.0, 0.3])  # four weights and a bias
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objective, "_optima", {})
+    monkeypatch.setattr(apps.evaluation.composite, "_optima", {})
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import torch
 from flwr.app import ConfigRecord, Error, Message
 from safetensors.numpy import load_file
 
-from apps import resources
 from apps.config import Scalar, parse_run_config
-from apps.own_data import own_rows
+from apps.sites import resources
+from apps.sites.rows import own_rows
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING, payload_record

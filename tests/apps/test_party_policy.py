@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from apps import party_table
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from apps.sites import party_table
 from clients.parties import NoModel, Party
 from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.transport.identity import Identity, fingerprint

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from apps.artifacts import RunDirectory
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.resources import federated_data
+from apps.run_directory.artifacts import RunDirectory
+from apps.sites.resources import federated_data
 from problems.metrics import binary_metrics
 from problems.models import build_model
 from tests.battery.federation import SMALL, Run, federate, flat_config
@@ -97,11 +97,11 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
 def test_without_pictures_nothing_is_drawn_nor_imported_to_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "apps.curves", None)
+    monkeypatch.setitem(sys.modules, "apps.run_directory.curves", None)
     run, _ = federate(tmp_path / "run", {"pictures": False})
     assert (run.path / "result.json").exists()
     assert not (run.path / "curves.png").exists()
-    with pytest.raises(ImportError, match=r"apps\.curves"):
+    with pytest.raises(ImportError, match=r"apps\.run_directory\.curves"):
         federate(tmp_path / "drawn", {"pictures": True})
 
 

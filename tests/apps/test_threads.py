@@ -7,7 +7,7 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info
 
-from apps.resources import hold_threads
+from apps.sites.resources import hold_threads
 from payloads.settings import TrainingSettings
 
 

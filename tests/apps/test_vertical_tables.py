@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apps.party_table import PartyTable
+from apps.sites.party_table import PartyTable
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 

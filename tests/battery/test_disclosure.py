@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
-from apps.own_data import own_rows
 from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
+from apps.sites.rows import own_rows
 from payloads.handshake import SiteReport
 from payloads.held_out import ScoreCounts
 from payloads.record import specs_of

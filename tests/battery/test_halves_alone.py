@@ -11,11 +11,10 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid, ServerApp
 
-from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
-from apps.evaluators import evaluator_for
 from apps.registry import ALGORITHMS
+from apps.sites import resources
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, model_arrays, model_record
@@ -35,7 +34,7 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = parse_run_config(context.run_config)
-        evaluator = evaluator_for(config, 3)
+        evaluator = config.algorithm.evaluation(config, 3)
         initial = evaluator.start()
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

@@ -24,7 +24,6 @@ from scipy import stats
 
 from apps import client_app
 from apps.config import Scalar, parse_run_config
-from apps.evaluators import evaluator_for
 from apps.mods import Mod, make_client_app
 from apps.registry import ALGORITHMS
 from payloads.wire import PAYLOAD, model_arrays, model_record
@@ -107,7 +106,7 @@ def run(
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         settings = parse_run_config(context.run_config)
-        evaluator = evaluator_for(settings, SITES)
+        evaluator = settings.algorithm.evaluation(settings, SITES)
         ours = ALGORITHMS[strategy].strategy(settings.training, settings.family)
         ours.layout = evaluator.layout
         initial = evaluator.start()

@@ -3,7 +3,7 @@
 import pytest
 
 from apps.config import parse_run_config
-from apps.mods import objection, uncovered
+from apps.mods import uncovered
 from apps.registry import ALGORITHMS
 from tests.docs.markdown import PROJECT, codes, rows, section
 
@@ -22,11 +22,11 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     _, size, *changing, beside = TABLE[strategy]
     assert size == "works"
-    expected = "refused" if objection(config) else "model" if uncovered(config) else "covered"
+    expected = "refused" if config.algorithm.objection else "model" if uncovered(config.algorithm.client) else "covered"
     assert changing == [expected] * 3
-    assert (beside == "nothing") == (not uncovered(config) and not config.algorithm.strategy.vertical)
+    assert (beside == "nothing") == (not uncovered(config.algorithm.client) and not config.algorithm.strategy.vertical)
     if (
         strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical
     ):  # these share fedx2's records
         told = {field: word in beside or field in codes(beside) for field, word in NAMED.items()}
-        assert [field for field in uncovered(config) if not told.get(field, True)] == []
+        assert [field for field in uncovered(config.algorithm.client) if not told.get(field, True)] == []

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from apps import resources
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation import ModelEvaluator, ProblemEvaluator
-from apps.evaluators import make_evaluator
+from apps.evaluation.choose import make_evaluator
+from apps.evaluation.models import ModelEvaluator, ProblemEvaluator
+from apps.sites import resources
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.bundled import synthetic_pl
 from problems.minimax import (

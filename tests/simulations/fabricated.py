@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar, parse_run_config
-from apps.objective import COMPOSITE_METRICS
+from apps.evaluation.composite import COMPOSITE_METRICS
 from simulations.arguments import placed
 from simulations.engines.workers import Task
 from simulations.experiments.expansion import Expansion, expand

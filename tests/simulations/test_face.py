@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 import florilegium
-from apps.artifacts import RunDirectory
 from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
+from apps.run_directory.artifacts import RunDirectory
 from problems import extras
 from problems.extras import MissingExtraError
 from simulations.engines.flower import run_with_flower
@@ -125,7 +125,7 @@ def test_a_missing_extra_is_one_error_that_names_it_before_anything_is_written(
 
 
 def dirichlet() -> None:
-    federated = import_module("apps.resources").federated_data
+    federated = import_module("apps.sites.resources").federated_data
     federated(parse_run_config({"partition": "dirichlet", "seed": 70_001}).data, 2)
 
 

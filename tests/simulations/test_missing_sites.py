@@ -15,7 +15,7 @@ import apps.client_app
 import apps.server_app
 import apps.training
 from apps.config import ConfigError, parse_run_config
-from apps.missing import Watch, in_words
+from apps.run_directory.missing import Watch, in_words
 from apps.server_app import RunFailedError
 from payloads.settings import TrainingSettings
 from payloads.wire import ARRAYS, model_record

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from apps import resources
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.server_app import app as server_app

@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Error, Message
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
-from apps.resources import federated_data, new_model
+from apps.sites.resources import federated_data, new_model
 from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
 from strategies.base import PayloadStrategy

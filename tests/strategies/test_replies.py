@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord
 
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
-from apps.resources import federated_data, new_model
+from apps.sites.resources import federated_data, new_model
 from methods.fedx import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
 from problems.means import mean

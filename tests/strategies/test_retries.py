@@ -12,11 +12,11 @@ from flwr.app import ConfigRecord, Error, Message, MessageType
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
-from apps.files import read_tensors
 from apps.registry import ALGORITHMS
-from apps.resources import federated_data, new_model
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
+from apps.sites.files import read_tensors
+from apps.sites.resources import federated_data, new_model
 from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
 from simulations.engines.in_process import FIRST_NODE_ID

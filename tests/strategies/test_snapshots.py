@@ -10,8 +10,8 @@ from flwr.app import ConfigRecord
 
 from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
-from apps.files import read_tensors, write_tensors
-from apps.resources import federated_data, new_model
+from apps.sites.files import read_tensors, write_tensors
+from apps.sites.resources import federated_data, new_model
 from payloads.record import Payload
 from payloads.wire import model_arrays, model_record
 from simulations.engines.in_process import InProcessGrid

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from apps.config import Scalar
-from apps.evaluation import better
+from apps.evaluation.metric_names import better
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line
 from simulations.experiments.reports.tables import Row, pair

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apps.curves import RANKING
+from apps.run_directory.curves import RANKING
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line
 from simulations.results.compare import mean_and_spread

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,23 +26,21 @@ Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
-class _Split:
-    """Rows cut in training and test rows: what is trained with, the places of the training rows, and (columns,) what
-    columns were scaled by."""
+class _Split(NamedTuple):
+    """Rows cut in training and test rows."""
 
     holding: Holding
-    rows: Rows
-    low: Array
+    rows: Rows  # places of the training rows
+    low: Array  # (columns,) what columns were scaled by
     high: Array
 
 
 class PartyTable:
     """The rows of one party's csv or parquet file, in the order of their ids.
 
-    A party with a label column holds labels. Which rows are for testing is drawn from the seed and their number alone,
-    since a party without labels must draw the same ones. Numeric columns are scaled by the least and the largest
-    value of the training rows; a text column becomes one 0/1 column for each value in the file.
+    Which rows are for testing is drawn from the seed and their number alone, since a party without labels must draw the
+    same ones. Numeric columns are scaled by the least and the largest value of the training rows; a text column becomes
+    one 0/1 column for each value in the file.
 
     Attributes:
         labelled: whether the file has the label column.
@@ -70,12 +67,8 @@ class PartyTable:
             if classification:
                 self._question, self._sides = _told_apart(column, spec)
         if not len(frame.columns):
-            raise DataError(
-                path,
-                got="no column of features, only id and label",
-                allowed="one at least",
-                hint="add columns of features",
-            )
+            got = "no column of features, only id and label"
+            raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
         frame.columns = frame.columns.map(str)
         check_columns(frame, [Column(name) for name in frame.columns], listable=False)
         self.names: list[str] = []
@@ -130,10 +123,8 @@ class PartyTable:
         low = np.where(self._scaled, features[train].min(axis=0), 0.0)
         high = np.where(self._scaled, features[train].max(axis=0), 1.0)
         features = (features - low) / np.where(high > low, high - low, 1.0)
-        if self._labels is None:
-            return _Split(Holding(features[train], features[test]), rows[train], low, high)
-        labels = self._labels[rows]
-        return _Split(Holding(features[train], features[test], labels[train], labels[test]), rows[train], low, high)
+        labels = () if self._labels is None else (self._labels[rows[train]], self._labels[rows[test]])
+        return _Split(Holding(features[train], features[test], *labels), rows[train], low, high)
 
 
 def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
@@ -146,25 +137,17 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     found = frame[column]
     if not path.name.endswith(PARQUET_ENDINGS):
         found = pd.read_csv(path, usecols=[column], dtype=str)[column]
-    missing = int(found.isna().sum())
+    place, missing = f"{path}, column {column!r}", int(found.isna().sum())
     if missing:
-        raise DataError(
-            f"{path}, column {column!r}",
-            got=f"{missing:,} of {len(found):,} ids missing",
-            allowed="none",
-            hint="fill or drop them",
-        )
+        got = f"{missing:,} of {len(found):,} ids missing"
+        raise DataError(place, got=got, allowed="none", hint="fill or drop them")
     ids = found.astype(str).to_numpy(dtype=object).astype(str)
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         first, second = (np.flatnonzero(ids == values[counts > 1][0])[:2] + 1).tolist()
-        raise DataError(
-            f"{path}, column {column!r}",
-            # Whose rows they are is nobody else's business, and the error travels.
-            got=f"{int((counts > 1).sum()):,} ids more than once, such as that of rows {first} and {second}",
-            allowed="once",
-            hint="drop the others",
-        )
+        # Whose rows they are is nobody else's business, and the error travels.
+        got = f"{int((counts > 1).sum()):,} ids more than once, such as that of rows {first} and {second}"
+        raise DataError(place, got=got, allowed="once", hint="drop the others")
     return ids
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from apps import resources
-from apps.algorithm import RunConfig
-from apps.evaluator import Evaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.sites import resources
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
 from problems.data import Samples
@@ -26,54 +25,6 @@ from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of
 
-# What the log of a round shows, in this order.
-SHOWN = (
-    "auc",
-    "pauc_fpr30",
-    "pauc_fpr50",
-    "rmse",
-    "grad_phi_sq",
-    "optimality",
-    "suboptimality",
-    "objective",
-    "nonzeros",
-    "loss",
-)
-# Metrics of which less is better.
-LOWER = (
-    "loss",
-    "grad_phi_sq",
-    "optimality",
-    "suboptimality",
-    "objective",
-    "stationarity",
-    "nonzeros",
-    "rmse",
-    "training_seconds",
-)
-# How a log writes those that are not of order one.
-FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "nonzeros": ".0f"}
-
-
-def better(metric: str) -> Any:
-    """``min`` or ``max``, whichever is better for a metric, of a view too (``loss_inner``)."""
-    return min if metric.startswith(LOWER) else max
-
-
-def suffixed(name: str, view: str) -> str:
-    """A metric's name in a view of `PayloadStrategy.views`; "" is the model itself."""
-    return f"{name}_{view}" if view else name
-
-
-def shown(metrics: Mapping[str, float], view: str = "") -> str:
-    """The metrics a line of the log has room for: those of a view, or of the model where the view has none yet."""
-    names = {suffixed(name, view): name for name in SHOWN}
-    if names.keys().isdisjoint(metrics):
-        names = {name: name for name in SHOWN}
-    return "  ".join(
-        f"{name} {metrics[name]:{FORMATS.get(plain, '.4f')}}" for name, plain in names.items() if name in metrics
-    )
-
 
 class ScoreEvaluator(Evaluator):
     """Metrics of a network from its scores of some labelled rows; see `problems.metrics.binary_metrics`.
@@ -82,7 +33,12 @@ class ScoreEvaluator(Evaluator):
     `RATIO_LOSS` the same weighted by the ratios of these rows' own classes, or for `SADDLES` what the saddle
     function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
     a pairwise loss does not calibrate: it moves when all scores shift.
+
+    Attributes:
+        count_nonzeros: whether ``nonzeros``, the parameters that are not zero, is a metric too.
     """
+
+    count_nonzeros = False
 
     def __init__(self, config: RunConfig, model: FlatModel) -> None:
         self.config = config
@@ -102,11 +58,12 @@ class ScoreEvaluator(Evaluator):
         if not torch.isfinite(logits).all():
             steps = self.config.algorithm.strategy.steps()
             raise ValueError(f"the global model's test scores are not finite: the run has diverged; lower {steps}")
-        return {
+        metrics = {
             **binary_metrics(labels, scores),
             "accuracy": accuracy(labels, scores, 0.0),
             "loss": self.loss(logits, torch.tensor(labels == 1, device=logits.device)),
         }
+        return {**metrics, "nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else metrics
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return network_names(self.model.named(arrays))

@@ -16,10 +16,10 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
-from apps.files import OWNER_ONLY, make_folder
-from apps.own_data import DATA_PATH
-from apps.settings import ConfigError
-from apps.state_store import RUN_TOKEN, STATE_DIR
+from apps.run_config.settings import ConfigError
+from apps.sites.files import OWNER_ONLY, make_folder
+from apps.sites.rows import DATA_PATH
+from apps.sites.state_store import RUN_TOKEN, state_dir
 from clients.vertical.policy import PolicyError
 from payloads.wire import CONFIG, find
 from problems.errors import InputError
@@ -34,14 +34,14 @@ def log_path(node: Mapping[str, Any]) -> Path | None:
     Raises:
         ConfigError: `audit-log` is no text, or empty.
     """
-    named, folder = node.get(AUDIT_LOG), str(node.get(STATE_DIR, ""))
-    if named is not None:
-        if not isinstance(named, str) or not named:
-            raise ConfigError(
-                f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
-            )
-        return Path(named).expanduser()
-    return Path(folder).expanduser() / _NAME if folder else None
+    named, folder = node.get(AUDIT_LOG), state_dir(node)
+    if named is None:
+        return None if folder is None else folder / _NAME
+    if not isinstance(named, str) or not named:
+        raise ConfigError(
+            f"node config: {AUDIT_LOG}", got=repr(named), allowed="the path of a file", hint="see docs/vertical.md"
+        )
+    return Path(named).expanduser()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from apps.settings import ConfigError, Scalar
+from apps.run_config.settings import ConfigError, Scalar
 from payloads.flower_internals import parse_config_args
 
 # key and value, which may have spaces in quotes

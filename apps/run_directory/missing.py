@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from apps.evaluation import suffixed
+from apps.evaluation.metric_names import suffixed
 from strategies.rounds.errors import way_out
 
 # rounds, or evaluations, running before a warning

@@ -14,31 +14,64 @@ import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
 
-from apps.algorithm import RunConfig
-from apps.checks import COLUMN_PARTITIONS
-from apps.files import make_folder, write_tensors
-from apps.flip_memory import FlipMemory
-from apps.own_data import DATA_PATH
-from apps.party_policy import policy_of
-from apps.party_table import PartyTable
-from apps.settings import ConfigError
-from apps.state_store import RUN_TOKEN, STATE_DIR
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites.files import make_folder, write_tensors
+from apps.sites.flip_memory import FlipMemory
+from apps.sites.party_policy import policy_of
+from apps.sites.party_table import PartyTable
+from apps.sites.rows import DATA_PATH
+from apps.sites.state_store import RUN_TOKEN, state_dir
 from clients.parties import Party, PartyData, Rows
 from clients.vertical.policy import Policy, PolicyError
 from clients.vertical.segment.plan import Holding
 from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
+from payloads.settings import Settings
 from payloads.vfb2 import VFB2Settings
 from problems.data import DataError, DataSpec
-from problems.data.spec import GENERIC
+from problems.data.spec import DRAWN, GENERIC
 from problems.errors import NOTHING
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 
 PEER_FILES = ("peer-cert", "peer-key", "peer-ca")
+# What `partition` means where columns are spread instead of rows.
+COLUMN_PARTITIONS = {"iid": "random", "consecutive": "consecutive"}
 
 _load_lock = threading.Lock()
 T = TypeVar("T", bool, str)
+
+
+def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
+    """Refuse what has no meaning where all clients hold the same rows."""
+    assert isinstance(vfb2, VFB2Settings)
+    clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
+    if spec.dataset in DRAWN:
+        raise ConfigError(
+            "dataset",
+            got=f"{spec.dataset!r}, whose clients draw rows of their own",
+            allowed=f"any but {', '.join(DRAWN)}, {clients_columns}",
+            hint="see docs/vertical.md",
+        )
+    partitions = " or ".join(COLUMN_PARTITIONS)
+    for key, got, fits, allowed in (
+        ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
+        ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
+        ("standardise", spec.standardise, spec.standardise, "True"),
+        ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
+        ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
+    ):
+        if not fits:
+            way_out = "leave it out, see docs/vertical.md"
+            raise ConfigError(key, got=repr(got), allowed=f"{allowed}, {clients_columns}", hint=way_out)
+    if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
+        raise ConfigError(
+            "vfb2.label-epsilon",
+            got=vfb2.label_epsilon,
+            allowed=f"0, since problem {vfb2.problem!r} has no classes",
+            hint="leave it out, or set vfb2.problem",
+        )
 
 
 class SimulatedParty:
@@ -70,12 +103,8 @@ class SimulatedParty:
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
     """The data set with its columns spread over the parties, loaded once a process."""
-    vfb2 = settings_of(config)
-    regression = (
-        not make_objective(vfb2.problem).classification
-        and config.data.dataset in GENERIC
-        and not config.data.positive_label
-    )
+    numbers = config.data.dataset in GENERIC and not config.data.positive_label
+    regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
         return _vertical_data(config.data, parties, regression)
 
@@ -105,12 +134,8 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
     load: Callable[[], PartyData]
     if DATA_PATH in node:
         if config.data.dataset not in ("csv", "parquet"):
-            raise ConfigError(
-                "dataset",
-                got=repr(config.data.dataset),
-                allowed=f"csv, parquet, since a party with a {DATA_PATH} reads a table",
-                hint="set it to one",
-            )
+            allowed = f"csv, parquet, since a party with a {DATA_PATH} reads a table"
+            raise ConfigError("dataset", got=repr(config.data.dataset), allowed=allowed, hint="set it to one")
         load = partial(_own_table, Path(str(node[DATA_PATH])).expanduser(), config, place)
     elif vfb2.alignment == "intersection":
         raise ConfigError(
@@ -128,7 +153,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         )
     else:
         load = partial(_simulated, config, parties, place, labelled=place < vfb2.active_parties)
-    state_dir = str(node.get(STATE_DIR, ""))
+    folder = state_dir(node)
     identity, authority = _identity(node)
     return Party(
         place,
@@ -139,7 +164,7 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
         advertised=_of(node, "advertise", ""),
         share=_of(node, "share-block", True),
         policy=policy,
-        flips=FlipMemory(Path(state_dir).expanduser()) if state_dir else None,
+        flips=None if folder is None else FlipMemory(folder),
     )
 
 
@@ -168,23 +193,21 @@ def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> Non
     Args:
         config: the message's record of that name.
     """
-    base = str(context.node_config.get(STATE_DIR, ""))
-    if client.keepsake is None or not base:
+    base = state_dir(context.node_config)
+    if client.keepsake is None or base is None:
         return
     run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
-    folder = Path(base).expanduser() / run / f"client-{client.party.partition_id}"
+    folder = base / run / f"client-{client.party.partition_id}"
     make_folder(folder, private=True)
     told = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
     write_tensors(folder / "block.safetensors", client.keepsake, told, private=True)
 
 
 def _simulated(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
-    return _party_of(vertical_data(config, parties), place, labelled)
+    return _simulated_party(vertical_data(config, parties), place, labelled=labelled)
 
 
-@lru_cache(maxsize=256)
-def _party_of(data: VerticalData, place: int, labelled: bool) -> SimulatedParty:
-    return SimulatedParty(data, place, labelled=labelled)
+_simulated_party = lru_cache(maxsize=256)(SimulatedParty)
 
 
 @lru_cache(maxsize=4)
@@ -207,31 +230,23 @@ def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
 
 def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     """Certificate and key that a node brings itself, and the authority that vouches for its peers'."""
-    certificate, key, authority = (_of(node, name, "") for name in PEER_FILES)
+    named = {name: _of(node, name, "") for name in PEER_FILES}
+    certificate, key, authority = (Path(path).expanduser() if path else None for path in named.values())
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
         raise ConfigError(
             "node config", got=f"{got} without {lacks}", allowed="both or neither", hint=f"give {lacks} too"
         )
     if authority and not certificate:
-        raise ConfigError(
-            "node config",
-            got=f"peer-ca {authority!r} alone",
-            allowed="that with peer-cert and peer-key",
-            hint="give them too",
-        )
-    for name, path in zip(PEER_FILES, (certificate, key, authority), strict=True):
+        got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
+    for name, path in named.items():
         if path and not Path(path).expanduser().is_file():
-            raise ConfigError(
-                f"node config: {name}",
-                got=f"{path!r}, which does not exist",
-                allowed="an existing file",
-                hint="give the path of a PEM file",
-            )
-    if not certificate:
+            got, hint = f"{path!r}, which does not exist", "give the path of a PEM file"
+            raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
+    if certificate is None or key is None:
         return None, None
-    identity = Identity.from_files(Path(certificate).expanduser(), Path(key).expanduser())
-    return identity, str(Path(authority).expanduser()) if authority else None
+    return Identity.from_files(certificate, key), str(authority) if authority else None
 
 
 def _of(node: Mapping[str, Any], name: str, default: T) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,44 +33,36 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     """
     pins = parse_pins(_text(node, PINNED_PEERS)) if PINNED_PEERS in node else {}
     authority = node.get(PEER_CA) if pins else None
+    epsilon = _value(
+        node, LARGEST_EPSILON, None, "a number > 0", lambda value: _is_number(value) and 0 < value < float("inf")
+    )
     return Policy(
-        fewest_parties=_fewest(node),
+        fewest_parties=_value(
+            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
+        ),
         pins=pins,
         authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
-        largest_label_epsilon=_epsilon(node),
-        allow_intersection=_allow_intersection(node),
+        largest_label_epsilon=None if epsilon is None else float(epsilon),
+        allow_intersection=_value(
+            node, ALLOW_INTERSECTION, True, "true or false", lambda value: isinstance(value, bool)
+        ),
         allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
     )
 
 
-def _fewest(node: Mapping[str, Any]) -> int:
-    value = node.get(FEWEST_PARTIES, 0)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PolicyError(FEWEST_PARTIES, got=repr(value), allowed="an integer >= 0", hint=_PAGE)
+def _value(node: Mapping[str, Any], name: str, default: Any, allowed: str, fits: Callable[[Any], bool]) -> Any:
+    value = node.get(name, default)
+    if value is not default and not fits(value):
+        raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
     return value
 
 
-def _epsilon(node: Mapping[str, Any]) -> float | None:
-    value = node.get(LARGEST_EPSILON)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise PolicyError(LARGEST_EPSILON, got=repr(value), allowed="a number > 0", hint=_PAGE)
-    return float(value)
-
-
-def _allow_intersection(node: Mapping[str, Any]) -> bool:
-    value = node.get(ALLOW_INTERSECTION, True)
-    if not isinstance(value, bool):
-        raise PolicyError(ALLOW_INTERSECTION, got=repr(value), allowed="true or false", hint=_PAGE)
-    return value
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(node: Mapping[str, Any], name: str) -> str:
-    value = node[name]
-    if not isinstance(value, str):
-        raise PolicyError(name, got=repr(value), allowed="text", hint=_PAGE)
-    return value
+    return str(_value(node, name, "", "text", lambda value: isinstance(value, str)))
 
 
 def _authorities(path: Path) -> tuple[bytes, ...]:

@@ -1,7 +1,7 @@
 """Files that are whole or not there: written beside their place, flushed to disk, then renamed.
 
-A *sealed* file holds named arrays in safetensors and says in its metadata of which format and version it is, and what
-everything else in it hashes to: what was cut off or changed since is noticed.
+A *sealed* file holds named arrays in safetensors, and in its metadata its format, its version and a hash of everything
+else in it: what was cut off or changed since is noticed.
 """
 
 from __future__ import annotations
@@ -52,11 +52,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one.
-
-    Args:
-        private: only its owner may read it.
-    """
+    """Write a file so that a reader, or a crash, finds the old one or the new one; ``private``: for its owner alone."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with room_for(path):
         try:

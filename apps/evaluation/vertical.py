@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from flwr.common import log
 
-from apps.algorithm import RunConfig
-from apps.evaluator import Evaluator
-from apps.vertical import settings_of, vertical_data
+from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
 from problems.vertical.data import VerticalData
@@ -28,12 +27,10 @@ class VerticalEvaluator(Evaluator):
     """What the reporter measured, and where all columns are at hand ``suboptimality``: the objective minus its least.
 
     Args:
-        config: the run's.
-        parties: q.
         pooled: whether the parties' data are those of the run config, so that the server can load them too.
     """
 
-    def __init__(self, config: RunConfig, parties: int, *, pooled: bool) -> None:
+    def __init__(self, config: RunConfig, parties: int, *, pooled: bool = True) -> None:
         vfb2 = settings_of(config)
         self.config = config
         self.objective = make_objective(vfb2.problem, vfb2.factor)

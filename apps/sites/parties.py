@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Context, Message
 
-from apps.algorithm import HANDSHAKE, Held, RunConfig
-from apps.party_audit import audited
-from apps.vertical import keep, make_party, settings_of
+from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
+from apps.sites.party_audit import audited
+from apps.sites.vertical import keep, make_party, settings_of
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
 from clients.vertical.policy import RefusalError
@@ -19,29 +19,17 @@ from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
 
 
-class PartySites:
+class PartySites(Sites):
     """Clients that hold columns. Each has an owner, who may keep a log of what leaves the party."""
 
-    # where parties have files of their own, the server needs none
     bring_files = True
-    refusals: tuple[type[Exception], ...] = (RefusalError,)
+    refusals = (RefusalError,)
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Party:
-        """The party of a node.
-
-        Raises:
-            ConfigError: the node config is wrong, or the run config does not fit it.
-            PolicyError: the party does not take part in such a run.
-        """
         return make_party(config, context, *place)
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Who the party is; it does not read its data for that.
-
-        Raises:
-            ConfigError: the node config is wrong, or the run config does not fit it.
-            PolicyError: the party does not take part in such a run.
-        """
+        """Who the party is; it does not read its data for that."""
         make_party(config, context, *place)
         return SiteReport(identity=np.array(place))
 
@@ -55,7 +43,9 @@ class PartySites:
         with audited(event, context, message) as facts:
             yield facts
             if event == HANDSHAKE:
-                facts.update(describe_run(config))
+                vfb2 = settings_of(config)
+                facts.update(strategy=config.run.strategy, alignment=vfb2.alignment, masking=vfb2.masking)
+                facts["label-epsilon"] = vfb2.label_epsilon
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
         """Let the party tell its owner what it does."""
@@ -66,10 +56,3 @@ class PartySites:
         """Keep what the party keeps for itself."""
         assert isinstance(client, VFB2Client)
         keep(client, context, config)
-
-
-def describe_run(config: RunConfig) -> dict[str, Any]:
-    """What a party is asked to take part in, for the log of its owner."""
-    vfb2 = settings_of(config)
-    shown = {"strategy": config.run.strategy, "alignment": vfb2.alignment, "masking": vfb2.masking}
-    return {**shown, "label-epsilon": vfb2.label_epsilon}

@@ -1,4 +1,6 @@
-"""Sites that read files of their own: what a node tells of its file, what it trains with, what the server tests on."""
+"""Sites that hold rows: a share of the run's data set, or files of their own.
+
+Of its file a node tells what the sites must agree on; the server may test on a file of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Context
 from numpy.typing import NDArray
 
-from apps.algorithm import RunConfig
-from apps.resources import device_of, dtype_of
-from apps.settings import ConfigError
-from clients.base import Site
+from apps.run_config.algorithm import Held, RunConfig, Sites
+from apps.run_config.settings import ConfigError
+from apps.sites.resources import device_of, dtype_of, site, trained
+from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
 from problems.data.spec import PAGE
@@ -54,8 +57,7 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
 
 def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
-    """What a site tells of its rows: numbers of rows, shape and names of features, means and variances of columns,
-    values of labels.
+    """What a site tells of its rows.
 
     Raises:
         DataError: there are too few rows to tell their means, or the labels are none; names the partition.
@@ -108,18 +110,12 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
     """
     rows = _read(config.data.data_dir, config.data, None)
     if rows.columns != schema.columns or rows.shape != schema.shape:
-        differing = sorted(set(rows.columns) ^ set(schema.columns))
-        what = (
-            f"columns {', '.join(map(repr, differing[:8]))}" if differing else f"shapes: {rows.shape}, {schema.shape}"
-        )
-        raise DataError(
-            "data-dir",
-            got=f"{config.data.data_dir}, from which the sites' files differ in {what}",
-            allowed="the same",
-            hint=f"see {PAGE}",
-        )
-    for label, name in enumerate(("negative", "positive")):
-        if not rows.class_counts(rows.test_rows)[label]:
+        differing = ", ".join(map(repr, sorted(set(rows.columns) ^ set(schema.columns))[:8]))
+        what = f"columns {differing}" if differing else f"shapes: {rows.shape}, {schema.shape}"
+        got = f"{config.data.data_dir}, from which the sites' files differ in {what}"
+        raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
+    for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
+        if not count:
             raise DataError(
                 "data-dir",
                 got=f"{config.data.data_dir}, which has no {name} row",
@@ -167,9 +163,32 @@ def _site(
 ) -> Site:
     scaling = (np.frombuffer(scales[0]), np.frombuffer(scales[1])) if scales else None
 
-    def site(places: NDArray[np.int64]) -> Site:
+    def part(places: NDArray[np.int64]) -> Site:
         samples = rows.samples(places, scaling)
         return Site.from_arrays(partition_id, samples.features, samples.labels, dtype=dtype, device=device)
 
-    held_out = site(rows.test_rows) if len(rows.test_rows) else None
-    return replace(site(rows.train_rows), held_out=held_out)
+    held_out = part(rows.test_rows) if len(rows.test_rows) else None
+    return replace(part(rows.train_rows), held_out=held_out)
+
+
+class RowSites(Sites):
+    """Clients that hold rows, all with the same features. A node's rows stay in its process."""
+
+    def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
+        partition_id, num_partitions = place
+        if reads_own(config):
+            rows = own_rows(config, context.node_config, partition_id)
+            return own_site(config, rows, partition_id, scaling)
+        return site(config, num_partitions, partition_id)
+
+    def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
+        """How many rows of each class a node holds and, where they are its own, what they look like."""
+        if reads_own(config):
+            return own_report(own_rows(config, context.node_config, place[0]), *place)
+        counts = self.hold(config, context, place, None).class_counts
+        return SiteReport(identity=np.array(place), class_counts=np.array(counts))
+
+    def model(self, config: RunConfig, site: Held) -> Trained:
+        """The resident model, or the oracle of a minimax problem."""
+        assert isinstance(site, Site)
+        return trained(config, site)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.evaluation import suffixed
+from apps.evaluation.metric_names import suffixed
 from problems.data import OWN
 
 RANKING = {

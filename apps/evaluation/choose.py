@@ -1,4 +1,4 @@
-"""Which `Evaluator` a run config asks for."""
+"""Which `Evaluator` a run config asks for, where its clients hold rows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from apps import resources
-from apps.algorithm import RunConfig
-from apps.evaluation import HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
-from apps.evaluator import Evaluator
-from apps.objective import CompositeEvaluator, PenalisedEvaluator
-from apps.own_data import columns_of, reads_own, server_samples
-from apps.settings import ConfigError
-from apps.vertical_evaluation import VerticalEvaluator
+from apps.evaluation.composite import CompositeEvaluator, penalty_terms
+from apps.evaluation.models import HeldOutEvaluator, ModelEvaluator, ProblemEvaluator, ScoreEvaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.run_config.settings import ConfigError
+from apps.sites import resources
+from apps.sites.rows import columns_of, server_samples
 from payloads.record import FloatArray
 from problems.data import FederatedData
 from problems.errors import NOTHING
@@ -29,8 +27,8 @@ Ask = Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]]
 class RowEvaluation:
     """Of runs whose clients hold rows: a network's scores of test rows, or the value of a problem of its own."""
 
-    def make(self, config: RunConfig, num_clients: int, *, pooled: bool) -> Evaluator:
-        """The evaluator of a run that begins; its data must be those of the run config.
+    def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
+        """The evaluator of a run that begins, on the run config's data.
 
         Raises:
             DataError: the data cannot be had.
@@ -47,8 +45,12 @@ class RowEvaluation:
         return self.of_model(config, resources.new_model(config, data.input_shape), data)
 
     def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
-        """The evaluator of a run whose sites read files of their own; see `own_evaluator`."""
-        assert reads_own(config)
+        """The evaluator of a run whose sites read files of their own: on the server's test file, or by asking them.
+
+        Raises:
+            ConfigError: a problem of the user's own without a test file.
+            DataError: the test file cannot be used.
+        """
         test = server_samples(config, schema) if config.data.data_dir else None
         if resources.is_problem(config):
             if test is None:
@@ -85,45 +87,14 @@ class CompositeEvaluation(RowEvaluation):
         return CompositeEvaluator(config, model, data)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
-        return PenalisedEvaluator(config, scored)
-
-
-class VerticalEvaluation:
-    """Of vertical runs, whose parties measure themselves; the server needs no data."""
-
-    def make(self, config: RunConfig, num_clients: int, *, pooled: bool) -> Evaluator:
-        """The evaluator of a run that begins."""
-        return VerticalEvaluator(config, num_clients, pooled=pooled)
-
-
-def evaluator_for(config: RunConfig, num_clients: int, *, pooled: bool = True) -> Evaluator:
-    """The evaluator of a run with so many clients.
-
-    Args:
-        pooled: whether the clients' data are those of the run config; a vertical run needs none at the server.
-
-    Raises:
-        DataError: the data cannot be had.
-    """
-    return config.algorithm.evaluation.make(config, num_clients, pooled=pooled)
-
-
-def own_evaluator(config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
-    """The evaluator of a run whose sites read files of their own: on the server's test file, or by asking the sites.
-
-    Raises:
-        ConfigError: a problem of the user's own without a test file.
-        DataError: the test file cannot be used.
-    """
-    return _of_rows(config).of_sites(config, schema, ask)
+        scored.layout = scored.model.layout
+        penalty_terms(config, scored.layout)  # refuses a penalty that does not fit the model
+        scored.count_nonzeros = True
+        return scored
 
 
 def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
     """The evaluator of a run whose clients hold rows of the run config's data set."""
-    return _of_rows(config).of_data(config, data)
-
-
-def _of_rows(config: RunConfig) -> RowEvaluation:
     evaluation = config.algorithm.evaluation
     assert isinstance(evaluation, RowEvaluation)
-    return evaluation
+    return evaluation.of_data(config, data)

@@ -2,8 +2,8 @@
 
 Randomised response protects a label by its epsilon once: who sees it flipped anew in 25 runs takes the majority.
 Beside a random key lies one sealed file an epsilon, with a keyed digest of each row's id and label (HMAC-SHA256, cut
-to 16 bytes) and whether that label is flipped; there are no ids in it. Flips for several epsilons are drawn so that
-together they spend the largest of them. Parties may share the folder.
+to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend the largest of them. Parties
+may share the folder.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from apps.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
-from apps.settings import ConfigError
-from apps.state_store import STATE_DIR
+from apps.run_config.settings import ConfigError
+from apps.sites.files import OWNER_ONLY, make_folder, read_sealed, write_sealed
+from apps.sites.state_store import STATE_DIR
 from clients.vertical.segment.dominator import Flips, come_true, flip_rate
 from payloads.record import PayloadError
 

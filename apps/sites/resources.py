@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from threadpoolctl import threadpool_limits
 
-from apps.algorithm import RunConfig
+from apps.run_config.algorithm import RunConfig
 from clients.base import Site, Trained
 from payloads.settings import TrainingSettings
 from problems.data import DataSpec, FederatedData, load

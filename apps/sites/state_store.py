@@ -1,10 +1,6 @@
 """Client state on the site's own disk, so that a resumed run continues where the uninterrupted one would be.
 
-Flower keeps ``Context.state`` in memory for one run. When checkpoints are on, a client with state also writes it to
-its state directory, one file a round: the node config's ``state-dir``, or in simulation, where server and clients
-share a disk, a folder of the run directory named by the server. Files older than the newest one that the server's
-durable checkpoint covers are removed, so a few are there at a time. A run has a token of its own, kept through a
-resume, so that no run reads the state of another. Each file says whose state it holds, of which kind and round.
+There is one file a round, which says whose state it holds, of which kind and round; docs/architecture.md says where.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from flwr.app import Context
 
-from apps.files import make_folder, read_sealed, write_sealed
+from apps.sites.files import make_folder, read_sealed, write_sealed
 from payloads.record import Payload, PayloadError
 
 STATE_DIR = "state-dir"
@@ -24,6 +20,12 @@ RUN_TOKEN = "run-token"
 STATE_FORMAT, STATE_VERSION = "florilegium-client-state", "1"
 
 P = TypeVar("P", bound=Payload)
+
+
+def state_dir(node: Mapping[str, Any]) -> Path | None:
+    """The folder that a node config names for what the node keeps, or None."""
+    named = str(node.get(STATE_DIR, ""))
+    return Path(named).expanduser() if named else None
 
 
 class StateStore:
@@ -37,23 +39,15 @@ class StateStore:
     def of(
         cls, context: Context, config: Mapping[str, Any], local: Mapping[str, Any], partition_id: int
     ) -> Self | None:
-        """The store of a node, or None where nothing is to be kept.
-
-        Args:
-            context: the node's, whose config may name a `state-dir`.
-            config: the message's record of that name.
-            local: the message's record of that name.
-            partition_id: the node's.
-        """
+        """The store of a node, or None where nothing is to be kept; ``config``, ``local``: the message's records."""
         if CHECKPOINT_ROUND not in config:
             return None
-        own = str(context.node_config.get(STATE_DIR, ""))
-        named = str(local.get(STATE_DIR, ""))
-        base = own or (named if named and Path(named).is_dir() else "")
-        if not base:
+        base, shared = state_dir(context.node_config), state_dir(local)
+        if base is None and shared is not None and shared.is_dir():
+            base = shared
+        if base is None:
             return None
-        folder = Path(base).expanduser() / str(config[RUN_TOKEN]) / f"client-{partition_id}"
-        return cls(folder, int(config[CHECKPOINT_ROUND]))
+        return cls(base / str(config[RUN_TOKEN]) / f"client-{partition_id}", int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> list[int]:
         """The rounds with a saved state, oldest first."""

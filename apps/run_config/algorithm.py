@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flwr.app import Context, Message
 
-from apps.evaluator import Evaluator
-from apps.settings import DataSettings, RunSettings, SyntheticSettings
+from apps.run_config.settings import DataSettings, RunSettings, SyntheticSettings
 from clients.base import PayloadClient, Site, Trained
 from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
+from payloads.record import FloatArray
 from payloads.settings import Settings, TrainingSettings, kebab
-from problems.data import SPARSE_LOGISTIC, DataSpec
+from problems.data import SPARSE_LOGISTIC, Columns, DataSpec
 from strategies.base import PayloadStrategy
 
 # the run-config table of what `SPARSE_LOGISTIC` is drawn with
@@ -32,21 +33,28 @@ class Sites(Protocol):
     """What the nodes of a run hold, and what surrounds the work of their clients.
 
     A place is a pair: a node's partition id, and the number of partitions.
+
+    Attributes:
+        bring_files: whether a run needs no data at the server, since nodes may have files of their own.
+        refusals: the exceptions in which a client says no: their words go to the server as an answer.
     """
 
-    @property
-    def bring_files(self) -> bool:
-        """Whether a run needs no data at the server, since nodes may have files of their own."""
-
-    @property
-    def refusals(self) -> tuple[type[Exception], ...]:
-        """The exceptions in which a client says no: their words go to the server as an answer."""
+    bring_files: bool = False
+    refusals: tuple[type[Exception], ...] = ()
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
-        """What a node holds of the run's data; ``scaling``: of columns, where sites read tables of their own."""
+        """What a node holds of the run's data.
+
+        Args:
+            scaling: of columns, where sites read tables of their own.
+
+        Raises:
+            ConfigError, DataError: the node config is wrong, or the data cannot be used.
+            PolicyError: the party does not take part in such a run.
+        """
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """What a node tells of itself before round 1."""
+        """What a node tells of itself before round 1; raises what `hold` does."""
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         """What the client of a node moves."""
@@ -55,19 +63,67 @@ class Sites(Protocol):
         self, config: RunConfig, event: str, context: Context, message: Message
     ) -> AbstractContextManager[dict[str, Any]]:
         """Where a node's owner keeps a log, a line of what happens inside; it yields the line's facts, to be filled."""
+        return nullcontext({})
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
         """Before a client answers a message; ``facts``: of the line in its owner's log."""
+        return
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
         """After it has answered; ``config``: the message's record of that name."""
+        return
+
+
+class Evaluator(ABC):
+    """Metrics of flat arrays, by name.
+
+    Attributes:
+        summary: what is trained, for the log.
+        layout: names and shapes of the parts of the flat model, where it has parts.
+        columns: what the model's features are and were scaled by, where they come from a table.
+    """
+
+    summary: str
+    layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    columns: Columns | None = None
+
+    @abstractmethod
+    def start(self) -> list[FloatArray]:
+        """The run's starting point."""
+
+    @abstractmethod
+    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
+        """The metrics of some arrays.
+
+        Raises:
+            ValueError: the run has diverged.
+        """
+
+    def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """What the clients measured, and what the server makes of it.
+
+        Raises:
+            ValueError: the run has diverged.
+        """
+        return dict(measured)
+
+    @abstractmethod
+    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        """The entries of the model file."""
 
 
 class Evaluation(Protocol):
     """How a run's models are measured."""
 
-    def make(self, config: RunConfig, num_clients: int, *, pooled: bool) -> Evaluator:
-        """The evaluator of a run; ``pooled``: whether the clients' data are those of the run config."""
+    def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
+        """The evaluator of a run that begins.
+
+        Args:
+            pooled: whether the clients' data are those of the run config; a vertical run needs none at the server.
+
+        Raises:
+            DataError: the data cannot be had.
+        """
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import re
 import tomllib
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from logging import INFO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,27 +16,26 @@ import tomli_w
 from flwr.common import log
 from numpy.typing import NDArray
 
-from apps.config import SHOWING_KEYS, ConfigError, RunConfig, flattened
-from apps.evaluation import suffixed
-from apps.files import (
+from apps.evaluation.metric_names import suffixed
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.pairs import flattened
+from apps.run_config.settings import SHOWING_KEYS, ConfigError
+from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
+from apps.sites.files import (
     DiskFullError,
     flush,
     make_folder,
-    read_sealed,
     room_for,
     write_atomic,
-    write_sealed,
     write_tensors,
 )
 from payloads.record import FloatArray, Payload, PayloadError
-from payloads.wire import MODEL_ARRAYS
 from problems.data import Columns
 from problems.extras import importable, install
 
 if TYPE_CHECKING:
-    from apps.events import Events
+    from apps.run_directory.events import Events
 
-CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
 MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # of curves.png and of events/, in the extra "reports"
@@ -59,22 +57,6 @@ _FREE_KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A run after a round: the model, the strategy's state, what is known of the sites' states, the best metrics."""
-
-    server_round: int
-    model: list[FloatArray]
-    state: dict[str, NDArray[Any]]
-    sites: dict[str, NDArray[Any]]
-    best: dict[str, float]
-
-
-def default_run_name(config: RunConfig) -> str:
-    """``strategy-dataset-seedN``."""
-    return f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}"
-
-
 class RunDirectory:
     """One run's directory. Opening it decides where the run goes and never overwrites another's results."""
 
@@ -93,28 +75,27 @@ class RunDirectory:
         """
         base = Path(config.run.output_dir).expanduser().resolve()
         given = config.run.run_name
-        name = given or default_run_name(config)
+        name = given or f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}"
         taken = [path for path in _numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
-            path = base / given if given else (taken[-1] if taken else base / name)
-            directory = cls(path)
+            directory = cls(taken[-1] if taken and not given else base / name)
             directory._check_resumable(config)
-        elif given and (base / given / "metrics.jsonl").exists():
+        elif given and base / name in taken:
             raise ConfigError(
                 "run-name",
-                got=f"{base / given}, which already holds a run",
+                got=f"{base / name}, which already holds a run",
                 allowed="a name of no run",
                 hint="choose another run-name (or --out), or continue it with resume=true",
             )
         else:
-            free = base / name if given or not taken else base / f"{name}-{_next_number(taken, name)}"
-            directory = cls(free)
+            free = f"{name}-{_number(taken[-1], name) + 1}" if taken and not given else name
+            directory = cls(base / free)
             try:
-                make_folder(free)
+                make_folder(directory.path)
             except OSError as error:
                 raise ConfigError(
                     "output-dir",
-                    got=f"{free}, which cannot be created ({error.strerror})",
+                    got=f"{directory.path}, which cannot be created ({error.strerror})",
                     allowed="a folder that can be written to",
                     hint="choose one",
                 ) from None
@@ -153,12 +134,8 @@ class RunDirectory:
             except ValueError:
                 line = None
             if not (isinstance(line, dict) and type(line.get("round")) is int):
-                raise ConfigError(
-                    f"resume: {path}: line {number}",
-                    got=repr(text[:40].decode(errors="replace")),
-                    allowed="a JSON object with its round",
-                    hint="remove the line, or begin a new run",
-                )
+                got, way_out = repr(text[:40].decode(errors="replace")), "remove the line, or begin a new run"
+                raise _not_resumable(f"{path}: line {number}", got, "a JSON object with its round", way_out)
             found.append(line)
         return found
 
@@ -171,7 +148,7 @@ class RunDirectory:
     def events(self) -> Events:
         """The TensorBoard events, opened when first needed (the import takes a second)."""
         if self._events is None:
-            from apps.events import Events
+            from apps.run_directory.events import Events
 
             self._events = Events(self.path / "events")
         return self._events
@@ -201,19 +178,9 @@ class RunDirectory:
         make_folder(folder)
         # a checkpoint that is on the disk vouches for these
         flush(self.path / "metrics.jsonl")
-        arrays: dict[str, NDArray[Any]] = {
-            f"model.{name}": value for name, value in zip(MODEL_ARRAYS, model, strict=False)
-        }
-        for part, record in (("strategy", state), ("sites", sites)):
-            if record is not None:
-                arrays |= {f"{part}.{name}": value for name, value in record.arrays().items()}
-        metadata = {
-            "run": self.token,
-            "round": str(server_round),
-            "best": json.dumps(dict(best)),
-        }
+        kept, known = ({} if record is None else record.arrays() for record in (state, sites))
         path = folder / f"round-{server_round:06d}.safetensors"
-        write_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION, arrays, metadata)
+        write_checkpoint(path, self.token, Checkpoint(server_round, model, kept, known, dict(best)))
         for old in self.checkpoints()[:-KEPT_CHECKPOINTS]:
             old.unlink()
 
@@ -229,14 +196,10 @@ class RunDirectory:
         """
         found = self.checkpoints()
         if not found:
-            raise ConfigError(
-                f"resume: {self.path / 'checkpoints'}",
-                got="no checkpoint",
-                allowed="one at least",
-                hint="begin a new run, with checkpoint-every > 0",
-            )
+            way_out = "begin a new run, with checkpoint-every > 0"
+            raise _not_resumable(self.path / "checkpoints", "no checkpoint", "one at least", way_out)
         try:
-            return self._read_checkpoint(found[-1])
+            return read_checkpoint(found[-1], self.token)
         except PayloadError as error:
             raise ConfigError(
                 "resume",
@@ -244,27 +207,6 @@ class RunDirectory:
                 allowed="a whole one of this run",
                 hint="remove it to resume from the one before, if there is one",
             ) from None
-
-    def _read_checkpoint(self, path: Path) -> Checkpoint:
-        arrays, metadata = read_sealed(path, CHECKPOINT_FORMAT, CHECKPOINT_VERSION)
-        if metadata.get("run") != self.token:
-            raise PayloadError(f"{path}: of another run: {metadata.get('run')!r}, expected {self.token!r}")
-        if path.stem != f"round-{metadata.get('round', ''):0>6}":
-            raise PayloadError(f"{path}: of round {metadata.get('round')!r}, which its name does not say")
-        parts: dict[str, dict[str, NDArray[Any]]] = {"model": {}, "strategy": {}, "sites": {}}
-        for name, value in arrays.items():
-            part, _, field = name.partition(".")
-            if part not in parts:
-                raise PayloadError(f"{path}: unknown array {name!r}, allowed: {', '.join(f'{p}.*' for p in parts)}")
-            parts[part][field] = value
-        if tuple(sorted(parts["model"], reverse=True)) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-            raise PayloadError(f"{path}: model of {sorted(parts['model'])}, expected {list(MODEL_ARRAYS)}")
-        try:
-            best = {str(name): float(value) for name, value in json.loads(metadata.get("best", "")).items()}
-        except (ValueError, TypeError, AttributeError):
-            raise PayloadError(f"{path}: 'best' is {metadata.get('best')!r}, expected numbers by name") from None
-        model = [parts["model"][name] for name in MODEL_ARRAYS if name in parts["model"]]
-        return Checkpoint(int(metadata["round"]), model, parts["strategy"], parts["sites"], best)
 
     def _check_resumable(self, config: RunConfig) -> None:
         """Look at all that a resumed run reads, before anything is written."""
@@ -279,39 +221,26 @@ class RunDirectory:
         try:
             before = flattened(tomllib.loads(path.read_text("utf-8")))
         except ValueError as error:
-            raise ConfigError(
-                f"resume: {path}", got=f"a file that cannot be read ({error})", allowed="TOML", hint="begin a new run"
-            ) from None
+            raise _not_resumable(path, f"a file that cannot be read ({error})", "TOML") from None
         now = flattened(config.resolved())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
             key = changed[0]
             was = f"{before[key]!r}, with which" if key in before else "no such key, without which"
-            raise ConfigError(
-                f"resume: {key}",
-                got=repr(now.get(key)),
-                allowed=f"{was} the run in {self.path} was started",
-                hint="set it so, or begin a new run",
-            )
+            way_out = "set it so, or begin a new run"
+            raise _not_resumable(key, repr(now.get(key)), f"{was} the run in {self.path} was started", way_out)
         if not (self.path / "run-token").exists() or not re.fullmatch("[0-9a-f]{32}", self.token):
-            raise ConfigError(
-                f"resume: {self.path / 'run-token'}",
-                got="a file that is missing or damaged",
-                allowed="32 hexadecimal digits",
-                hint="begin a new run",
-            )
+            token = self.path / "run-token"
+            raise _not_resumable(token, "a file that is missing or damaged", "32 hexadecimal digits")
         covered = self.newest_checkpoint().server_round
         lines = [line for line in self.lines() if line["round"] <= covered]
         counted = all(type(line.get(key)) is int for line in lines for key in _COUNTED)
         if not counted or [line["round"] for line in lines] != list(range(covered + 1)):
-            raise ConfigError(
-                f"resume: {self.path / 'metrics.jsonl'}",
-                got=f"{len(lines)} lines of rounds up to {covered}",
-                allowed=(
-                    f"one of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}"
-                ),
-                hint="begin a new run",
+            raise _not_resumable(
+                self.path / "metrics.jsonl",
+                f"{len(lines)} lines of rounds up to {covered}",
+                f"one of each round from 0 to the newest checkpoint's, {covered}, with {' and '.join(_COUNTED)}",
             )
 
     # The end.
@@ -338,7 +267,7 @@ class RunDirectory:
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]
         missing = [package for package in wanted if not importable(package)]
         if pictures and MATPLOTLIB not in missing:
-            from apps.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
+            from apps.run_directory.curves import draw_curves, rows_in_words  # matplotlib takes a second to import
 
             title = f"{result['strategy']} on {result['dataset']}"
             rows = rows_in_words(tomllib.loads((self.path / "config.toml").read_text("utf-8")))
@@ -359,11 +288,14 @@ class RunDirectory:
                 self._events.close()
 
 
+def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "begin a new run") -> ConfigError:
+    return ConfigError(f"resume: {what}", got=got, allowed=allowed, hint=way_out)
+
+
 def _numbered(base: Path, name: str) -> list[Path]:
     numbered = [p for p in base.glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
-    return [base / name, *sorted(numbered, key=lambda path: int(path.name.rsplit("-", 1)[1]))]
+    return [base / name, *sorted(numbered, key=lambda path: _number(path, name))]
 
 
-def _next_number(taken: list[Path], name: str) -> int:
-    last = taken[-1].name.removeprefix(name).removeprefix("-")
-    return int(last or 1) + 1
+def _number(path: Path, name: str) -> int:
+    return int(path.name.removeprefix(name).removeprefix("-") or 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from logging import WARNING
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +11,13 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.algorithm import RunConfig
-from apps.evaluation import ModelEvaluator, ScoreEvaluator
-from apps.evaluator import Evaluator
-from apps.settings import ConfigError
+from apps.evaluation.models import ModelEvaluator
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
-from payloads.settings import EXAMPLES
-from problems.data import FederatedData
+from payloads.settings import EXAMPLES, Settings
+from problems.data import DataSpec, FederatedData
 from problems.models import FlatModel
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features
@@ -29,10 +27,23 @@ from problems.penalties import Layout, Penalty, make_penalty, selected
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 
 
-class CompositeEvaluator(ModelEvaluator):
-    """`ModelEvaluator`'s metrics on the test set, and of the parameters x and the sites' samples:
+def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
+    """Refuse options of the penalty that do not fit each other."""
+    assert isinstance(composite, CompositeSettings)
+    try:
+        make_penalty(composite.penalty, [("x", (1, 1))], **{**composite.penalty_options, "parameters": "all"})
+    except ValueError as error:
+        raise _wrong_penalty(composite, f"but {error}", "options that fit it") from None
 
-    - ``nonzeros``: parameters that are not zero;
+
+def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> ConfigError:
+    got = f"{composite.penalty!r}, {why}"
+    return ConfigError("composite.penalty", got=got, allowed=allowed, hint="see docs/composite.md")
+
+
+class CompositeEvaluator(ModelEvaluator):
+    """`ModelEvaluator`'s metrics on the test set, ``nonzeros``, and of the parameters x and the sites' samples:
+
     - ``objective``: f + g, f being the mean of the sites' mean losses, weighted by ``client-weights``, with the ridge
       term;
 
@@ -45,9 +56,10 @@ class CompositeEvaluator(ModelEvaluator):
 
     def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
         super().__init__(config, model, data.test)
+        self.count_nonzeros = True
         assert isinstance(config.family, CompositeSettings)
         self.layout = model.layout
-        self.penalty, ridged = _terms(config, self.layout)
+        self.penalty, ridged = penalty_terms(config, self.layout)
         self.ridge = ridged.double() * config.family.ridge  # (d,)
         clients = [data.client(i) for i in range(data.num_clients)]
         weights = _sample_weights([len(client) for client in clients], config.training.client_weights)
@@ -67,7 +79,6 @@ class CompositeEvaluator(ModelEvaluator):
         metrics = super().__call__(arrays)
         own = torch.tensor(arrays[0])  # in the run's number type, whose rounding the sets of penalties allow for
         point, penalty = own.double(), self.penalty.value(own)
-        metrics["nonzeros"] = float(torch.count_nonzero(point))
         if self.smooth is None:
             metrics["objective"] = self.mean_loss() + float((self.ridge * point) @ point) / 2 + penalty
             return metrics
@@ -106,38 +117,15 @@ class CompositeEvaluator(ModelEvaluator):
         return found.point if found.converged and found.point.any() else None
 
 
-class PenalisedEvaluator(Evaluator):
-    """`ScoreEvaluator`'s metrics and ``nonzeros``: what the server knows of a composite objective without samples."""
-
-    def __init__(self, config: RunConfig, scored: ScoreEvaluator) -> None:
-        self.scored = scored
-        self.summary = scored.summary
-        self.layout = scored.model.layout
-        _terms(config, self.layout)
-
-    def start(self) -> list[FloatArray]:
-        return self.scored.start()
-
-    def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        return {**self.scored(arrays), "nonzeros": float(np.count_nonzero(arrays[0]))}
-
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        return self.scored.named(arrays)
-
-
-def _terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
+def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
     """The penalty, and (d,) which parameters the ridge term has."""
     assert isinstance(config.family, CompositeSettings)
     try:
         penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
         return penalty, selected(layout, config.family.parameters)
     except ValueError as error:
-        raise ConfigError(
-            "composite.penalty",
-            got=f"{config.family.penalty!r}, but with model {config.run.model!r}: {error}",
-            allowed="what the model's parameters allow",
-            hint="see docs/composite.md",
-        ) from None
+        why = f"but with model {config.run.model!r}: {error}"
+        raise _wrong_penalty(config.family, why, "what the model's parameters allow") from None
 
 
 def _sample_weights(sizes: Sequence[int], client_weights: str) -> list[NDArray[np.float64]]:

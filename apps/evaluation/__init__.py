@@ -1,0 +1,1 @@
+"""How a run's models are measured."""
