@@ -15,8 +15,7 @@ from apps import resources
 from apps.config import ConfigError, RunConfig
 from apps.evaluation import ModelEvaluator
 from clients.base import ScoringClient, Site
-from clients.local_sgd import LocalSGDClient
-from clients.pairwise import LocalPairClient
+from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
 from problems.objectives.classification import CROSS_ENTROPY
