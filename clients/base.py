@@ -1,8 +1,7 @@
 """What every client of ours is: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
-``fit`` and ``evaluate`` keep Flower's signature (model arrays in, ``(arrays, num_examples, metrics)`` out). What an
-algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client keeps
-between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
+What an algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client
+keeps between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
 
     client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
     client.inbox = FedXPool(...)
@@ -69,10 +68,8 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.training = training
         self.settings = settings_of(self, self.settings_type, settings)
         self.loss = self.default_loss if training.loss == "auto" else training.loss
-        # exchanged beside the model
         self.inbox: Any = None
         self.outbox: Any = None
-        # kept between rounds
         self.state: Any = None
 
     def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
@@ -139,7 +136,6 @@ class MethodClient(PayloadClient[M]):
         return self.fitted()
 
     def task(self, server_round: int) -> Task[Any, Any]:
-        """What the method is told of a round."""
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
 
     def received(self, config: dict[str, Scalar]) -> Any:

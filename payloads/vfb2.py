@@ -2,7 +2,7 @@
 
 Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
 Algorithms 1-7. The clients are the q parties, which hold columns of the same rows. A round is a segment: some epochs in
-which they talk to each other directly; the messages of a round say what to do and bring back what came of it.
+which they talk to each other directly.
 
 | paper                         | here                                                                |
 |-------------------------------|---------------------------------------------------------------------|
@@ -22,7 +22,7 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings
@@ -32,10 +32,7 @@ Array = NDArray[np.float64]
 
 # The exchanges before round 1: who the parties are, what they hold, which rows they share where that is asked, and
 # whether these fit. No party reads its data before it has seen the certificates of all.
-CREDENTIALS = "credentials"
-DATA_SUMMARY = "data-summary"
-INTERSECTION = "intersection"
-ALIGNMENT = "alignment"
+CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
 # scalar of the credentials' messages: what the parties salt their digests with, in hexadecimal
 SALT = "salt"
 # what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
@@ -95,19 +92,13 @@ class VFB2Settings(Settings):
         "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
     )
 
-    @field_validator("weight")
+    @field_validator("weight", "skew")
     @classmethod
-    def _weight(cls, weight: float | str) -> float | str:
-        if not isinstance(weight, str) and weight < 0:
-            raise ValueError("below 0")
-        return weight
-
-    @field_validator("skew")
-    @classmethod
-    def _skew(cls, skew: int | str) -> int | str:
-        if not isinstance(skew, str) and skew < 1:
-            raise ValueError("below 1")
-        return skew
+    def _not_below(cls, value: float | str, info: ValidationInfo) -> float | str:
+        least = 0 if info.field_name == "weight" else 1
+        if not isinstance(value, str) and value < least:
+            raise ValueError(f"below {least}")
+        return value
 
     @field_validator("extra_compute", "delay", "jitter")
     @classmethod
@@ -128,20 +119,16 @@ class VFB2Settings(Settings):
 
     @property
     def delay_bound(self) -> int:
-        """Updates that others and oneself may apply between the reading of an update's partial sums and its own step.
+        """Updates that may be applied between the reading of an update's partial sums and its own step.
 
-        Each of the m active parties may have a window of updates under way. Of the m updates of a synchronous round
-        the last is applied after m - 1 others. Asynchronously it is a rule of thumb, no bound: where one dominator
-        lags behind the others, as far as ``skew`` lets it, single updates come later.
+        Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
+        active parties may have a window of updates under way; that is a rule of thumb, as single updates come later
+        where one dominator lags behind the others.
         """
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
-        """One of the three injections, in seconds, for each party.
-
-        Raises:
-            ValueError: there are neither one nor as many numbers as parties.
-        """
+        """One of the three injections, in seconds, for each party; ValueError where the numbers do not fit these."""
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
@@ -212,11 +199,7 @@ class Segment(Payload):
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Each party's certificate and address.
-
-        Raises:
-            PayloadError: the lengths do not fit.
-        """
+        """Each party's certificate and address; PayloadError where the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
@@ -247,11 +230,7 @@ class Report(Payload):
         return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
-        """The metrics by name.
-
-        Raises:
-            PayloadError: one has no name, or there are names without values.
-        """
+        """The metrics by name; PayloadError where one has no name, or there are names without values."""
         if self.metric_names is None or self.metric_values is None:
             if self.metric_names is not None or self.metric_values is not None:
                 raise PayloadError("Report: metric_names and metric_values go together")
@@ -318,11 +297,7 @@ def joined(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np
 
 
 def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
-    """`joined` undone.
-
-    Raises:
-        PayloadError: the lengths add up to more than there is.
-    """
+    """`joined` undone; PayloadError where the lengths do not fit."""
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
     stops = np.cumsum(lengths).tolist()
@@ -330,16 +305,7 @@ def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
     return [blob[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
 
 
-# What a failed segment says: who is to blame travels in the words of the client's error.
-_BLAME = re.compile(r"party (\d+): (.*)", re.DOTALL)
-
-
-def blame(party: int | None, reason: str) -> str:
-    """The words of a failure; `blamed` reads them."""
-    return reason if party is None else f"party {party}: {reason}"
-
-
 def blamed(words: str) -> tuple[int, str] | None:
-    """Whom a failure names and why, or None where it names nobody."""
-    found = _BLAME.fullmatch(words)
+    """Whom the error of a party's client names and why, or None where it names nobody."""
+    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
     return None if found is None else (int(found[1]), found[2])

@@ -31,16 +31,12 @@ PATIENCE = 90.0
 
 
 class PartyExchange(Exchange):
-    """An exchange with all parties. One in which they meet is made again by all of them where one of them failed."""
+    """An exchange with all parties, which all make again where they meet in it and one of them failed."""
 
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
-
-        Raises:
-            StrategyError: the segment has failed as often as it may; names the party to blame.
-        """
+        """The replies of all parties; StrategyError where the segment has failed as often as it may."""
         if self.question.phase in self.family.introductions:
             return super().receive(replies)
         training, server_round, attempt = self.family.training, self.question.server_round, 0
@@ -98,8 +94,6 @@ class VerticalStrategy(PayloadStrategy):
     # the phases in which parties do not talk to each other yet
     introductions: ClassVar[tuple[str, ...]] = ()
 
-    # What a family overrides.
-
     @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
         """Bring the parties together once more, after one has failed; what tells them of another attempt."""
@@ -107,14 +101,12 @@ class VerticalStrategy(PayloadStrategy):
     def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Raise `PayloadError` for what a party cannot have measured, or without what it was asked for."""
 
-    # What all of them do.
-
     def call_the_roll(self, grid: Grid) -> Roster:
         """Ask every node who it is; no party tells how many rows it holds."""
         return call_the_roll(grid, self.training.handshake_timeout, counted=False)
 
     def join(self, grid: Grid) -> Roster:
-        """The handshake, and whether all parties can run at once."""
+        """The handshake; StrategyError where not all parties can run at once."""
         known = self.roster is not None
         roster = super().join(grid)
         if not known:
@@ -122,7 +114,7 @@ class VerticalStrategy(PayloadStrategy):
         return roster
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send messages; once a party has failed the others are not waited for long."""
+        """Once a party has failed the others are not waited for long."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
 

@@ -106,15 +106,14 @@ class VFB2(VerticalStrategy):
                 ) from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Handshake, credentials and alignment; where a run is resumed, the credentials again."""
+        """Handshake and prologue; where a run is resumed, the credentials again."""
         roster = super().prepare(arrays, grid)
         if not self.credentials:
             self.introduce(self.finished + 1, arrays)
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Credentials, the rows that all parties share, and segment 0: what is measured at weights 0, and how large a
-        step may be."""
+        """Credentials, the rows that all parties share, and segment 0, which measures at weights 0."""
         self.introduce(0, arrays)
         everyone = range(len(self.credentials))
         self.under_way = 0
@@ -139,8 +138,7 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Learn how the parties are reached and show them each other; then who holds labels, and whether the rows are
-        the same."""
+        """Show the parties each other, and learn who holds labels and whether the rows are the same."""
         assert self.roster is not None
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
@@ -160,8 +158,6 @@ class VFB2(VerticalStrategy):
                     hint="bring back the files it began with",
                 )
             self.rows = rows
-
-    # Rounds.
 
     def down(self, server_round: int) -> Segment:
         self.under_way = server_round
@@ -189,7 +185,7 @@ class VFB2(VerticalStrategy):
             rows=None if self.rows is None else np.array(self.rows),
             active=np.array(self.active, dtype=np.int64),
             curvature=np.array([number == 0 and self.settings.check_step != "off"]),
-            evaluate=np.array([last or number % training.evaluate_every == 0]),
+            evaluate=np.array([self.evaluates()]),
             share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
             last=np.array([last]),
             certificates=certificates,
@@ -293,7 +289,7 @@ def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> flo
 
 
 def rows_of(report: Report) -> tuple[IntArray, ByteArray]:
-    """Numbers and digest of a party's rows, in an exchange before round 1."""
+    """Numbers and digest of a party's rows."""
     assert report.rows is not None
     assert report.digest is not None
     return report.rows, report.digest

@@ -5,7 +5,7 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.vertical.alignment.digest import digest
+from clients.vertical.alignment.common_rows import digest
 
 SALT = bytes(range(16))
 texts = st.lists(st.text(st.characters(codec=None), max_size=5), max_size=6)

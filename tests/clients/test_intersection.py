@@ -36,7 +36,7 @@ ids = st.lists(st.sampled_from([f"row {i}" for i in range(12)]) | st.text(max_si
 def test_two_parties_find_their_common_rows_in_one_order(one: list[str], other: list[str]) -> None:
     a, b = Intersection(one), Intersection(other)
     twice_a, twice_b = b.reblind(a.blind()), a.reblind(b.blind())
-    own, theirs = a.match(twice_a, twice_b), b.match(twice_b, twice_a)
+    own, theirs = a.pair(twice_a, twice_b).own, b.pair(twice_b, twice_a).own
     assert own.dtype == theirs.dtype == np.int64
     assert {one[row] for row in own} == set(one) & set(other)
     assert [one[row] for row in own] == [other[row] for row in theirs]
@@ -66,7 +66,7 @@ def test_no_order_says_anything_about_the_rows() -> None:
     a, b = Intersection(names, key=fixed_key("a")), Intersection(names[::-1], key=fixed_key("b"))
     assert all(one < other for one, other in pairwise(split(a.blind())))
     assert Intersection(names[::-1], key=fixed_key("a")).blind() == a.blind()
-    rows = a.match(b.reblind(a.blind()), a.reblind(b.blind()))
+    rows = a.pair(b.reblind(a.blind()), a.reblind(b.blind())).own
     # a rank correlation of 200 random ranks has a standard deviation of 0.07; the keys are fixed
     assert abs(np.corrcoef(rows, np.arange(200))[0, 1]) < 0.3
 
@@ -133,7 +133,7 @@ def test_a_tag_cut_short_or_sent_twice_is_refused() -> None:
         (mine, theirs + b"\0", "65 bytes"),
     ):
         with pytest.raises(IntersectionError, match=told):
-            party.match(back, seen)
+            party.pair(back, seen)
 
 
 def test_ids_are_texts_that_occur_once() -> None:

@@ -8,9 +8,9 @@ import time
 import numpy as np
 import pytest
 
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import HEADER_BYTES, Frame, Kind
-from clients.vertical.transport.mesh import Delays, Mesh
+from clients.vertical.transport.endpoint import Delays
+from clients.vertical.transport.frames import HEADER_BYTES, Frame, Kind, PartyError
+from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, in_town, joined, listen, outcome, until
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, alone, as_threads, closed, in_town, joined, listen, outcome, town, until
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import PartyError
 from tests.clients.meshes import Town, all_heard, as_threads, converse, town
 
 

@@ -15,9 +15,9 @@ from clients.vertical.segment.masked_sums import Share, Sums
 from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame
-from clients.vertical.transport.limits import Delays
+from clients.vertical.segment.workers import Workers
+from clients.vertical.transport.endpoint import Delays
+from clients.vertical.transport.frames import Frame, PartyError
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.blocks.make import make_block
@@ -113,8 +113,9 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     block = make_block(features, "sgd", objective, 0.1)
     gifts = Gifts()
     ended: list[bool] = []
-    station = Station(3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, lambda call: call())
-    updates = Updates(station, [[5, 5], [10, 10]], lambda: ended.append(True))
+    common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None)
+    station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
+    updates = Updates(station, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
         """What is given after these thetas of a place."""

@@ -13,18 +13,17 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from clients.vertical.segment.asynchronous import THETA
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.full_passes import SNAPSHOT_THETA
 from clients.vertical.segment.gathering import Gathering
-from clients.vertical.segment.introductions import Hello, agree_keys
 from clients.vertical.segment.masked_sums import DirectSums
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
+from clients.vertical.segment.preparation import Hello, agree_keys
+from clients.vertical.segment.shared import THETA
 from clients.vertical.segment.sum_order import BINS, EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
-from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.endpoint import Limits
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import Case, make_case

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.endpoint import Limits
+from clients.vertical.transport.frames import PartyError
 from simulations.parties import PartiesError, run_parties
 from tests.clients.party_problems import make_case
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.vertical.transport.frames import FrameError
-from clients.vertical.transport.replay import ReplayGuard
+from clients.vertical.transport.links import ReplayGuard
 
 
 def accepts(guard: ReplayGuard, kind: int, active: int, update: int) -> bool:

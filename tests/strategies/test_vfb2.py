@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from clients.vertical.transport.frames import PartyError
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
@@ -23,7 +24,6 @@ from payloads.vfb2 import (
     Report,
     VFB2Progress,
     VFB2Settings,
-    blame,
     blamed,
     cut,
     joined,
@@ -309,8 +309,8 @@ def test_an_epoch_is_what_drops_count() -> None:
 
 
 def test_blame_survives_the_way() -> None:
-    assert blamed(blame(3, "it is gone: party 1 saw it")) == (3, "it is gone: party 1 saw it")
-    assert blamed(blame(None, "no party joined")) is None
+    assert blamed(str(PartyError(3, "it is gone: party 1 saw it"))) == (3, "it is gone: party 1 saw it")
+    assert blamed(str(PartyError(None, "no party joined"))) is None
     assert blamed("the disk is full") is None
 
 

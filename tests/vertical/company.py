@@ -16,11 +16,9 @@ from multiprocessing.process import BaseProcess
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.addresses import socket_folder
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.endpoint import Endpoint, Limits
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.limits import Limits
 from problems.vertical.blocks.load import load_dense_kernels
 from problems.vertical.objectives import Array
 from tests.battery.ports import addresses_for

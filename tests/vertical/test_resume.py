@@ -20,7 +20,7 @@ from flwr.app import Message
 
 from apps.config import Scalar
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.limits import Delays, Limits
+from clients.vertical.transport.endpoint import Delays, Limits
 from problems.data import DataSpec
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.data import load_vertical

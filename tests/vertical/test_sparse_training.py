@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from clients.vertical.segment.plan import Holding, Outcome, Plan
-from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.endpoint import Limits
 from problems.vertical.blocks.base import Features
 from problems.vertical.blocks.sparse import canonical
 from problems.vertical.objectives import Array, make_objective

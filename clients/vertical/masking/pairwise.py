@@ -1,6 +1,6 @@
 """Pairwise masks: every two collaborators of a dominator share a key stream, one adds it and the other subtracts it.
 
-The dominator of update (a, t) receives, from each collaborator p, encode(partial) + mask_p in Z_2^64, where
+The dominator of update (a, t) receives from each collaborator p encode(partial) + mask_p in Z_2^64, where
 
     mask_p = sum over collaborators r > p of stream_pr  -  sum over collaborators r < p of stream_pr.
 
@@ -15,8 +15,8 @@ address (kind, dominator, update) and the number of the block in that stream, ea
          0        kind     dominator  update  block
 
 so two addresses never share a block, whatever the lengths and the order in which they are asked for, and the block
-field cannot wrap. (The blocks are written out and encrypted by one ECB call, which is counter mode by its
-definition; the library's own counter mode would need one call an update.)
+field cannot wrap. The blocks are written out and encrypted by one ECB call for many updates, which is counter mode by
+its definition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def random_elements(length: int) -> NDArray[np.uint64]:
 
 
 def pair_info(serial: int, one: int, other: int) -> bytes:
-    """What :func:`agree` binds a key to: the segment's serial and the two parties, the lower one first."""
+    """What `agree` binds a key to: the segment's serial and the two parties, the lower one first."""
     low, high = sorted((one, other))
     if low < 0 or low == high:
         raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
@@ -68,11 +68,14 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> byte
 
 
 class PairwiseMasks:
-    """The masks of party ``me`` for one segment. Not for several threads at once.
+    """The masks of a party for one segment. Not for several threads at once.
 
-    ``keys[r]`` is the 32-byte secret shared with party r for this segment, one for each other party; keys of an earlier
-    segment must not come back, as this object only knows what it handed out itself. ``chunk`` is how many consecutive
-    updates of a dominator are computed together. ``allow_bare`` lets q = 2 pass, with masks of zeros.
+    Args:
+        me: index of the party.
+        keys: the 32-byte secret shared with each other party for this segment. Those of an earlier segment must not
+            come back, as this object only knows what it handed out itself.
+        chunk: how many consecutive updates of a dominator are computed together.
+        allow_bare: let q = 2 pass, with masks of zeros.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import PartyError
 
 Elements = NDArray[np.uint64]
 
@@ -44,18 +44,19 @@ class Gathering:
             raise self._out_of_place(peer, position)
         slot = position % self._window
         total = self._totals[slot]
+        try:
+            length = self._length(position) if total is None else len(total)
+        except IndexError:
+            raise self._out_of_place(peer, position) from None
+        if len(body) != 8 * length:
+            raise PartyError(
+                peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
+            )
+        given = np.frombuffer(body, dtype=np.uint64)
         if total is None:
-            try:
-                length = self._length(position)
-            except IndexError:
-                raise self._out_of_place(peer, position) from None
-            if len(body) != 8 * length:
-                raise self._wrong_length(peer, position, body, length)
-            self._totals[slot] = np.frombuffer(body, dtype=np.uint64).copy()
+            self._totals[slot] = given.copy()
         else:
-            if len(body) != total.nbytes:
-                raise self._wrong_length(peer, position, body, len(total))
-            np.add(total, np.frombuffer(body, dtype=np.uint64), total)
+            np.add(total, given, total)
         count = self._counts[slot] = self._counts[slot] + 1
         return count == self._needed
 
@@ -93,9 +94,4 @@ class Gathering:
             peer,
             f"it sent {self._name} {position}, outside the window of {self._window} from {self._next} on "
             "or beyond the segment",
-        )
-
-    def _wrong_length(self, peer: int, position: int, body: bytes | memoryview, length: int) -> PartyError:
-        return PartyError(
-            peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
         )

@@ -2,11 +2,6 @@
 
 The dominator's own vector is not in the sum; it adds that itself. Vectors are float64 outside and elements of Z_2^64 on
 the wire; positions and lengths come from the agenda, so that what arrives is checked before it is added.
-
-- `DirectSums`: every collaborator sends its vector plus its pairwise mask straight to the dominator.
-- `TreeSums`: Algorithm 1. Vectors plus own random masks go up one tree, the masks up another; the dominator is the
-  root of both and subtracts.
-- `LoneSums`: a party without others.
 """
 
 from __future__ import annotations
@@ -23,8 +18,7 @@ from clients.vertical.masking.trees import make_pair
 from clients.vertical.segment.gathering import Elements, Gathering
 from clients.vertical.segment.plan import Recorder
 from clients.vertical.segment.sum_order import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from problems.vertical.objectives import Array
 
 VALUE_TREE, MASK_TREE = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
@@ -112,7 +106,7 @@ class _SharedSums(Sums):
 
 
 class DirectSums(_SharedSums):
-    """Every collaborator sends straight to the dominator; without `masks` what it sends is bare."""
+    """Every collaborator sends its vector plus its pairwise mask to the dominator; without `masks` its bare vector."""
 
     def __init__(
         self, me: int, agenda: Agenda, send: Send, masks: PairwiseMasks | None, recorder: Recorder | None = None
@@ -186,7 +180,8 @@ class _Branch:
 
 
 class TreeSums(_SharedSums):
-    """Algorithm 1, with a pair of trees for every dominator. Positions run over all kinds of sums together."""
+    """Algorithm 1, with a pair of trees for every dominator: vectors plus own random masks go up one, the masks up the
+    other, and the dominator, the root of both, subtracts. Positions run over all kinds of sums together."""
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
         super().__init__(me, agenda, send, recorder)

@@ -1,44 +1,19 @@
-"""One party's frames: what comes in goes to the sums, the phase or the agreements, and what fails ends all waiting."""
+"""One party's frames: what comes in goes to the sums, the phase or the agreements; what fails ends all waiting."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 from clients.vertical.segment.masked_sums import MASK_TREE, VALUE_TREE, Sums
 from clients.vertical.segment.plan import Plan, Recorder
+from clients.vertical.segment.shared import Phase
 from clients.vertical.segment.sum_order import SUMS
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
 _SUMS = frozenset((*SUMS, VALUE_TREE, MASK_TREE))
 _LABELS, _BARRIER = int(Kind.LABELS), int(Kind.BARRIER)
-
-
-class Phase(Protocol):
-    """A stretch of a segment that begins at one point for all parties and ends when this party has done its part.
-
-    Each says so once, to `Exchange.done`. Nothing of a phase comes before this party has begun it, but partials for its
-    own sums, which wait in `Sums`.
-    """
-
-    answer_kind: int
-    """Of the frames with which dominators answer; -1: there are none."""
-
-    def begin(self) -> None:
-        """Start; may be done at once."""
-
-    def pull(self) -> None:
-        """Use this party's own sums, as far as they are complete."""
-
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        """Use what the dominator at `place` sends to everyone.
-
-        Raises:
-            PartyError: it was not due, or is not what it must be.
-        """
 
 
 class Exchange:
@@ -64,7 +39,7 @@ class Exchange:
         """Take frames from now on."""
         self._sums, self._recorder = sums, recorder
         if self._mesh is not None:
-            self._mesh.on_frame = self._receive if recorder is None else self._record
+            self._mesh.on_frame = self._receive
 
     def send(self, to: int, frame: Frame) -> None:
         if self._mesh is not None:
@@ -95,15 +70,15 @@ class Exchange:
 
     def later(self, call: Callable[[], None]) -> None:
         """Have something called in the next turn of the loop; what it raises fails the segment."""
-        asyncio.get_running_loop().call_soon(self._call, call)
 
-    def _call(self, call: Callable[[], None]) -> None:
-        if self._failure is not None:
-            return
-        try:
-            call()
-        except Exception as error:
-            self.fail(error)
+        def unless_failed() -> None:
+            if self._failure is None:
+                try:
+                    call()
+                except Exception as error:
+                    self.fail(error)
+
+        asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: Phase) -> None:
         """Carry a phase out; PartyError when the segment fails."""
@@ -141,13 +116,10 @@ class Exchange:
             self._failure = self._failure or error
             self._wake()
 
-    def _record(self, peer: int, frame: Frame) -> None:
-        if self._recorder is not None:
-            self._recorder.received(peer, frame)
-        self._receive(peer, frame)
-
     def _receive(self, peer: int, frame: Frame) -> None:
         """What this raises, the mesh makes the segment's failure."""
+        if self._recorder is not None:
+            self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
         if phase is not None and kind == phase.answer_kind:
             place = self._places.get(peer, -1)

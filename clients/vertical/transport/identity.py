@@ -154,14 +154,10 @@ def _mutual(
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for peer in peers:
             context.load_verify_locations(cadata=peer)
-    _present(context, identity)
-    return context
-
-
-def _present(context: ssl.SSLContext, identity: Identity) -> None:
-    """Have a context show the identity; the ssl module reads keys from files only, so one exists for a moment."""
+    # the ssl module reads keys from files only, so one exists for a moment
     with tempfile.TemporaryDirectory(prefix="vfl-") as folder:  # mode 0700
         path = Path(folder) / "identity.pem"
         path.touch(mode=0o600)
         path.write_bytes(identity.key + identity.chain)
         context.load_cert_chain(path)
+    return context
