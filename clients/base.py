@@ -21,9 +21,11 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from methods.method import Method, Task
+from payloads.held_out import BINS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other, settings_of
 from payloads.wire import PHASE, ROUND, ready_to_send
+from problems.binned_scores import codes, first_edges, places
 from problems.models import FlatModel
 from problems.models.flat import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
@@ -159,3 +161,24 @@ def client_of(method: Method, name: str) -> type[ScoringClient]:
     """The client class of a method that trains a network's scores; ``name``: of the strategy, e.g. FedAvgM."""
     about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
     return type(f"{name}Client", (ScoringClient,), {"method": method, **about})
+
+
+def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked: ScoreEdges | None) -> ScoreCounts:
+    """How many of a site's held-out rows have scores in which bin under a model, whatever the algorithm.
+
+    Args:
+        asked: the bins; None: the first ones.
+
+    Raises:
+        ValueError: scores that are not finite as float32, or a site that holds out no rows.
+    """
+    rows = site.held_out
+    if rows is None:
+        raise ValueError(f"partition {site.partition_id} holds out no rows: the server evaluates on its own")
+    model.load(parameters)
+    try:
+        scores = codes(model.predict(rows.features).cpu().numpy())
+    except ValueError as error:
+        raise ValueError(f"the global model's scores: {error}: the run has diverged, its steps are too large") from None
+    bins = places(scores, first_edges(BINS) if asked is None else asked.edges)
+    return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5)

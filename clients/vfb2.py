@@ -1,7 +1,5 @@
-"""VFB2's client half: a party that lends its columns, and where it has any its labels, to a segment.
-
-What happens in a segment is `clients.vertical.segment.party`'s; here a party introduces itself, finds the block that a
-segment starts from, and keeps the one it ends with. `payloads.vfb2` has title and symbols.
+"""VFB2's client half: a party introduces itself, finds the block that a segment starts from, and keeps the one it ends
+with. What happens in between is `clients.vertical.segment`'s; `payloads.vfb2` has title and symbols.
 """
 
 from __future__ import annotations

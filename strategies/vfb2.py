@@ -1,8 +1,7 @@
 """VFB2's server half: it brings the parties together, says what a segment does, and asks again where one failed.
 
-The server takes no part in an update. It sees who the parties are, how many rows and columns they hold, what the
-reporter (the first active party) measured, and at checkpoints and the end the blocks, if every party shares its own.
-`payloads.vfb2` has title and symbols.
+The server takes no part in an update. It gets what the reporter (the first active party) measured, and at checkpoints
+and the end the blocks, if every party shares its own. `payloads.vfb2` has title and symbols.
 """
 
 from __future__ import annotations

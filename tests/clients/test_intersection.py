@@ -1,4 +1,4 @@
-"""Private set intersection: the rows that all have, and what is refused."""
+"""Private set intersection: the rows that all have, and what is refused; and digests of row ids."""
 
 import hashlib
 from itertools import pairwise
@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clients.vertical.alignment.common_rows import digest
 from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
 
 PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
@@ -144,3 +145,21 @@ def test_ids_are_texts_that_occur_once() -> None:
         Intersection(["a", 1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="a key on secp384r1"):
         Intersection(["a"], key=ec.generate_private_key(ec.SECP384R1()))
+
+
+SALT = bytes(range(16))
+texts = st.lists(st.text(st.characters(codec=None), max_size=5), max_size=6)
+
+
+@given(texts, texts, st.binary(min_size=16, max_size=20), st.binary(min_size=16, max_size=20))
+def test_digests_are_equal_for_equal_lists_and_salts_only(
+    one: list[str], other: list[str], salt: bytes, another: bytes
+) -> None:
+    assert digest(one, salt) == digest(list(one), salt)
+    assert (digest(one, salt) == digest(other, salt)) == (one == other)
+    assert (digest(one, salt) == digest(one, another)) == (salt == another)
+
+
+def test_the_digest_is_sha256_of_the_framed_list() -> None:
+    framed = bytes(7) + b"\x10" + SALT + bytes(7) + b"\x02" + bytes(7) + b"\x01a" + bytes(7) + "\x02é".encode()
+    assert digest(["a", "é"], SALT) == hashlib.sha256(framed).digest()

@@ -89,11 +89,6 @@ def nonfederated(case: Case, **options: Any) -> np.ndarray:
     )
 
 
-def test_it_equals_the_products_own_nonfederated_solver() -> None:
-    case = make_case(5, (3, 1), algorithm="svrg", problem="nonconvex-logistic", synchronous=True, epochs=3)
-    np.testing.assert_allclose(case.whole(case.run()), nonfederated(case), rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(("algorithm", "synchronous"), [("svrg", True), ("saga", True), ("sgd", False)])
 def test_frozen_passive_parties(algorithm: str, synchronous: bool) -> None:
     active = (1, 3) if synchronous else (1,)

@@ -412,13 +412,6 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
         Hello.from_bytes(2, b"???")
 
 
-def test_flips_have_their_chance() -> None:
-    share = draw_flips(200_000, 1.0).mean()
-    # 1 / (1 + e) = 0.2689, standard deviation 0.001
-    assert abs(share - 1 / (1 + np.e)) < 0.007
-    assert draw_flips(1000, 700.0).sum() == 0
-
-
 def test_a_gathering_takes_only_what_is_complete_and_due() -> None:
     gathering = Gathering("partial", [1, 2], 2, [1].__getitem__)
     gathering.add(1, 0, bytes(8))

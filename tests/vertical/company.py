@@ -9,7 +9,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -162,13 +162,6 @@ def posts(
             me: Post(me, plan, holding, Endpoint(addresses, identities[me], certificates, limits=limits))
             for me, holding in enumerate(holdings)
         }
-
-
-def impostor(post: Post) -> Post:
-    """The same party with a certificate that nobody else knows."""
-    own = Identity.create("impostor")
-    certificates = [own.certificate if me == post.me else known for me, known in enumerate(post.endpoint.certificates)]
-    return replace(post, endpoint=replace(post.endpoint, identity=own, certificates=certificates))
 
 
 def _live(pipe: Connection) -> None:

@@ -1,8 +1,7 @@
 """The rows that all parties have: found in direct talk, or compared by salted digests of their ids.
 
-To find them, each pair of the reporter and another party intersects its ids. A digest tells whoever knows the salt
-whether a guessed list of ids is the right one, whole and in order, and nothing about single ids. The server draws the
-salt for each run, and compares the digests.
+To find them, each pair of the reporter and another party intersects its ids. The server draws the digests' salt for
+each run, and compares them: it can test whether a whole list of ids, in order, is the right one, but no single ids.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ _LEAST_SALT = 16
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
-    """32 bytes that stand for these ids in this order: SHA-256 over the salt, the number of ids, and each id, all
-    with their lengths in front, so that no two lists are written alike.
+    """32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
 
-    Ids are compared as they are: "7", "07" and "7 " differ. ValueError for a salt below 16 bytes, TypeError for an id
-    that is no text.
+    SHA-256 over the salt, the number of ids, and each id, all with their lengths in front, so that no two lists are
+    written alike. ValueError for a salt below 16 bytes, TypeError for an id that is no text.
     """
     if len(salt) < _LEAST_SALT:
         raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
@@ -51,7 +49,6 @@ async def find_rows(
     to the others.
 
     Args:
-        me: this party's index.
         reporter: the party that brings the matches together.
         ids: what names each of this party's rows.
         serial: names the attempt.

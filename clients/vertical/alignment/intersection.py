@@ -11,10 +11,8 @@ If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A tells B the
 (`Intersection.rows`), and B learns of no other common row. So one reporter finds the rows that all of many parties have
 (`common_rows`).
 
-Each learns the number of the other's ids, and the matching party which of its own ids the other has (a reporter: each
-of the others). Tags of other ids cannot be told from random points without a key, as long as Diffie-Hellman triples on
-P-256 cannot. They are sent in sorted order, which says nothing of the rows' order. Who does not follow the protocol can
-ask about any id it guesses, by having it among its own.
+Tags of ids that one does not have cannot be told from random points without a key, as long as Diffie-Hellman triples on
+P-256 cannot; their order, sorted, says nothing of the rows' order. docs/security.md says what each party learns.
 
 A tag is the x coordinate of a point, 32 bytes: a point and its negative have one x, before and after raising, so either
 may stand for it. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x coordinate of the curve (two

@@ -53,7 +53,7 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
     """32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256 over ``info`` and both
-    public keys. ValueError when ``peer_public`` is no public key, is one of the weak ones, or is our own."""
+    public keys. ValueError where the peer's makes no secret, or is our own."""
     own_public = private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
@@ -71,9 +71,8 @@ class PairwiseMasks:
     """The masks of a party for one segment. Not for several threads at once.
 
     Args:
-        me: index of the party.
-        keys: the 32-byte secret shared with each other party for this segment. Those of an earlier segment must not
-            come back, as this object only knows what it handed out itself.
+        keys: the 32-byte secret shared with each other party, for this segment only: what was handed out under it is
+            not known in another.
         chunk: how many consecutive updates of a dominator are computed together.
         allow_bare: let q = 2 pass, with masks of zeros.
     """

@@ -9,9 +9,8 @@ Federated Learning with Backward Updating", Algorithm 1 and Definition 4), and a
 | xi_1 - xi_2 (output)         | what the dominator, the root of both, computes                      |
 | "significantly different"    | `significantly_different`, kept for comparison only                 |
 
-Definition 4 is not enough. It leaves out subtrees of one party, so it lets one party receive both o_l + delta_l and
-delta_l of a single child: two stars pass it and hide nothing. And it compares subtrees one by one, not what a party can
-put together from several. `check_pair` asks for the property itself.
+Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, not what a party
+can put together from several (docs/security.md). `check_pair` asks for the property itself.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ class Tree:
 
 
 def significantly_different(first: Tree, second: Tree) -> bool:
-    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees.
-
-    (The paper draws parties as leaves under aggregators; the leaves of a subtree are, here, the parties in it.)
-    """
+    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees."""
     _check_sizes(first, second)
 
     def inner(tree: Tree) -> set[frozenset[int]]:

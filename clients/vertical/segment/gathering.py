@@ -76,12 +76,14 @@ class Gathering:
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """The next position and its sum, which must be complete."""
+        """The next position and its sum, which must be complete; zeros where nobody gives."""
         position = self._next
         slot = position % self._window
-        total = self._totals[slot]
-        if total is None or not self.ready:
+        if not self.ready:
             raise RuntimeError(f"{self._name} {position} is not complete")
+        total = self._totals[slot]
+        if total is None:
+            total = np.zeros(self._length(position), dtype=np.uint64)
         self._totals[slot] = None
         self._counts[slot] = 0
         self._next = position + 1

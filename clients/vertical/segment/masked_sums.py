@@ -10,8 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-import numpy as np
-
 from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
 from clients.vertical.masking.ring import decode, encode, limit_for
 from clients.vertical.masking.trees import make_pair
@@ -39,47 +37,6 @@ Share = tuple[int, int]
 class Sums(ABC):
     """The sums of all dominators as one party sees them."""
 
-    @abstractmethod
-    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
-
-        Raises:
-            PartyError: of this party, whose values do not fit the ring.
-        """
-
-    @abstractmethod
-    def receive(self, peer: int, frame: Frame) -> bool:
-        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
-
-        Raises:
-            PartyError: the frame is not one that the plan has.
-        """
-
-    @abstractmethod
-    def take(self, kind: int) -> Array | None:
-        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
-
-
-class LoneSums(Sums):
-    """One party: its sums are over nobody."""
-
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
-        self._taken = dict.fromkeys(SUMS, 0)
-
-    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        raise RuntimeError("a party alone has nobody to contribute to")
-
-    def receive(self, peer: int, frame: Frame) -> bool:
-        raise RuntimeError("a party alone receives nothing")
-
-    def take(self, kind: int) -> Array | None:
-        number = self._taken[kind]
-        self._taken[kind] += 1
-        return np.zeros(self._agenda.length(kind, 0, number))
-
-
-class _SharedSums(Sums):
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
         plan = agenda.plan
         self._me, self._send, self._recorder = me, send, recorder
@@ -88,6 +45,11 @@ class _SharedSums(Sums):
         self._limit = limit_for(plan.parties)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
+
+        Raises:
+            PartyError: of this party, whose values do not fit the ring.
+        """
         try:
             elements = encode(values, self._limit)
         except ValueError as error:
@@ -104,8 +66,20 @@ class _SharedSums(Sums):
     def _give(self, kind: int, place: int, elements: Elements) -> None:
         """Give elements, which may be changed, to the next sum of a kind that a place takes."""
 
+    @abstractmethod
+    def receive(self, peer: int, frame: Frame) -> bool:
+        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
 
-class DirectSums(_SharedSums):
+        Raises:
+            PartyError: the frame is not one that the plan has.
+        """
+
+    @abstractmethod
+    def take(self, kind: int) -> Array | None:
+        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
+
+
+class DirectSums(Sums):
     """Every collaborator sends its vector plus its pairwise mask to the dominator; without `masks` its bare vector."""
 
     def __init__(
@@ -117,15 +91,10 @@ class DirectSums(_SharedSums):
         self._given = {kind: [0] * len(plan.active) for kind in SUMS}
         self._own: dict[int, Gathering] = {}
         if me in plan.active:
-            place = plan.active.index(me)
-            others = [party for party in range(plan.parties) if party != me]
+            place, others = plan.active.index(me), set(range(plan.parties)) - {me}
             for kind in SUMS:
-                self._own[kind] = Gathering(
-                    _NAMES[kind],
-                    others,
-                    self._window if kind == PARTIAL else 1,
-                    partial(agenda.length, kind, place),
-                )
+                window = self._window if kind == PARTIAL else 1
+                self._own[kind] = Gathering(_NAMES[kind], others, window, partial(agenda.length, kind, place))
 
     def _give(self, kind: int, place: int, elements: Elements) -> None:
         given = self._given[kind]
@@ -179,7 +148,7 @@ class _Branch:
             self._send(self._parent, Frame(self._kind, self._active, position, total.tobytes()))
 
 
-class TreeSums(_SharedSums):
+class TreeSums(Sums):
     """Algorithm 1, with a pair of trees for every dominator: vectors plus own random masks go up one, the masks up the
     other, and the dominator, the root of both, subtracts. Positions run over all kinds of sums together."""
 

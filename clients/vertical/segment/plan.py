@@ -30,15 +30,11 @@ class Plan:
 
     Attributes:
         serial: names this attempt; larger than that of every earlier one, below 2^32.
-        algorithm: "sgd", "svrg" or "saga".
-        problem: one of `problems.vertical.objectives.PROBLEMS`.
         weight: of the regulariser.
         step: gamma.
         batch_size: rows of an update; 0 is an active party's whole slice.
-        seed: of the batches.
         first_epoch: epochs of the run before this segment.
         epochs: epochs of this segment; 0 only evaluates.
-        parties: q.
         active: the parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
         skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is as far as it likes.
@@ -47,8 +43,6 @@ class Plan:
         update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
         evaluate: whether the reporter gets the metrics at the end.
         label_epsilon: of the labels' differential privacy (classification); 0 is none.
-        rows: n, training rows.
-        test_rows: test rows; 0 where there are none.
         curvature: whether the evaluation brings a bound of the objective's curvature too.
         start: whether this is a run's first segment with epochs: SAGA fills its table.
         allow_bare: let q = 2 pass, where the dominator sees its only collaborator's partials.
@@ -66,7 +60,7 @@ class Plan:
     seed: int
     first_epoch: int
     epochs: int
-    # who takes part, and how loosely coupled
+    # who takes part (q parties), and how loosely coupled
     parties: int
     active: tuple[int, ...]
     window: int
@@ -77,7 +71,7 @@ class Plan:
     # what else is asked
     evaluate: bool
     label_epsilon: float
-    rows: int
+    rows: int  # n, of training
     test_rows: int
     curvature: bool = False
     start: bool = False

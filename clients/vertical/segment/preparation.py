@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
 from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
-from clients.vertical.segment.masked_sums import DirectSums, LoneSums, Send, Sums, TreeSums
+from clients.vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.transport.frames import PartyError
@@ -140,8 +140,6 @@ def shared_sums(
         PartyError: a party's public key makes no secret.
     """
     plan = agenda.plan
-    if plan.parties == 1:
-        return LoneSums(agenda)
     if plan.masking == TWO_TREES and plan.parties > 2:
         return TreeSums(me, agenda, send, recorder)
     masks = None

@@ -28,7 +28,7 @@ class Exchange:
         self._recorder: Recorder | None = None
         self._phase: Phase | None = None
         self._phase_done = False
-        self._waiting: asyncio.Future[None] | None = None
+        self._change = asyncio.Event()
         self._failure: PartyError | None = None
         self._notices: dict[int, bytes] = {}
         self._at_barrier: dict[int, set[int]] = {}
@@ -52,7 +52,7 @@ class Exchange:
     def done(self) -> None:
         """The phase under way has ended at this party."""
         self._phase_done = True
-        self._wake()
+        self._change.set()
 
     def fail(self, error: BaseException) -> PartyError:
         """End the segment at every party; returns what it ends with, which is the first failure."""
@@ -65,7 +65,7 @@ class Exchange:
             first = self._mesh.failed.exception() if self._mesh.failed.done() else None
             error = first if isinstance(first, PartyError) else error
         self._failure = self._failure or error
-        self._wake()
+        self._change.set()
         return self._failure
 
     def later(self, call: Callable[[], None]) -> None:
@@ -101,20 +101,16 @@ class Exchange:
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while self._failure is None and not holds():
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self._change.clear()
+            await self._change.wait()
         if self._failure is not None:
             raise self._failure
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
     def _mesh_failed(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
         if isinstance(error, PartyError):
             self._failure = self._failure or error
-            self._wake()
+            self._change.set()
 
     def _receive(self, peer: int, frame: Frame) -> None:
         """What this raises, the mesh makes the segment's failure."""
@@ -131,9 +127,9 @@ class Exchange:
                 phase.pull()
         elif kind == _BARRIER:
             self._at_barrier.setdefault(frame.update, set()).add(peer)
-            self._wake()
+            self._change.set()
         elif kind == _LABELS and peer in self._places and self._me in self._places:
             self._notices[peer] = bytes(frame.body)
-            self._wake()
+            self._change.set()
         else:
             raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")

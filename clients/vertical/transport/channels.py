@@ -45,17 +45,16 @@ class Channel:
 
     Args:
         connection: connected and non-blocking; the channel closes it.
-        server_side: whether this side accepted the connection.
-        name: the server name a client sends, unprotected.
+        name: the server name a client sends, unprotected; None of the side that accepted the connection.
     """
 
-    def __init__(self, connection: socket.socket, context: ssl.SSLContext, server_side: bool, name: str | None) -> None:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         # also the key for what the context's callbacks say of it
-        self.tls = context.wrap_bio(self._incoming, self._outgoing, server_side, name)
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
         # whether the handshake was done on this side, so that the peer's certificate is known
         self.is_open = False
         # encrypted bytes the socket did not take yet

@@ -33,7 +33,6 @@ class Door(Owner):
     """Listens and connects for one party.
 
     Args:
-        me: index of this party.
         greeting: body of this party's hello.
         linked: called with each link to a peer of this segment and its hello; the link's owner is to be set.
         refused: called when joining has failed.
@@ -199,10 +198,9 @@ class Door(Owner):
 
     def _link(self, connection: socket.socket, *, peer: int = -1) -> Link:
         """A link that this party began to a peer, or has accepted."""
-        server_side = peer < 0
-        context, name = (self._server, None) if server_side else (self._client, f"{_OUR_NAME}{self._me}")
-        link = Link(connection, context, self, self._serial, self._limits.body, server_side, peer, name)
-        patience = min(_PROOF_PATIENCE, self._limits.silence) if server_side else self._limits.silence
+        context, name = (self._server, None) if peer < 0 else (self._client, f"{_OUR_NAME}{self._me}")
+        link = Link(connection, context, name, self, self._serial, self._limits.body, peer)
+        patience = min(_PROOF_PATIENCE, self._limits.silence) if peer < 0 else self._limits.silence
         self._pending[link] = self._loop.call_later(patience, self._tire, link, patience)
         return link
 

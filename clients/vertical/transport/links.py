@@ -90,14 +90,13 @@ class Link(Channel):
         self,
         connection: socket.socket,
         context: ssl.SSLContext,
+        name: str | None,
         owner: Owner,
         serial: int,
         longest: int,
-        server_side: bool,
         peer: int,
-        name: str | None,
     ) -> None:
-        super().__init__(connection, context, server_side, name)
+        super().__init__(connection, context, name)
         self.owner = owner
         self.peer = peer
         self.serial = serial

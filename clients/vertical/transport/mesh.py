@@ -26,7 +26,6 @@ class Mesh(Hub):
     error. All methods belong to the loop's thread.
 
     Args:
-        me: index of this party.
         serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
         hello: what every peer gets from `join`.
         delays: injected on this party's outgoing frames.
