@@ -15,9 +15,8 @@ which they talk to each other directly.
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 import numpy as np
@@ -60,8 +59,7 @@ class VFB2Settings(Settings):
     epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
     window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
     skew: int | Literal["auto"] = Field(
-        "auto",
-        description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window",
+        "auto", description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window"
     )
     synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
     update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")
@@ -122,8 +120,7 @@ class VFB2Settings(Settings):
         """Updates that may be applied between the reading of an update's partial sums and its own step.
 
         Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
-        active parties may have a window of updates under way; that is a rule of thumb, as single updates come later
-        where one dominator lags behind the others.
+        active parties may have a window under way; single updates come later where one dominator lags behind.
         """
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
@@ -140,7 +137,7 @@ def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")] if text.strip() else []
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Credentials(Payload):
     """Up, before round 1 and where a run is resumed: how a party is reached and recognised. Nothing of its data."""
 
@@ -158,7 +155,7 @@ class Credentials(Payload):
     serial: IntArray = array(1, kind="int")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DataSummary(Payload):
     """Up, once a party has seen the certificates of all: what it holds."""
 
@@ -169,7 +166,7 @@ class DataSummary(Payload):
     labels: BoolArray = array(1, kind="bool")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Segment(Payload):
     """Down: what a round's segment is beside the settings, the same for all parties.
 
@@ -204,7 +201,7 @@ class Segment(Payload):
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Report(Payload):
     """Up: what a segment brought."""
 
@@ -231,9 +228,9 @@ class Report(Payload):
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name; PayloadError where one has no name, or there are names without values."""
+        if (self.metric_names is None) != (self.metric_values is None):
+            raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
-            if self.metric_names is not None or self.metric_values is not None:
-                raise PayloadError("Report: metric_names and metric_values go together")
             return {}
         if not all(0 <= place < len(METRICS) for place in self.metric_names):
             raise PayloadError(f"Report.metric_names: got {self.metric_names}, allowed: 0 to {len(METRICS) - 1}")
@@ -249,13 +246,12 @@ PHASES: dict[str, type[Payload]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VFB2State(Payload):
     """What a party keeps: the blocks after its two newest segments, since the newest may have to be made again."""
 
-    # the newest attempt it took part in
+    # the newest attempt it took part in; numbers of the two segments, the newer last (-1: none)
     serial: IntArray = array(1, kind="int")
-    # numbers of the two segments, the newer last; -1: none
     segments: IntArray = array(2, kind="int")
     older: Array | None = array("w", optional=True)
     newer: Array | None = array("w", optional=True)
@@ -274,7 +270,7 @@ class VFB2State(Payload):
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VFB2Progress(Payload):
     """The server's state: the newest attempt and segment, the rows, and the blocks once they have come."""
 
@@ -300,12 +296,5 @@ def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
     """`joined` undone; PayloadError where the lengths do not fit."""
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
-    stops = np.cumsum(lengths).tolist()
     blob = whole.tobytes()
-    return [blob[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
-
-
-def blamed(words: str) -> tuple[int, str] | None:
-    """Whom the error of a party's client names and why, or None where it names nobody."""
-    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
-    return None if found is None else (int(found[1]), found[2])
+    return [blob[stop - length : stop] for stop, length in zip(np.cumsum(lengths), lengths, strict=True)]

@@ -15,8 +15,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
-from payloads.record import IntArray
-from payloads.vfb2 import ByteArray, Credentials, DataSummary, VFB2Settings
+from payloads.vfb2 import Credentials, DataSummary, Report, VFB2Settings
 from problems.vertical.solvers import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
 from strategies.rounds.exchange import Exchange
@@ -162,16 +161,20 @@ def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, 
     return tuple(holders[:wanted])
 
 
-def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
+def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
     """The numbers of training and test rows that all parties hold.
 
     Args:
-        held: of each party, its training and test rows and the digest of their ids.
+        held: what each party tells of its rows: their numbers, and the digest of their ids.
 
     Raises:
         StrategyError: rows differ; names the parties that differ from most.
     """
-    marks = [(int(rows[0]), int(rows[1]), digest.tobytes()) for rows, digest in held]
+    marks = []
+    for told in held:
+        assert told.rows is not None
+        assert told.digest is not None
+        marks.append((int(told.rows[0]), int(told.rows[1]), told.digest.tobytes()))
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:

@@ -6,6 +6,7 @@ whom the errors blame, brings the parties together once more and asks all of the
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,6 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import Payload
-from payloads.vfb2 import blamed
 from payloads.wire import ARRAYS, PAYLOAD, payload_record
 from strategies.base import PayloadStrategy
 from strategies.meeting import check_capacity, check_refusals, meet_on
@@ -140,3 +140,9 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
         words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
         found[party] = "; ".join(words)
     return found
+
+
+def blamed(words: str) -> tuple[int, str] | None:
+    """Whom the error of a party's client names and why, or None where it names nobody."""
+    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
+    return None if found is None else (int(found[1]), found[2])

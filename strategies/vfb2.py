@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from payloads.record import FloatArray, IntArray, Payload, PayloadError
+from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
     ALIGNMENT,
@@ -28,7 +28,6 @@ from payloads.vfb2 import (
     PAGE,
     PHASES,
     SALT,
-    ByteArray,
     Credentials,
     DataSummary,
     Report,
@@ -118,9 +117,9 @@ class VFB2(VerticalStrategy):
         self.under_way = 0
         if self.rows is None:
             replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
-            self.rows = check_rows([rows_of(reply.payload) for reply in replies])
+            self.rows = check_rows([reply.payload for reply in replies])
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
-        check_rows([rows_of(reply.payload) for reply in replies])
+        check_rows([reply.payload for reply in replies])
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
@@ -148,7 +147,7 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = active_parties(self.summaries, self.settings.active_parties)
         if self.settings.alignment == "digest" or self.rows is not None:
-            rows = check_rows([(summary.rows, summary.digest) for summary in self.summaries])
+            rows = check_rows(self.summaries)
             if self.rows is not None and rows != self.rows:
                 raise SetupError(
                     "rows",
@@ -285,10 +284,3 @@ def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> flo
     """gamma of a segment; an epoch is what the drops of the learning rate count as a local iteration."""
     counted = training.model_copy(update={"local_steps": vfb2.epochs})
     return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)
-
-
-def rows_of(report: Report) -> tuple[IntArray, ByteArray]:
-    """Numbers and digest of a party's rows."""
-    assert report.rows is not None
-    assert report.digest is not None
-    return report.rows, report.digest

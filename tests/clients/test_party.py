@@ -109,15 +109,6 @@ def test_two_parties_need_leave_and_are_then_centralised() -> None:
         np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
 
 
-def test_sparse_columns_are_like_dense_ones() -> None:
-    case = make_case(4, (1,), algorithm="svrg", problem="nonconvex-logistic")
-    case.features[np.abs(case.features) < 0.8] = 0.0
-    case.test_features[np.abs(case.test_features) < 0.8] = 0.0
-    expected, outcomes = case.run(), run_parties(case.sparse_holdings, case.plan, processes=False)[0]
-    np.testing.assert_allclose(case.whole(outcomes), case.whole(expected), rtol=0, atol=1e-9)
-    assert outcomes[1].metrics == pytest.approx(expected[1].metrics, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "masking"), [("sgd", "two-trees"), ("svrg", "pairwise"), ("saga", "two-trees"), ("saga", "pairwise")]
 )

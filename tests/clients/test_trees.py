@@ -72,13 +72,6 @@ def without_total(
     return groups
 
 
-@given(pairs())
-def test_what_one_party_could_unmask_is_what_it_can_cover_with_subtrees_of_both_kinds(pair: tuple[Tree, Tree]) -> None:
-    for party in range(pair[0].parties):
-        groups = unions(list(exposes(*pair, (party,))))
-        assert without_total(*pair, frozenset({party}), groups) == by_unions(*pair, party)
-
-
 @given(pairs(), st.data())
 def test_what_a_coalition_could_unmask_is_in_the_span_of_what_it_sees(
     pair: tuple[Tree, Tree], data: st.DataObject

@@ -87,16 +87,6 @@ def test_news20_sized_blocks_train_in_processes() -> None:
     assert max(end.memory for end in ended) < 2**30
 
 
-@pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
-def test_smaller_sparse_blocks_train(algorithm: str) -> None:
-    plan = replace(PLAN, algorithm=algorithm, parties=4, rows=1000, test_rows=400, batch_size=16, step=8.0, epochs=4)
-    table = Table(plan, 8_000, 60)
-    objective, alone, accuracy = table.check(run_parties(table.holdings, plan, processes=False)[0])
-    assert objective < 0.55
-    assert objective == pytest.approx(alone, rel=0.05)
-    assert accuracy > 0.6
-
-
 @pytest.mark.parametrize("problem", ["logistic", "nonconvex-logistic"])
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_lazy_updates_are_those_of_dense_blocks(algorithm: str, problem: str) -> None:

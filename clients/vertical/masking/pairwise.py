@@ -90,13 +90,10 @@ class PairwiseMasks:
         if chunk < 1:
             raise ValueError(f"chunk {chunk}; at least 1 update is computed at a time")
         self.me, self.parties, self._chunk = me, parties, chunk
+        self._ciphers: dict[int, CipherContext] = {}
         if parties > 2:
             _check_keys(me, parties, keys)
-        self._ciphers = {
-            peer: Cipher(algorithms.AES(keys[peer]), modes.ECB()).encryptor()
-            for peer in range(parties)
-            if peer != me and parties > 2
-        }
+            self._ciphers = {peer: Cipher(algorithms.AES(key), modes.ECB()).encryptor() for peer, key in keys.items()}
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
@@ -129,8 +126,6 @@ class PairwiseMasks:
 
 class _Stream:
     """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were handed out."""
-
-    __slots__ = ("_added", "_address", "_ahead", "_chunk", "_first", "_floor", "_name", "_subtracted", "_window")
 
     def __init__(
         self, name: str, address: int, added: list[CipherContext], subtracted: list[CipherContext], chunk: int

@@ -63,11 +63,6 @@ class Dominator:
             self._send(party, Frame(kind, self._me, number))
 
 
-def label_digest(labels: Array) -> bytes:
-    """32 bytes that differ where labels differ."""
-    return hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
-
-
 def draw_flips(rows: int, epsilon: float) -> Flips:
     """(rows,) flips of randomised response, each with the chance of `flip_rate`."""
     return come_true(np.full(rows, flip_rate(epsilon)))
@@ -86,8 +81,9 @@ def come_true(chances: Array) -> Flips:
 
 
 def notice(labels: Array, flips: Flips | None) -> bytes:
-    """What active parties tell one another of their labels; the first adds the flips where there are any."""
-    return label_digest(labels) + (b"" if flips is None else np.packbits(flips).tobytes())
+    """What active parties tell one another: a digest of their labels; the first adds the flips where there are any."""
+    digest = hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
+    return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
 def agreed_flips(plan: Plan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:

@@ -23,8 +23,6 @@ class Gathering:
         own: whether this party gives too, by `add_own`.
     """
 
-    __slots__ = ("_counts", "_length", "_name", "_needed", "_next", "_senders", "_totals", "_window")
-
     def __init__(
         self, name: str, senders: Collection[int], window: int, length: Callable[[int], int], *, own: bool = False
     ) -> None:

@@ -119,8 +119,6 @@ class DirectSums(Sums):
 class _Branch:
     """This party's place in one tree of one dominator: it adds what its children send and passes it on."""
 
-    __slots__ = ("_active", "_children", "_kind", "_parent", "_send", "gathering")
-
     def __init__(
         self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
     ) -> None:

@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from heapq import heappop, heappush
 from typing import ClassVar, TypeVar
@@ -81,7 +82,7 @@ class Threads(Workers):
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
         self._fail = fail
-        self._lock = threading.Lock() if lock else None
+        self._lock = threading.Lock() if lock else nullcontext()
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
         self._closed = False
 
@@ -102,8 +103,6 @@ class Threads(Workers):
         future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future, finish))
 
     def _locked(self, work: Callable[[], Result]) -> Result:
-        if self._lock is None:
-            return work()
         with self._lock:
             return work()
 

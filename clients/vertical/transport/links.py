@@ -42,8 +42,6 @@ class ReplayGuard:
     Order is free within them; what is older is refused, since it cannot be told from a repetition.
     """
 
-    __slots__ = ("_full", "_streams", "_width", "_windows")
-
     def __init__(self, width: int = 1024, streams: int = 4096) -> None:
         if width < 1 or streams < 1:
             raise ValueError(f"width and streams are at least 1, not {width} and {streams}")

@@ -15,7 +15,7 @@ from clients.vertical.transport.channels import Cause, Loss
 from clients.vertical.transport.connecting import Door
 from clients.vertical.transport.endpoint import Delays, Endpoint
 from clients.vertical.transport.frames import Kind, PartyError, pack
-from clients.vertical.transport.links import Link
+from clients.vertical.transport.links import Delayed, Link
 from clients.vertical.transport.traffic import Hub
 
 
@@ -51,7 +51,8 @@ class Mesh(Hub):
             raise ValueError(f"a serial is in 0..2^32 - 1, not {serial}")
         if len(hello) > limits.body:
             raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
-        super().__init__(me, parties, serial, limits, delays)
+        super().__init__(me, parties, serial, limits)
+        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         # links that only carry an abort
         self._others: set[Link] = set()
@@ -117,8 +118,11 @@ class Mesh(Hub):
         link.owner = self
         peer = link.peer
         if self._links[peer] is None:
-            self._add(link)
+            self._links[peer] = link
             self._hellos[peer] = hello
+            link.works = True
+            if self._delays is not None:
+                link.delayed = Delayed(link, self._delays, self.me)
         elif len(self._others) < self.parties:
             self._others.add(link)
         else:

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clients.vertical.transport.endpoint import Delays, Limits
+from clients.vertical.transport.endpoint import Limits
 from clients.vertical.transport.frames import HEADER_BYTES, WORK_KINDS, Frame, PartyError, pack
-from clients.vertical.transport.links import Delayed, Link, Owner
+from clients.vertical.transport.links import Link, Owner
 
 Handler = Callable[[int, Frame], None]
 
@@ -32,7 +32,7 @@ class Hub(Owner, ABC):
         counters: frames and bytes so far.
     """
 
-    def __init__(self, me: int, parties: int, serial: int, limits: Limits, delays: Delays | None) -> None:
+    def __init__(self, me: int, parties: int, serial: int, limits: Limits) -> None:
         self.me = me
         self.parties = parties
         self.counters = Counters()
@@ -41,7 +41,6 @@ class Hub(Owner, ABC):
         self._error: PartyError | None = None
         self._serial = serial
         self._limits = limits
-        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
         # by peer: the link of each pair
         self._links: list[Link | None] = [None] * parties
         # whether all have joined, and whether this party has said that it sends no more
@@ -91,13 +90,6 @@ class Hub(Owner, ABC):
     @abstractmethod
     def abort(self, error: PartyError) -> None:
         """The segment is over: tell every peer who failed and why, and fail here. Only the first failure counts."""
-
-    def _add(self, link: Link) -> None:
-        """Take the link of a pair."""
-        self._links[link.peer] = link
-        link.works = True
-        if self._delays is not None:
-            link.delayed = Delayed(link, self._delays, self.me)
 
     def _pack(self, frame: Frame) -> bytes:
         if frame.kind not in WORK_KINDS:
