@@ -4,13 +4,13 @@ Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning
 Algorithms 1-7. The clients are the q parties, which hold columns of the same rows. A round is a segment: some epochs in
 which they talk to each other directly.
 
-| paper                         | here                                                                |
-|-------------------------------|---------------------------------------------------------------------|
-| q parties, m of them active   | the clients, ``active-parties``                                     |
-| w_{G_l}, the block of party l | ``weights`` of `VFB2State`; it stays at the party                   |
-| gamma, lambda                 | ``learning-rate``, ``weight``                                       |
-| problems (13), (14), (17), (18) | ``problem``                                                       |
-| tau, the bound of the delay   | `VFB2Settings.delay_bound`                                          |
+| paper | here |
+|---|---|
+| q parties, m of them active | the clients, ``active-parties`` |
+| w_{G_l}, the block of party l | ``weights`` of `VFB2State`; it stays at the party |
+| gamma, lambda | ``learning-rate``, ``weight`` |
+| problems (13), (14), (17), (18) | ``problem`` |
+| tau, the bound of the delay | `VFB2Settings.delay_bound` |
 """
 
 from __future__ import annotations

@@ -52,13 +52,9 @@ class PartyExchange(Exchange):
             named = "; ".join(f"party {place}: {reason}" for place, reason in self.reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
             self.wait()
-            replies = self.send(self.write_again(self.family.meet_again(server_round, self.arrays)))
+            payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
+            replies = self.send(self.write_again(payload))
         return self.close()
-
-    @property
-    def arrays(self) -> ArrayRecord:
-        """The model that the messages carry; empty in a vertical run."""
-        return self.content.array_records[ARRAYS]
 
     def write_again(self, payload: Payload) -> list[Message]:
         """Messages of the same exchange to all parties, with another attempt's payload."""

@@ -1,13 +1,13 @@
 """Two-trees masking, the paper's secure aggregation (Zhang, Gu, Deng, Huang: "Secure Bilevel Asynchronous Vertical
 Federated Learning with Backward Updating", Algorithm 1 and Definition 4), and a check of what it hides.
 
-| paper                        | here                                                                |
-|------------------------------|---------------------------------------------------------------------|
-| o_l = w_Gl^T (x_i)_Gl        | party l's value                                                     |
-| delta_l                      | party l's mask, uniform and its own (``masks.random_elements``)     |
-| T_1, T_2                     | ``first``, which adds up value + mask, and ``second``, the masks    |
-| xi_1 - xi_2 (output)         | what the dominator, the root of both, computes                      |
-| "significantly different"    | `significantly_different`, kept for comparison only                 |
+| paper | here |
+|---|---|
+| o_l = w_Gl^T (x_i)_Gl | party l's value |
+| delta_l | party l's mask, uniform and its own (``masks.random_elements``) |
+| T_1, T_2 | ``first``, which adds up value + mask, and ``second``, the masks |
+| xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
+| "significantly different" | `significantly_different`, kept for comparison only |
 
 Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, not what a party
 can put together from several (docs/security.md). `check_pair` asks for the property itself.

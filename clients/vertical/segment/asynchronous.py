@@ -13,10 +13,9 @@ from functools import partial
 import numpy as np
 
 from clients.vertical.segment.dominator import Dominator
-from clients.vertical.segment.shared import THETA, Rows, Station, UpdatePhase
-from clients.vertical.segment.sum_order import PARTIAL
+from clients.vertical.segment.shared import Rows, Station, UpdatePhase
 from clients.vertical.segment.workers import Workers
-from clients.vertical.transport.frames import PartyError
+from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.objectives import Array
 
 
@@ -55,7 +54,7 @@ class Updates(UpdatePhase):
         mine, dominator = self._mine, self._dominator
         if dominator is None:
             return
-        while self._sent[mine] < self._ends[mine] and (others := self._sums.take(PARTIAL)) is not None:
+        while self._sent[mine] < self._ends[mine] and (others := self._sums.take(Kind.PARTIAL)) is not None:
             number = self._sent[mine]
             self._sent[mine] = number + 1
             dominate = partial(self._dominate, dominator, next(self._batches[mine]), others)
@@ -84,7 +83,7 @@ class Updates(UpdatePhase):
         return theta
 
     def _dominated(self, dominator: Dominator, number: int, theta: Array) -> None:
-        dominator.announce(THETA, number, theta)
+        dominator.announce(Kind.THETA, number, theta)
         self._station.note("theta", self._mine, number)
         self._finish(self._mine, self._applied[self._mine], self._tally.applied)
 
@@ -148,7 +147,7 @@ class Updates(UpdatePhase):
         for place, number, rows in due:
             self._pending[place].append((rows, self._applied[place], self._tally.applied))
             self._station.note("partial", place, number)
-        self._sums.contribute(PARTIAL, values, [(place, len(rows)) for place, _, rows in due])
+        self._sums.contribute(Kind.PARTIAL, values, [(place, len(rows)) for place, _, rows in due])
 
     def _risen(self) -> bool:
         """Find the slowest place again; whether it is further on than before."""

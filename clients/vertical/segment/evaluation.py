@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from clients.vertical.segment.shared import Phase, Station
-from clients.vertical.segment.sum_order import BINS, EVALUATION, MARKS, TOTALS
+from clients.vertical.segment.sum_order import BINS, MARKS
+from clients.vertical.transport.frames import Kind
 from problems.binned_scores import codes, expanded, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.analysis import second_moment
@@ -39,7 +40,7 @@ class Evaluation(Phase):
         given = [place for place in range(len(values)) if place != station.place]
         if given:
             lengths = [(place, len(values[place])) for place in given]
-            station.sums.contribute(EVALUATION, np.concatenate([values[place] for place in given]), lengths)
+            station.sums.contribute(Kind.EVALUATION, np.concatenate([values[place] for place in given]), lengths)
         self._totals = np.zeros(agenda.totals)
         self._totals[PENALTY] = station.block.penalty()
         if station.plan.curvature:
@@ -53,7 +54,7 @@ class Evaluation(Phase):
     def pull(self) -> None:
         station = self._station
         if self._own_z is not None:
-            others = station.sums.take(EVALUATION)
+            others = station.sums.take(Kind.EVALUATION)
             if others is None:
                 return
             self._measure(others + self._own_z)
@@ -63,14 +64,14 @@ class Evaluation(Phase):
             else:
                 self._reports = True
         if self._reports:
-            others = station.sums.take(TOTALS)
+            others = station.sums.take(Kind.TOTALS)
             if others is not None:
                 self._reports = False
                 self._report(others + self._totals)
                 self._station.done()
 
     def _give(self) -> None:
-        self._station.sums.contribute(TOTALS, self._totals, [(0, len(self._totals))])
+        self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
         self._station.done()
 
     def _measure(self, z: Array) -> None:

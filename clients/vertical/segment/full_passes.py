@@ -9,17 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from clients.vertical.segment.shared import Phase, Station
-from clients.vertical.segment.sum_order import SNAPSHOT_PARTIAL
 from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.objectives import Array
-
-SNAPSHOT_THETA = int(Kind.SNAPSHOT_THETA)
 
 
 class FullPass(Phase):
     """One full pass after another; `begin` starts the next, at whose end the block has remembered all slopes."""
 
-    answer_kind = SNAPSHOT_THETA
+    answer_kind = Kind.SNAPSHOT_THETA
 
     def __init__(self, station: Station) -> None:
         self._station = station
@@ -38,19 +35,19 @@ class FullPass(Phase):
             if place == station.place:
                 self._own = products[chunk]
             else:
-                station.sums.contribute(SNAPSHOT_PARTIAL, products[chunk], [(place, chunk.stop - chunk.start)])
+                station.sums.contribute(Kind.SNAPSHOT_PARTIAL, products[chunk], [(place, chunk.stop - chunk.start)])
         self.pull()
 
     def pull(self) -> None:
         station = self._station
         if self._own is None or station.dominator is None:
             return
-        others = station.sums.take(SNAPSHOT_PARTIAL)
+        others = station.sums.take(Kind.SNAPSHOT_PARTIAL)
         if others is None:
             return
         theta = station.dominator.theta(others + self._own, station.agenda.chunks[station.place])
         self._own = None
-        station.dominator.announce(SNAPSHOT_THETA, self._number, theta)
+        station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
         self._note(station.place, theta)
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:

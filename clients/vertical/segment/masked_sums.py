@@ -15,18 +15,17 @@ from clients.vertical.masking.ring import decode, encode, limit_for
 from clients.vertical.masking.trees import make_pair
 from clients.vertical.segment.gathering import Elements, Gathering
 from clients.vertical.segment.plan import Recorder
-from clients.vertical.segment.sum_order import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
+from clients.vertical.segment.sum_order import SUMS, Agenda
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from problems.vertical.objectives import Array
 
-VALUE_TREE, MASK_TREE = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
-_NAMES = {
-    PARTIAL: "partial",
-    SNAPSHOT_PARTIAL: "partial of a full pass",
-    EVALUATION: "evaluation",
-    TOTALS: "total of the evaluation",
-    VALUE_TREE: "masked value",
-    MASK_TREE: "mask",
+_NAMES: dict[int, str] = {
+    Kind.PARTIAL: "partial",
+    Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
+    Kind.EVALUATION: "evaluation",
+    Kind.TOTALS: "total of the evaluation",
+    Kind.VALUE_TREE: "masked value",
+    Kind.MASK_TREE: "mask",
 }
 
 Send = Callable[[int, Frame], None]
@@ -88,12 +87,12 @@ class DirectSums(Sums):
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
         self._masks = masks
-        self._given = {kind: [0] * len(plan.active) for kind in SUMS}
+        self._given: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
         self._own: dict[int, Gathering] = {}
         if me in plan.active:
             place, others = plan.active.index(me), set(range(plan.parties)) - {me}
             for kind in SUMS:
-                window = self._window if kind == PARTIAL else 1
+                window = self._window if kind == Kind.PARTIAL else 1
                 self._own[kind] = Gathering(_NAMES[kind], others, window, partial(agenda.length, kind, place))
 
     def _give(self, kind: int, place: int, elements: Elements) -> None:
@@ -156,7 +155,7 @@ class TreeSums(Sums):
         self._given = [0] * len(plan.active)
         self._branches: dict[tuple[int, int], _Branch] = {}
         for place, active in enumerate(plan.active):
-            for kind, tree in zip((VALUE_TREE, MASK_TREE), make_pair(plan.parties, active), strict=True):
+            for kind, tree in zip((Kind.VALUE_TREE, Kind.MASK_TREE), make_pair(plan.parties, active), strict=True):
                 children = tuple(tree.children(me))
                 gathering = Gathering(
                     _NAMES[kind],
@@ -174,8 +173,8 @@ class TreeSums(Sums):
         position = self._given[place]
         self._given[place] = position + 1
         active = self._active[place]
-        self._branches[VALUE_TREE, active].give(position, elements)
-        self._branches[MASK_TREE, active].give(position, mask)
+        self._branches[Kind.VALUE_TREE, active].give(position, elements)
+        self._branches[Kind.MASK_TREE, active].give(position, mask)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         branch = self._branches.get((frame.kind, frame.active))
@@ -184,8 +183,8 @@ class TreeSums(Sums):
         return branch.receive(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:
-        values = self._branches[VALUE_TREE, self._me].gathering
-        masks = self._branches[MASK_TREE, self._me].gathering
+        values = self._branches[Kind.VALUE_TREE, self._me].gathering
+        masks = self._branches[Kind.MASK_TREE, self._me].gathering
         if not (values.ready and masks.ready):
             return None
         total = values.take()[1]

@@ -2,16 +2,16 @@
 
 Between two barriers all happens in the callbacks of frames that came in. Counters of an outcome:
 
-| name                                  | what                                                                         |
-|---------------------------------------|------------------------------------------------------------------------------|
-| `updates`, `dominated`                | updates applied at this party, and those of them that it dominated           |
-| `seconds_total`                       | from joining to the last barrier                                             |
-| `seconds_training`                    | from the first barrier to the last update applied                            |
-| `cpu_training`                        | processor seconds meanwhile, of the whole process                            |
-| `frames_sent`, `frames_received`      | of the segment's work                                                        |
-| `bytes_sent`, `bytes_received`        | in them, with headers, without TLS's                                         |
-| `max_delay`, `mean_delay`             | updates of the same dominator applied between an update's partial and theta  |
-| `max_staleness`, `mean_staleness`     | likewise updates of all dominators                                           |
+| name | what |
+|---|---|
+| `updates`, `dominated` | updates applied at this party, and those of them that it dominated |
+| `seconds_total` | from joining to the last barrier |
+| `seconds_training` | from the first barrier to the last update applied |
+| `cpu_training` | processor seconds meanwhile, of the whole process |
+| `frames_sent`, `frames_received` | of the segment's work |
+| `bytes_sent`, `bytes_received` | in them, with headers, without TLS's |
+| `max_delay`, `mean_delay` | updates of the same dominator applied between an update's partial and theta |
+| `max_staleness`, `mean_staleness` | likewise updates of all dominators |
 """
 
 from __future__ import annotations
@@ -157,9 +157,9 @@ class _Party:
             block,
             sums,
             dominator,
-            self._exchange.later,
-            self._exchange.done,
-            [] if events else None,
+            later=self._exchange.later,
+            done=self._exchange.done,
+            log=[] if events else None,
         )
 
     def _prepare(self) -> Block:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from clients.vertical.segment.masked_sums import MASK_TREE, VALUE_TREE, Sums
+from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Plan, Recorder
 from clients.vertical.segment.shared import Phase
 from clients.vertical.segment.sum_order import SUMS
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-_SUMS = frozenset((*SUMS, VALUE_TREE, MASK_TREE))
-_LABELS, _BARRIER = int(Kind.LABELS), int(Kind.BARRIER)
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE))
 
 
 class Exchange:
@@ -88,14 +87,14 @@ class Exchange:
 
     async def barrier(self, number: int) -> None:
         """Wait until every party has come here; PartyError when the segment fails."""
-        self.broadcast(Frame(_BARRIER, self._me, number))
+        self.broadcast(Frame(Kind.BARRIER, self._me, number))
         arrived = self._at_barrier.setdefault(number, set())
         await self._until(lambda: len(arrived) == self._others)
 
     async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
         """Exchange a notice of labels with these other parties; PartyError when the segment fails."""
         for party in parties:
-            self.send(party, Frame(_LABELS, self._me, 0, own))
+            self.send(party, Frame(Kind.LABELS, self._me, 0, own))
         await self._until(lambda: len(self._notices) == len(parties))
         return self._notices
 
@@ -125,10 +124,10 @@ class Exchange:
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
                 phase.pull()
-        elif kind == _BARRIER:
+        elif kind == Kind.BARRIER:
             self._at_barrier.setdefault(frame.update, set()).add(peer)
             self._change.set()
-        elif kind == _LABELS and peer in self._places and self._me in self._places:
+        elif kind == Kind.LABELS and peer in self._places and self._me in self._places:
             self._notices[peer] = bytes(frame.body)
             self._change.set()
         else:

@@ -19,7 +19,6 @@ from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.blocks.base import Block
 from problems.vertical.objectives import Array, Objective
 
-THETA = int(Kind.THETA)
 Rows = NDArray[np.int64]
 
 
@@ -115,7 +114,7 @@ class UpdatePhase(Phase):
         workers: who computes.
     """
 
-    answer_kind = THETA
+    answer_kind = Kind.THETA
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         self._station, self._workers = station, workers

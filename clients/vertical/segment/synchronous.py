@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from clients.vertical.segment.shared import THETA, Rows, Station, UpdatePhase
-from clients.vertical.segment.sum_order import PARTIAL
+from clients.vertical.segment.shared import Rows, Station, UpdatePhase
 from clients.vertical.segment.workers import Workers
+from clients.vertical.transport.frames import Kind
 from problems.vertical.objectives import Array
 
 
@@ -46,7 +46,7 @@ class Rounds(UpdatePhase):
 
     def _arrived(self, place: int, theta: Array) -> None:
         if place == self._mine and self._dominator is not None:
-            self._dominator.announce(THETA, self._applied[place], theta)
+            self._dominator.announce(Kind.THETA, self._applied[place], theta)
         self._thetas[place] = theta
         self.pull()
 
@@ -82,13 +82,13 @@ class Rounds(UpdatePhase):
         others = [place for place in self._in if place != self._mine]
         if others:
             values = self._block.partials(np.concatenate([self._rows[place] for place in others]))
-            self._sums.contribute(PARTIAL, values, [(place, len(self._rows[place])) for place in others])
+            self._sums.contribute(Kind.PARTIAL, values, [(place, len(self._rows[place])) for place in others])
 
     def _take(self) -> None:
         """Compute this party's own theta, once its sum is complete."""
         if self._own is None or self._dominator is None:
             return
-        others = self._sums.take(PARTIAL)
+        others = self._sums.take(Kind.PARTIAL)
         if others is None:
             return
         theta = self._dominator.theta(others + self._own, self._rows[self._mine])
