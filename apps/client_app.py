@@ -15,8 +15,7 @@ from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held, Sites
 from apps.sites import resources
 from apps.sites.state_store import StateStore
-from clients.base import PayloadClient, Site
-from clients.held_out import score
+from clients.base import PayloadClient, Site, score
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite

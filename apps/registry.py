@@ -16,17 +16,28 @@ from apps.sites.parties import PartySites
 from apps.sites.rows import RowSites
 from apps.sites.vertical import check_columns
 from clients.base import client_of
-from clients.coda import CodaClient, CodascaClient
-from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
-from clients.fedprox import FedProxClient
-from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
-from clients.fedx import FedX1Client, FedX2Client
-from clients.local_sgd import LocalSGDClient
-from clients.pairwise import LocalPairClient
-from clients.scaffold import ScaffoldClient
-from clients.scgdam import LocalSCGDAMClient
-from clients.sgdam import LocalSGDAMClient
-from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
+from clients.minimax import (
+    CodaClient,
+    CodascaClient,
+    FedSGDAClient,
+    FedSGDAStormClient,
+    LocalSCGDAMClient,
+    LocalSGDAMClient,
+)
+from clients.scoring import (
+    CompositeClient,
+    FastFedDAClient,
+    FedDAClient,
+    FedMidClient,
+    FedProxClient,
+    FedX1Client,
+    FedX2Client,
+    LocalPairClient,
+    LocalSGDClient,
+    LocalSGDMClient,
+    LocalSGDMRatioClient,
+    ScaffoldClient,
+)
 from clients.vfb2 import VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
 from methods.method import Method
 from payloads.vfb2 import VERTICAL

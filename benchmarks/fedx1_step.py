@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from clients.base import Site
-from clients.fedx import FedX1Client
+from clients.scoring import FedX1Client
 from methods.fedx import FedXPool
 from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings

@@ -22,9 +22,8 @@ from threadpoolctl import threadpool_limits
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.transport.addresses import Address, local_addresses, socket_folder
-from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.limits import Limits
 
 TRANSPORTS = ("unix", "tcp")
 # what the server that forks parties' processes has imported; the first is found wherever a benchmark is started

@@ -52,7 +52,7 @@ import numpy as np
 from parties import run_parties
 
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.limits import Delays
+from clients.vertical.transport.endpoint import Delays
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import make_objective

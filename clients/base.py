@@ -1,8 +1,7 @@
 """What every client of ours is: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
-``fit`` and ``evaluate`` keep Flower's signature (model arrays in, ``(arrays, num_examples, metrics)`` out). What an
-algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client keeps
-between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
+What an algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client
+keeps between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
 
     client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
     client.inbox = FedXPool(...)
@@ -22,9 +21,11 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from methods.method import Method, Task
+from payloads.held_out import BINS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other, settings_of
 from payloads.wire import PHASE, ROUND, ready_to_send
+from problems.binned_scores import codes, first_edges, places
 from problems.models import FlatModel
 from problems.models.flat import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
@@ -69,10 +70,8 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.training = training
         self.settings = settings_of(self, self.settings_type, settings)
         self.loss = self.default_loss if training.loss == "auto" else training.loss
-        # exchanged beside the model
         self.inbox: Any = None
         self.outbox: Any = None
-        # kept between rounds
         self.state: Any = None
 
     def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
@@ -139,7 +138,6 @@ class MethodClient(PayloadClient[M]):
         return self.fitted()
 
     def task(self, server_round: int) -> Task[Any, Any]:
-        """What the method is told of a round."""
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
 
     def received(self, config: dict[str, Scalar]) -> Any:
@@ -163,3 +161,24 @@ def client_of(method: Method, name: str) -> type[ScoringClient]:
     """The client class of a method that trains a network's scores; ``name``: of the strategy, e.g. FedAvgM."""
     about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
     return type(f"{name}Client", (ScoringClient,), {"method": method, **about})
+
+
+def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked: ScoreEdges | None) -> ScoreCounts:
+    """How many of a site's held-out rows have scores in which bin under a model, whatever the algorithm.
+
+    Args:
+        asked: the bins; None: the first ones.
+
+    Raises:
+        ValueError: scores that are not finite as float32, or a site that holds out no rows.
+    """
+    rows = site.held_out
+    if rows is None:
+        raise ValueError(f"partition {site.partition_id} holds out no rows: the server evaluates on its own")
+    model.load(parameters)
+    try:
+        scores = codes(model.predict(rows.features).cpu().numpy())
+    except ValueError as error:
+        raise ValueError(f"the global model's scores: {error}: the run has diverged, its steps are too large") from None
+    bins = places(scores, first_edges(BINS) if asked is None else asked.edges)
+    return ScoreCounts.of(bins, rows.labels.cpu().numpy() > 0.5)

@@ -1,4 +1,4 @@
-"""What the client halves of the minimax methods share: an oracle as their model."""
+"""The client halves of the minimax methods, each of which is a module of `methods`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from typing import Any
 from flwr.common import Scalar
 
 from clients.base import MethodClient
+from methods.coda import CODA
+from methods.codasca import CODASCA
+from methods.fedsgda import MINIBATCH, STORM, make_method
+from methods.scgdam import LOCAL_SCGDAM
+from methods.sgdam import LOCAL_SGDAM
 from payloads.record import FloatArray
 from problems.minimax import Oracle
 
@@ -23,3 +28,39 @@ class MinimaxClient(MethodClient[Oracle]):
         """f_i at a point, over all of the site's samples, with the site's own prior and unweighted."""
         self.model.load(parameters)
         return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}
+
+
+class CodaClient(MinimaxClient):
+    """CoDA: K proximal steps in x, ascent in y."""
+
+    method = CODA
+
+
+class CodascaClient(MinimaxClient):
+    """CODASCA: K steps whose gradients are corrected by c - c_k; the client keeps c_k, zeros at first."""
+
+    method = CODASCA
+
+
+class FedSGDAClient(MinimaxClient):
+    """What all estimators ask of a client; they differ in the decay that ``fedsgda.rho = "auto"`` means."""
+
+    method = make_method(MINIBATCH)
+
+
+class FedSGDAStormClient(FedSGDAClient):
+    """The client of FedSGDA-STORM, whose steps decay by default."""
+
+    method = make_method(STORM)
+
+
+class LocalSCGDAMClient(MinimaxClient):
+    """K steps of x, y, h, u and v; its oracle is a `CompositionalOracle`."""
+
+    method = LOCAL_SCGDAM
+
+
+class LocalSGDAMClient(MinimaxClient):
+    """K steps along the momentum (u, v)."""
+
+    method = LOCAL_SGDAM

@@ -9,36 +9,33 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from logging import WARNING
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from flwr.common import log
 from numpy.typing import NDArray
 
 from clients.vertical.policy import Policy
-from clients.vertical.segment.dominator import Flips
+from clients.vertical.segment.dominator import Flips, draw_flips
 from clients.vertical.segment.plan import Holding
 from clients.vertical.transport.addresses import Address, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
+from payloads.vfb2 import VFB2State
 from problems.models.flat import Copy
 
 Rows = NDArray[np.int64]
 
 
 class PartyData(Protocol):
-    """A party's rows. `rows` are the places of those that all parties share, in their common order; None: all.
-
-    Attributes:
-        labelled: whether there are labels.
-        columns: of its block.
-        names: of the columns.
-    """
+    """A party's rows. `rows` are the places of those that all parties share, in their common order; None: all."""
 
     labelled: bool
-    columns: int
-    names: list[str]
+    columns: int  # of its block
+    names: list[str]  # of the columns
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
         """What names each row."""
@@ -72,7 +69,7 @@ class Party:
     Attributes:
         partition_id: its index among the parties.
         parties: q.
-        load: reads its rows; called once they are needed, and no run that the policy forbids needs them.
+        load: reads its rows, which no run that the policy forbids needs.
         identity: certificate and key of its own, where it brings them; else one is made for the run.
         authority: file of the authority that signed the parties' certificates; None: each is pinned.
         advertised: "host:port" at which parties of other hosts reach it, or empty.
@@ -105,6 +102,43 @@ class Party:
         labels = self.data.holding(None).labels
         return (0, 0) if labels is None else (int((labels < 0).sum()), int((labels > 0).sum()))
 
+    def label_flips(self, state: VFB2State, epsilon: float, facts: dict[str, Any]) -> Flips | None:
+        """(n,) flips of its labels: those of this run, else those of earlier runs, else new ones; None without labels.
+
+        Args:
+            state: the party's, of this run.
+            facts: gets how many are new and, where they are kept, the epsilon that has been spent on a label.
+        """
+        labels, marks, spent = self.data.holding(state.aligned).labels, self.data.training_marks(state.aligned), None
+        if labels is None:
+            return None
+        if state.flips is not None and len(state.flips) == len(labels):
+            flips, drawn = state.flips, 0
+        elif self.flips is not None and marks is not None:
+            flips, drawn, spent = self.flips.recall(marks, epsilon)
+        else:
+            flips, drawn = draw_flips(len(labels), epsilon), len(labels)
+            if marks is not None:
+                log(
+                    WARNING,
+                    "party %d: the flips of its labels are drawn anew, since its node config has no state-dir to keep "
+                    "them in: each further run with these labels adds its own epsilon to the %g of this one",
+                    self.partition_id,
+                    epsilon,
+                )
+        facts["flips"] = {"drawn": drawn, "reused": len(labels) - drawn}
+        if spent is not None:
+            facts["flips"]["epsilon-spent"] = spent
+        return flips
+
+    def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
+        """Keep the flips of a run: where this party reports in another run, it flips the same labels."""
+        if flips is None or self.flips is None:
+            return
+        marks = self.data.training_marks(rows)
+        if marks is not None:
+            self.flips.keep(marks, epsilon, flips)
+
 
 class NoModel:
     """What a party moves as far as Flower is concerned: nothing. Its block is part of its state."""
@@ -123,9 +157,6 @@ class NoModel:
     def arrays(self, copy: Copy) -> list[FloatArray]:
         """The model without entries."""
         return [copy(self.parameters.numpy())]
-
-
-# Sockets of parties that share a host.
 
 
 def run_folder(salt: bytes) -> Path:

@@ -1,7 +1,5 @@
-"""VFB2's client half: a party that lends its columns, and where it has any its labels, to a segment.
-
-What happens in a segment is `clients.vertical.segment.party`'s; here a party introduces itself, finds the block that a
-segment starts from, and keeps the one it ends with. `payloads.vfb2` has title and symbols.
+"""VFB2's client half: a party introduces itself, finds the block that a segment starts from, and keeps the one it ends
+with. What happens in between is `clients.vertical.segment`'s; `payloads.vfb2` has title and symbols.
 """
 
 from __future__ import annotations
@@ -17,17 +15,14 @@ from numpy.typing import NDArray
 
 from clients.base import PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.vertical.alignment.common_rows import find_rows
-from clients.vertical.alignment.digest import digest
+from clients.vertical.alignment.common_rows import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Outcome, PartyState
 from clients.vertical.transport.addresses import Address, local_addresses
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.endpoint import Endpoint, Limits
+from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
-from clients.vertical.transport.limits import Limits
-from clients.vfb2_flips import own_flips, remember
 from clients.vfb2_plan import facts_of, injection_of, plan_of
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
@@ -47,7 +42,6 @@ from payloads.vfb2 import (
     Segment,
     VFB2Settings,
     VFB2State,
-    blame,
     joined,
     text,
 )
@@ -94,7 +88,7 @@ class VFB2Client(PayloadClient[NoModel]):
         return [] if phase else list(parameters), len(self.party) if known else 0, {}
 
     def answer(self, phase: str) -> Payload:
-        """What a message about a segment asks for, from parties that the policy lets in.
+        """What a message about a segment asks for.
 
         Raises:
             RuntimeError: a party failed; names it.
@@ -108,11 +102,9 @@ class VFB2Client(PayloadClient[NoModel]):
             self.admit(self.inbox)
             return talks[phase](self.inbox)
         except PartyError as error:
-            raise RuntimeError(blame(error.party, error.reason)) from None
+            raise RuntimeError(str(error)) from None
         except PolicyError as error:
             raise error.at(f"party {self.party.partition_id}") from None
-
-    # Credentials.
 
     def introduce(self, salt: bytes) -> Credentials:
         """How this party is reached and recognised. Its data are not read."""
@@ -132,11 +124,7 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def admit(self, segment: Segment) -> None:
-        """Hold the parties of a segment against the policy, at every message, since the server chooses whom it names.
-
-        Raises:
-            PolicyError: one must not take part.
-        """
+        """Hold the parties against the policy, at every message, since the server chooses whom it names."""
         me, certificates = self.party.partition_id, segment.peers()[0]
         names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
         self.facts["peers"] = [
@@ -146,31 +134,26 @@ class VFB2Client(PayloadClient[NoModel]):
         ]
 
     def describe(self, segment: Segment) -> DataSummary:
-        """What this party holds.
-
-        Raises:
-            RefusalError: its data cannot be used.
-        """
-        salt = segment.salt.tobytes()
+        """What this party holds; RefusalError where its data cannot be used."""
         try:
             data = self.party.data
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
-                digest=self.digest(salt),
+                digest=self.digest(segment.salt.tobytes()),
                 labels=np.array([data.labelled]),
             )
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
 
     def free_port(self) -> int:
-        """A port of this host's own interface where one is needed: for TCP without an address; else 0."""
+        """A port of this host's own interface for TCP without an address; else 0."""
         if self.party.advertised or self.settings.transport != "tcp":
             return 0
         return local_addresses(1)[0].port
 
     def identity(self) -> Identity:
-        """The party's own certificate and key, else those kept since the run began, else new ones."""
+        """The party's own, else that kept since the run began, else a new one."""
         if self.party.identity is not None:
             return self.party.identity
         if self.state.identity is not None:
@@ -186,15 +169,8 @@ class VFB2Client(PayloadClient[NoModel]):
         holding = self.party.data.holding(self.state.aligned)
         return np.array([holding.features.shape[0], holding.test_rows])
 
-    # Segments.
-
     def find_rows(self, segment: Segment) -> Report:
-        """Find the rows that all parties have, and keep their places.
-
-        Raises:
-            PartyError: a party failed.
-            PolicyError: this party does not look for them, whatever the server asks.
-        """
+        """Find the rows that all parties have, where the policy allows it, and keep their places."""
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
@@ -209,18 +185,14 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def take_part(self, segment: Segment) -> Report:
-        """Run a segment with the others and keep the block it ends with.
-
-        Raises:
-            PartyError: it failed; names the party to blame.
-        """
+        """Run a segment with the others and keep the block it ends with."""
         number = int(segment.segment[0])
         held, digest = self.counts(), self.digest(segment.salt.tobytes())
         self.facts |= facts_of(segment, self.settings, held.tolist(), digest)
         start = self.start(segment)
         outcome = self.run(segment, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
-        remember(self.party, self.state.aligned, self.settings.label_epsilon, outcome.flips)
+        self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = dataclasses.replace(
             self.state,
             serial=segment.serial,
@@ -244,16 +216,12 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def start(self, segment: Segment) -> PartyState:
-        """The state after the segment that this one starts from.
-
-        Raises:
-            ValueError: the party has none of it.
-        """
+        """The state after the segment that this one starts from; ValueError where the party has none of it."""
         state, base = self.state, int(segment.base[0])
         if base < 0:
             if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
                 return PartyState()
-            return PartyState(flips=own_flips(self.party, state, self.settings.label_epsilon, self.facts))
+            return PartyState(flips=self.party.label_flips(state, self.settings.label_epsilon, self.facts))
         older, newer = state.segments.tolist()
         if base == newer:
             return PartyState(state.newer, state.newer_table, state.flips)
@@ -266,7 +234,6 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def run(self, segment: Segment, start: PartyState) -> Outcome:
-        """The segment itself."""
         me, vfb2, endpoint = self.party.partition_id, self.settings, self.endpoint(segment)
         injection = injection_of(vfb2, me, self.party.parties, self.training.seed)
         with sockets(endpoint.addresses[me]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from clients.vertical.segment.plan import Injection, Plan
-from clients.vertical.transport.limits import Delays
+from clients.vertical.transport.endpoint import Delays
 from payloads.settings import TrainingSettings
 from payloads.vfb2 import ByteArray, Segment, VFB2Settings
 from problems.vertical.objectives import make_objective
@@ -20,14 +20,7 @@ def plan_of(
     parties: int,
     held: Sequence[int],
 ) -> Plan:
-    """What a segment is.
-
-    Args:
-        segment: what the server says.
-        algorithm: "sgd", "svrg" or "saga".
-        parties: q.
-        held: this party's training and test rows, which count where the server does not say how many there are.
-    """
+    """What a segment is; ``held`` are this party's training and test rows, where the server does not say them."""
     number = int(segment.segment[0])
     rows, test_rows = held if segment.rows is None else segment.rows.tolist()
     return Plan(
@@ -59,23 +52,13 @@ def plan_of(
 
 
 def injection_of(vfb2: VFB2Settings, me: int, parties: int, seed: int) -> Injection:
-    """What the settings add to a party's updates and messages.
-
-    Args:
-        me: the party's index of ``parties``.
-        seed: of the jitter.
-    """
+    """What the settings add to a party's updates and messages; ``seed``: of the jitter."""
     delays = Delays(one_way=vfb2.seconds("delay", parties)[me], jitter=vfb2.seconds("jitter", parties)[me], seed=seed)
     return Injection(compute=vfb2.seconds("extra_compute", parties)[me], delays=delays)
 
 
 def facts_of(segment: Segment, vfb2: VFB2Settings, held: Sequence[int], digest: ByteArray) -> dict[str, Any]:
-    """What a segment is, for the log of a party's owner.
-
-    Args:
-        held: this party's training and test rows.
-        digest: (32,) of their ids, as the server gets it.
-    """
+    """What a segment is, for the log of a party's owner; ``digest``: (32,) of its ids, as the server gets it."""
     number = int(segment.segment[0])
     return {
         "rows": held[0],

@@ -21,18 +21,29 @@ if TYPE_CHECKING:
     from apps.config import ConfigError
     from apps.server_app import RunFailedError
     from clients.base import MethodClient, PayloadClient, ScoringClient, Site
-    from clients.coda import CodaClient, CodascaClient
-    from clients.composite import CompositeClient, FastFedDAClient, FedDAClient, FedMidClient
-    from clients.fedprox import FedProxClient
-    from clients.fedsgda import FedSGDAClient, FedSGDAStormClient
-    from clients.fedx import FedX1Client, FedX2Client
-    from clients.local_sgd import LocalSGDClient
-    from clients.minimax import MinimaxClient
-    from clients.pairwise import LocalPairClient
-    from clients.scaffold import ScaffoldClient
-    from clients.scgdam import LocalSCGDAMClient
-    from clients.sgdam import LocalSGDAMClient
-    from clients.sgdm import LocalSGDMClient, LocalSGDMRatioClient
+    from clients.minimax import (
+        CodaClient,
+        CodascaClient,
+        FedSGDAClient,
+        FedSGDAStormClient,
+        LocalSCGDAMClient,
+        LocalSGDAMClient,
+        MinimaxClient,
+    )
+    from clients.scoring import (
+        CompositeClient,
+        FastFedDAClient,
+        FedDAClient,
+        FedMidClient,
+        FedProxClient,
+        FedX1Client,
+        FedX2Client,
+        LocalPairClient,
+        LocalSGDClient,
+        LocalSGDMClient,
+        LocalSGDMRatioClient,
+        ScaffoldClient,
+    )
     from clients.vfb2 import VFB2Client, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient
     from methods.coda import ClassScores, CodaDown, CodaSettings, StageState
     from methods.codasca import CodascaDown

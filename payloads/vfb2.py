@@ -2,27 +2,26 @@
 
 Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
 Algorithms 1-7. The clients are the q parties, which hold columns of the same rows. A round is a segment: some epochs in
-which they talk to each other directly; the messages of a round say what to do and bring back what came of it.
+which they talk to each other directly.
 
-| paper                         | here                                                                |
-|-------------------------------|---------------------------------------------------------------------|
-| q parties, m of them active   | the clients, ``active-parties``                                     |
-| w_{G_l}, the block of party l | ``weights`` of `VFB2State`; it stays at the party                   |
-| gamma, lambda                 | ``learning-rate``, ``weight``                                       |
-| problems (13), (14), (17), (18) | ``problem``                                                       |
-| tau, the bound of the delay   | `VFB2Settings.delay_bound`                                          |
+| paper | here |
+|---|---|
+| q parties, m of them active | the clients, ``active-parties`` |
+| w_{G_l}, the block of party l | ``weights`` of `VFB2State`; it stays at the party |
+| gamma, lambda | ``learning-rate``, ``weight`` |
+| problems (13), (14), (17), (18) | ``problem`` |
+| tau, the bound of the delay | `VFB2Settings.delay_bound` |
 """
 
 from __future__ import annotations
 
-import dataclasses
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings
@@ -32,10 +31,7 @@ Array = NDArray[np.float64]
 
 # The exchanges before round 1: who the parties are, what they hold, which rows they share where that is asked, and
 # whether these fit. No party reads its data before it has seen the certificates of all.
-CREDENTIALS = "credentials"
-DATA_SUMMARY = "data-summary"
-INTERSECTION = "intersection"
-ALIGNMENT = "alignment"
+CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
 # scalar of the credentials' messages: what the parties salt their digests with, in hexadecimal
 SALT = "salt"
 # what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
@@ -63,8 +59,7 @@ class VFB2Settings(Settings):
     epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
     window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
     skew: int | Literal["auto"] = Field(
-        "auto",
-        description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window",
+        "auto", description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window"
     )
     synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
     update_passive: bool = Field(True, description="false: blocks of parties without labels stay at 0; or true")
@@ -95,19 +90,13 @@ class VFB2Settings(Settings):
         "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
     )
 
-    @field_validator("weight")
+    @field_validator("weight", "skew")
     @classmethod
-    def _weight(cls, weight: float | str) -> float | str:
-        if not isinstance(weight, str) and weight < 0:
-            raise ValueError("below 0")
-        return weight
-
-    @field_validator("skew")
-    @classmethod
-    def _skew(cls, skew: int | str) -> int | str:
-        if not isinstance(skew, str) and skew < 1:
-            raise ValueError("below 1")
-        return skew
+    def _not_below(cls, value: float | str, info: ValidationInfo) -> float | str:
+        least = 0 if info.field_name == "weight" else 1
+        if not isinstance(value, str) and value < least:
+            raise ValueError(f"below {least}")
+        return value
 
     @field_validator("extra_compute", "delay", "jitter")
     @classmethod
@@ -128,20 +117,15 @@ class VFB2Settings(Settings):
 
     @property
     def delay_bound(self) -> int:
-        """Updates that others and oneself may apply between the reading of an update's partial sums and its own step.
+        """Updates that may be applied between the reading of an update's partial sums and its own step.
 
-        Each of the m active parties may have a window of updates under way. Of the m updates of a synchronous round
-        the last is applied after m - 1 others. Asynchronously it is a rule of thumb, no bound: where one dominator
-        lags behind the others, as far as ``skew`` lets it, single updates come later.
+        Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
+        active parties may have a window under way; single updates come later where one dominator lags behind.
         """
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
-        """One of the three injections, in seconds, for each party.
-
-        Raises:
-            ValueError: there are neither one nor as many numbers as parties.
-        """
+        """One of the three injections, in seconds, for each party; ValueError where the numbers do not fit these."""
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
@@ -153,7 +137,7 @@ def _numbers(text: str) -> list[float]:
     return [float(part) for part in text.split(",")] if text.strip() else []
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Credentials(Payload):
     """Up, before round 1 and where a run is resumed: how a party is reached and recognised. Nothing of its data."""
 
@@ -171,7 +155,7 @@ class Credentials(Payload):
     serial: IntArray = array(1, kind="int")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class DataSummary(Payload):
     """Up, once a party has seen the certificates of all: what it holds."""
 
@@ -182,7 +166,7 @@ class DataSummary(Payload):
     labels: BoolArray = array(1, kind="bool")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Segment(Payload):
     """Down: what a round's segment is beside the settings, the same for all parties.
 
@@ -212,16 +196,12 @@ class Segment(Payload):
     address_lengths: IntArray = array("q", kind="int")
 
     def peers(self) -> tuple[list[bytes], list[str]]:
-        """Each party's certificate and address.
-
-        Raises:
-            PayloadError: the lengths do not fit.
-        """
+        """Each party's certificate and address; PayloadError where the lengths do not fit."""
         certificates = cut("certificates", self.certificates, self.certificate_lengths)
         return certificates, [part.decode() for part in cut("addresses", self.addresses, self.address_lengths)]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Report(Payload):
     """Up: what a segment brought."""
 
@@ -247,14 +227,10 @@ class Report(Payload):
         return {"metric_names": np.array(places), "metric_values": np.array(values, dtype=np.float64)}
 
     def metrics(self) -> dict[str, float]:
-        """The metrics by name.
-
-        Raises:
-            PayloadError: one has no name, or there are names without values.
-        """
+        """The metrics by name; PayloadError where one has no name, or there are names without values."""
+        if (self.metric_names is None) != (self.metric_values is None):
+            raise PayloadError("Report: metric_names and metric_values go together")
         if self.metric_names is None or self.metric_values is None:
-            if self.metric_names is not None or self.metric_values is not None:
-                raise PayloadError("Report: metric_names and metric_values go together")
             return {}
         if not all(0 <= place < len(METRICS) for place in self.metric_names):
             raise PayloadError(f"Report.metric_names: got {self.metric_names}, allowed: 0 to {len(METRICS) - 1}")
@@ -270,13 +246,12 @@ PHASES: dict[str, type[Payload]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VFB2State(Payload):
     """What a party keeps: the blocks after its two newest segments, since the newest may have to be made again."""
 
-    # the newest attempt it took part in
+    # the newest attempt it took part in; numbers of the two segments, the newer last (-1: none)
     serial: IntArray = array(1, kind="int")
-    # numbers of the two segments, the newer last; -1: none
     segments: IntArray = array(2, kind="int")
     older: Array | None = array("w", optional=True)
     newer: Array | None = array("w", optional=True)
@@ -295,7 +270,7 @@ class VFB2State(Payload):
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class VFB2Progress(Payload):
     """The server's state: the newest attempt and segment, the rows, and the blocks once they have come."""
 
@@ -318,28 +293,8 @@ def joined(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np
 
 
 def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
-    """`joined` undone.
-
-    Raises:
-        PayloadError: the lengths add up to more than there is.
-    """
+    """`joined` undone; PayloadError where the lengths do not fit."""
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
-    stops = np.cumsum(lengths).tolist()
     blob = whole.tobytes()
-    return [blob[stop - length : stop] for stop, length in zip(stops, lengths.tolist(), strict=True)]
-
-
-# What a failed segment says: who is to blame travels in the words of the client's error.
-_BLAME = re.compile(r"party (\d+): (.*)", re.DOTALL)
-
-
-def blame(party: int | None, reason: str) -> str:
-    """The words of a failure; `blamed` reads them."""
-    return reason if party is None else f"party {party}: {reason}"
-
-
-def blamed(words: str) -> tuple[int, str] | None:
-    """Whom a failure names and why, or None where it names nobody."""
-    found = _BLAME.fullmatch(words)
-    return None if found is None else (int(found[1]), found[2])
+    return [blob[stop - length : stop] for stop, length in zip(np.cumsum(lengths), lengths, strict=True)]

@@ -15,8 +15,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
-from payloads.record import IntArray
-from payloads.vfb2 import ByteArray, Credentials, DataSummary, VFB2Settings
+from payloads.vfb2 import Credentials, DataSummary, Report, VFB2Settings
 from problems.vertical.solvers import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
 from strategies.rounds.exchange import Exchange
@@ -28,13 +27,7 @@ SLOW_PULL = 0.5
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
-    """Have all parties run at once.
-
-    The in-process engine is asked to; for Flower's simulation the limits of its threads and of Ray's CPUs are checked.
-
-    Raises:
-        StrategyError: they cannot; the message has the arithmetic.
-    """
+    """Have the in-process engine run all parties at once; StrategyError where Flower's simulation cannot."""
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
         run_together(parties)
@@ -85,7 +78,7 @@ def ray_actors() -> int | None:
 
 
 def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float) -> list[Message]:
-    """Send messages to clients that wait for each other, and give up soon on those that never answer.
+    """Send messages to clients that wait for each other, and get their replies.
 
     Args:
         timeout: seconds to wait for all replies.
@@ -103,13 +96,8 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
         if broken is not None and waiting and not failed:
             failed = True
             deadline = min(deadline, time.monotonic() + patience)
-            log(
-                WARNING,
-                "a party failed: %s; waiting %g s at most for %d more",
-                reason_of(broken.error),
-                patience,
-                len(waiting),
-            )
+            words = "a party failed: %s; waiting %g s at most for %d more"
+            log(WARNING, words, reason_of(broken.error), patience, len(waiting))
         if not waiting or time.monotonic() > deadline:
             return replies
         time.sleep(getattr(grid, PULL_INTERVAL, SLOW_PULL))
@@ -151,11 +139,7 @@ def addresses_of(
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """End the run where a party says no: it would say so again.
-
-    Raises:
-        StrategyError: the words of the first party that does.
-    """
+    """StrategyError where a party says no, with the words of the first that does: it would say so again."""
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
     told = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
     refusals = [(place, words) for place, words in told if words is not None]
@@ -164,11 +148,7 @@ def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
 
 
 def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, ...]:
-    """The first ``wanted`` parties that hold labels.
-
-    Raises:
-        SetupError: there are fewer.
-    """
+    """The first ``wanted`` parties that hold labels; SetupError where there are fewer."""
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
     if len(holders) < wanted:
         held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
@@ -181,16 +161,20 @@ def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, 
     return tuple(holders[:wanted])
 
 
-def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
+def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
     """The numbers of training and test rows that all parties hold.
 
     Args:
-        held: of each party, its training and test rows and the digest of their ids.
+        held: what each party tells of its rows: their numbers, and the digest of their ids.
 
     Raises:
         StrategyError: rows differ; names the parties that differ from most.
     """
-    marks = [(int(rows[0]), int(rows[1]), digest.tobytes()) for rows, digest in held]
+    marks = []
+    for told in held:
+        assert told.rows is not None
+        assert told.digest is not None
+        marks.append((int(told.rows[0]), int(told.rows[1]), told.digest.tobytes()))
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:
@@ -208,30 +192,18 @@ def check_rows(held: Sequence[tuple[IntArray, ByteArray]]) -> tuple[int, int]:
 
 
 def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
-    """Say so where a run shows a party as many numbers of each row as the other parties have columns.
-
-    Args:
-        epochs: of the whole run.
-        columns: of each party.
-    """
+    """Warn where a run of so many epochs shows a party as many numbers of each row as the others have columns."""
     others = [sum(columns) - own for own in columns]
     if epochs >= min(others):
-        log(
-            WARNING,
+        words = (
             "%d epochs show party %d as many numbers of every row as the others have columns (%d): what these hold can "
-            "be worked out, see docs/security.md",
-            epochs,
-            others.index(min(others)),
-            min(others),
+            "be worked out, see docs/security.md"
         )
+        log(WARNING, words, epochs, others.index(min(others)), min(others))
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
-    """Compare gamma with the largest that is stable under the delay.
-
-    Raises:
-        StrategyError: it is too large, and ``check-step`` is "refuse".
-    """
+    """Warn where gamma is larger than is stable under the delay, or raise where ``check-step`` is "refuse"."""
     if not 0 < eigenvalue < math.inf:
         return
     bound = vfb2.delay_bound

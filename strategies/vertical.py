@@ -6,6 +6,7 @@ whom the errors blame, brings the parties together once more and asks all of the
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,6 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import Payload
-from payloads.vfb2 import blamed
 from payloads.wire import ARRAYS, PAYLOAD, payload_record
 from strategies.base import PayloadStrategy
 from strategies.meeting import check_capacity, check_refusals, meet_on
@@ -31,16 +31,12 @@ PATIENCE = 90.0
 
 
 class PartyExchange(Exchange):
-    """An exchange with all parties. One in which they meet is made again by all of them where one of them failed."""
+    """An exchange with all parties, which all make again where they meet in it and one of them failed."""
 
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """The replies of all parties. Where one failed nobody's counts: all make the segment again from its base.
-
-        Raises:
-            StrategyError: the segment has failed as often as it may; names the party to blame.
-        """
+        """The replies of all parties; StrategyError where the segment has failed as often as it may."""
         if self.question.phase in self.family.introductions:
             return super().receive(replies)
         training, server_round, attempt = self.family.training, self.question.server_round, 0
@@ -56,13 +52,9 @@ class PartyExchange(Exchange):
             named = "; ".join(f"party {place}: {reason}" for place, reason in self.reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
             self.wait()
-            replies = self.send(self.write_again(self.family.meet_again(server_round, self.arrays)))
+            payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
+            replies = self.send(self.write_again(payload))
         return self.close()
-
-    @property
-    def arrays(self) -> ArrayRecord:
-        """The model that the messages carry; empty in a vertical run."""
-        return self.content.array_records[ARRAYS]
 
     def write_again(self, payload: Payload) -> list[Message]:
         """Messages of the same exchange to all parties, with another attempt's payload."""
@@ -98,8 +90,6 @@ class VerticalStrategy(PayloadStrategy):
     # the phases in which parties do not talk to each other yet
     introductions: ClassVar[tuple[str, ...]] = ()
 
-    # What a family overrides.
-
     @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
         """Bring the parties together once more, after one has failed; what tells them of another attempt."""
@@ -107,14 +97,12 @@ class VerticalStrategy(PayloadStrategy):
     def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Raise `PayloadError` for what a party cannot have measured, or without what it was asked for."""
 
-    # What all of them do.
-
     def call_the_roll(self, grid: Grid) -> Roster:
         """Ask every node who it is; no party tells how many rows it holds."""
         return call_the_roll(grid, self.training.handshake_timeout, counted=False)
 
     def join(self, grid: Grid) -> Roster:
-        """The handshake, and whether all parties can run at once."""
+        """The handshake; StrategyError where not all parties can run at once."""
         known = self.roster is not None
         roster = super().join(grid)
         if not known:
@@ -122,7 +110,7 @@ class VerticalStrategy(PayloadStrategy):
         return roster
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send messages; once a party has failed the others are not waited for long."""
+        """Once a party has failed the others are not waited for long."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
 
@@ -148,3 +136,9 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
         words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]
         found[party] = "; ".join(words)
     return found
+
+
+def blamed(words: str) -> tuple[int, str] | None:
+    """Whom the error of a party's client names and why, or None where it names nobody."""
+    found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
+    return None if found is None else (int(found[1]), found[2])

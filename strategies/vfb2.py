@@ -1,8 +1,7 @@
 """VFB2's server half: it brings the parties together, says what a segment does, and asks again where one failed.
 
-The server takes no part in an update. It sees who the parties are, how many rows and columns they hold, what the
-reporter (the first active party) measured, and at checkpoints and the end the blocks, if every party shares its own.
-`payloads.vfb2` has title and symbols.
+The server takes no part in an update. It gets what the reporter (the first active party) measured, and at checkpoints
+and the end the blocks, if every party shares its own. `payloads.vfb2` has title and symbols.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from flwr.app import ArrayRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from payloads.record import FloatArray, IntArray, Payload, PayloadError
+from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
     ALIGNMENT,
@@ -29,7 +28,6 @@ from payloads.vfb2 import (
     PAGE,
     PHASES,
     SALT,
-    ByteArray,
     Credentials,
     DataSummary,
     Report,
@@ -106,23 +104,22 @@ class VFB2(VerticalStrategy):
                 ) from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Handshake, credentials and alignment; where a run is resumed, the credentials again."""
+        """Handshake and prologue; where a run is resumed, the credentials again."""
         roster = super().prepare(arrays, grid)
         if not self.credentials:
             self.introduce(self.finished + 1, arrays)
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Credentials, the rows that all parties share, and segment 0: what is measured at weights 0, and how large a
-        step may be."""
+        """Credentials, the rows that all parties share, and segment 0, which measures at weights 0."""
         self.introduce(0, arrays)
         everyone = range(len(self.credentials))
         self.under_way = 0
         if self.rows is None:
             replies = self.ask(0, everyone, arrays, self.segment(), INTERSECTION)
-            self.rows = check_rows([rows_of(reply.payload) for reply in replies])
+            self.rows = check_rows([reply.payload for reply in replies])
         replies = self.ask(0, everyone, arrays, self.segment(), ALIGNMENT)
-        check_rows([rows_of(reply.payload) for reply in replies])
+        check_rows([reply.payload for reply in replies])
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
@@ -139,8 +136,7 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Learn how the parties are reached and show them each other; then who holds labels, and whether the rows are
-        the same."""
+        """Show the parties each other, and learn who holds labels and whether the rows are the same."""
         assert self.roster is not None
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
@@ -151,7 +147,7 @@ class VFB2(VerticalStrategy):
         self.summaries = [reply.payload for reply in replies]
         self.active = active_parties(self.summaries, self.settings.active_parties)
         if self.settings.alignment == "digest" or self.rows is not None:
-            rows = check_rows([(summary.rows, summary.digest) for summary in self.summaries])
+            rows = check_rows(self.summaries)
             if self.rows is not None and rows != self.rows:
                 raise SetupError(
                     "rows",
@@ -160,8 +156,6 @@ class VFB2(VerticalStrategy):
                     hint="bring back the files it began with",
                 )
             self.rows = rows
-
-    # Rounds.
 
     def down(self, server_round: int) -> Segment:
         self.under_way = server_round
@@ -189,7 +183,7 @@ class VFB2(VerticalStrategy):
             rows=None if self.rows is None else np.array(self.rows),
             active=np.array(self.active, dtype=np.int64),
             curvature=np.array([number == 0 and self.settings.check_step != "off"]),
-            evaluate=np.array([last or number % training.evaluate_every == 0]),
+            evaluate=np.array([self.evaluates()]),
             share=np.array([self.shares and (last or (every > 0 and number % every == 0))]),
             last=np.array([last]),
             certificates=certificates,
@@ -290,10 +284,3 @@ def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> flo
     """gamma of a segment; an epoch is what the drops of the learning rate count as a local iteration."""
     counted = training.model_copy(update={"local_steps": vfb2.epochs})
     return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)
-
-
-def rows_of(report: Report) -> tuple[IntArray, ByteArray]:
-    """Numbers and digest of a party's rows, in an exchange before round 1."""
-    assert report.rows is not None
-    assert report.digest is not None
-    return report.rows, report.digest

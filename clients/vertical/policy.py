@@ -14,11 +14,8 @@ from clients.vertical.transport.identity import fingerprint
 from problems.errors import NOTHING, InputError
 
 FEWEST_PARTIES, PINNED_PEERS, PEER_CA = "fewest-parties", "pinned-peers", "peer-ca"
-LARGEST_EPSILON, ALLOW_INTERSECTION, ALLOWED_MASKINGS = (
-    "largest-label-epsilon",
-    "allow-intersection",
-    "allowed-maskings",
-)
+LARGEST_EPSILON = "largest-label-epsilon"
+ALLOW_INTERSECTION, ALLOWED_MASKINGS = "allow-intersection", "allowed-maskings"
 _PAGE = "see docs/vertical.md"
 
 
@@ -52,13 +49,7 @@ class Policy:
     allowed_maskings: Sequence[str] = ()
 
     def check_run(self, parties: int, *, label_epsilon: float, masking: str, intersection: bool) -> None:
-        """Hold a run's settings against the policy.
-
-        Args:
-            parties: how many there are.
-            label_epsilon: of the labels' differential privacy; 0 is none.
-            masking: "pairwise" or "two-trees".
-            intersection: whether parties look for the ids that all hold.
+        """Hold a run's settings against the policy; ``intersection``: whether parties look for the ids that all hold.
 
         Raises:
             PolicyError: names the first key of the policy that the run is below.
@@ -83,11 +74,7 @@ class Policy:
             self.check_intersection()
 
     def check_intersection(self) -> None:
-        """Hold an intersection of ids against the policy.
-
-        Raises:
-            PolicyError: there shall be none.
-        """
+        """PolicyError where parties must not look for the ids that all hold."""
         if not self.allow_intersection:
             raise PolicyError(
                 ALLOW_INTERSECTION,
@@ -97,15 +84,12 @@ class Policy:
             )
 
     def check_peers(self, certificates: Sequence[bytes], me: int, own: bytes) -> list[str]:
-        """Hold the parties' certificates (DER) against the policy.
+        """The name of each party's pin, or "" where nothing is pinned.
 
         Args:
-            certificates: one a party, in their order.
+            certificates: (DER) one a party, in their order.
             me: this party's place, which is its own whatever stands there.
             own: this party's certificate; where a pin covers it, that pin is used up.
-
-        Returns:
-            The name of each party's pin; "" where there is none.
 
         Raises:
             PolicyError: too few parties, one under no pin, or two under the same.
@@ -125,7 +109,7 @@ class Policy:
                     hint="pin it, or leave the party out",
                 )
             if names.count(name) > 1:
-                (other,) = [place for place, found in enumerate(names) if found == name and place != party][:1]
+                other = next(place for place, found in enumerate(names) if found == name and place != party)
                 raise PolicyError(
                     PINNED_PEERS,
                     got=f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}",
@@ -145,8 +129,7 @@ class Policy:
 
     def _pin(self, certificate: bytes) -> str:
         """The name of the pin that a certificate is under, or ""."""
-        direct = self.pins.get(fingerprint(certificate))
-        if direct is not None:
+        if (direct := self.pins.get(fingerprint(certificate))) is not None:
             return direct
         for authority in self.authorities:
             name = self.pins.get(fingerprint(authority))
@@ -165,10 +148,10 @@ def _issued(certificate: bytes, authority: bytes) -> bool:
 
 
 def parse_pins(text: str) -> dict[str, str]:
-    """The names of pinned peers by SHA-256, from "name=SHA-256 name=SHA-256 ..."; capitals and colons may be there.
+    """The names of pinned peers by SHA-256, from "name=SHA-256 name=SHA-256 ...", with capitals and colons or without.
 
     Raises:
-        PolicyError: a part is no pin, or a name or a SHA-256 stands there twice.
+        PolicyError: there is no pin, a part is none, or a name or a SHA-256 stands there twice.
     """
     pairs = []
     for part in text.split():
@@ -192,11 +175,7 @@ def parse_pins(text: str) -> dict[str, str]:
 
 
 def parse_maskings(text: str) -> tuple[str, ...]:
-    """The maskings in a text with commas.
-
-    Raises:
-        PolicyError: one is not known, or there is none.
-    """
+    """The maskings in a text with commas; PolicyError where one is not known, or there is none."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
     if unknown or not names:

@@ -15,8 +15,7 @@ from apps.config import ConfigError, RunConfig
 from apps.evaluation.models import ModelEvaluator
 from apps.sites import resources
 from clients.base import ScoringClient, Site
-from clients.local_sgd import LocalSGDClient
-from clients.pairwise import LocalPairClient
+from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
 from problems.objectives.classification import CROSS_ENTROPY

@@ -9,7 +9,7 @@ import torch
 
 from apps.config import Scalar
 from clients.base import Site
-from clients.scaffold import ScaffoldClient
+from clients.scoring import ScaffoldClient
 from methods.samples import sample_batches
 from methods.scaffold import ControlChange, ControlVariate
 from payloads.settings import TrainingSettings

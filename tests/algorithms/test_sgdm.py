@@ -11,7 +11,7 @@ from torch import nn
 
 from apps.config import Scalar
 from clients.base import Site
-from clients.sgdm import LocalSGDMRatioClient
+from clients.scoring import LocalSGDMRatioClient
 from methods.sgdm import SGDMDown
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model

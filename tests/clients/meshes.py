@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import pytest
 
 from clients.vertical.transport.addresses import Address, socket_folder
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.endpoint import Endpoint, Limits
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.identity import Identity
 from clients.vertical.transport.links import Link
-from clients.vertical.transport.mesh import Limits, Mesh
+from clients.vertical.transport.mesh import Mesh
 from tests.battery.ports import addresses_for
 
 T = TypeVar("T")
@@ -54,8 +54,8 @@ class Town:
         return [identity.certificate for identity in self.identities]
 
     def mesh(self, me: int, **options: Any) -> Mesh:
-        options = {"limits": self.limits, "serial": self.serial, "hello": f"I am {me}".encode(), **options}
-        return Mesh(me, self.addresses, self.identities[me], self.certificates, **options)
+        endpoint = Endpoint(self.addresses, self.identities[me], self.certificates, limits=self.limits)
+        return Mesh(me, endpoint, self.serial, **{"hello": f"I am {me}".encode(), **options})
 
     def with_limits(self, **limits: float) -> Town:
         return replace(self, limits=replace(self.limits, **limits))

@@ -1,4 +1,4 @@
-"""Private set intersection: the rows that all have, and what is refused."""
+"""Private set intersection: the rows that all have, and what is refused; and digests of row ids."""
 
 import hashlib
 from itertools import pairwise
@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clients.vertical.alignment.common_rows import digest
 from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
 
 PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
@@ -36,7 +37,7 @@ ids = st.lists(st.sampled_from([f"row {i}" for i in range(12)]) | st.text(max_si
 def test_two_parties_find_their_common_rows_in_one_order(one: list[str], other: list[str]) -> None:
     a, b = Intersection(one), Intersection(other)
     twice_a, twice_b = b.reblind(a.blind()), a.reblind(b.blind())
-    own, theirs = a.match(twice_a, twice_b), b.match(twice_b, twice_a)
+    own, theirs = a.pair(twice_a, twice_b).own, b.pair(twice_b, twice_a).own
     assert own.dtype == theirs.dtype == np.int64
     assert {one[row] for row in own} == set(one) & set(other)
     assert [one[row] for row in own] == [other[row] for row in theirs]
@@ -66,7 +67,7 @@ def test_no_order_says_anything_about_the_rows() -> None:
     a, b = Intersection(names, key=fixed_key("a")), Intersection(names[::-1], key=fixed_key("b"))
     assert all(one < other for one, other in pairwise(split(a.blind())))
     assert Intersection(names[::-1], key=fixed_key("a")).blind() == a.blind()
-    rows = a.match(b.reblind(a.blind()), a.reblind(b.blind()))
+    rows = a.pair(b.reblind(a.blind()), a.reblind(b.blind())).own
     # a rank correlation of 200 random ranks has a standard deviation of 0.07; the keys are fixed
     assert abs(np.corrcoef(rows, np.arange(200))[0, 1]) < 0.3
 
@@ -133,7 +134,7 @@ def test_a_tag_cut_short_or_sent_twice_is_refused() -> None:
         (mine, theirs + b"\0", "65 bytes"),
     ):
         with pytest.raises(IntersectionError, match=told):
-            party.match(back, seen)
+            party.pair(back, seen)
 
 
 def test_ids_are_texts_that_occur_once() -> None:
@@ -144,3 +145,21 @@ def test_ids_are_texts_that_occur_once() -> None:
         Intersection(["a", 1])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="a key on secp384r1"):
         Intersection(["a"], key=ec.generate_private_key(ec.SECP384R1()))
+
+
+SALT = bytes(range(16))
+texts = st.lists(st.text(st.characters(codec=None), max_size=5), max_size=6)
+
+
+@given(texts, texts, st.binary(min_size=16, max_size=20), st.binary(min_size=16, max_size=20))
+def test_digests_are_equal_for_equal_lists_and_salts_only(
+    one: list[str], other: list[str], salt: bytes, another: bytes
+) -> None:
+    assert digest(one, salt) == digest(list(one), salt)
+    assert (digest(one, salt) == digest(other, salt)) == (one == other)
+    assert (digest(one, salt) == digest(one, another)) == (salt == another)
+
+
+def test_the_digest_is_sha256_of_the_framed_list() -> None:
+    framed = bytes(7) + b"\x10" + SALT + bytes(7) + b"\x02" + bytes(7) + b"\x01a" + bytes(7) + "\x02é".encode()
+    assert digest(["a", "é"], SALT) == hashlib.sha256(framed).digest()

@@ -1,17 +1,11 @@
 """A mesh ends, and leaves nothing behind."""
 
 import asyncio
-import os
-import tempfile
 import time
-from pathlib import Path
 
-import pytest
-
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
-from tests.clients.meshes import Town, alone, as_threads, closed, in_town, joined, listen, outcome, town, until
+from tests.clients.meshes import Town, as_threads, closed, in_town, listen, outcome, town, until
 
 
 @in_town(4, close=0.2)
@@ -79,18 +73,6 @@ async def test_what_comes_while_closing_is_not_handed_out(meshes: list[Mesh]) ->
     await closing
     assert not heard
     assert not one.failed.done()
-
-
-def test_nothing_stays_behind_on_the_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    async def life(place: Town) -> None:
-        async with joined(place):
-            assert not list(tmp_path.iterdir())
-
-    with town(3) as place:
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        handles = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-        alone(place, life)
-        assert len(os.listdir("/proc/self/fd")) == handles  # noqa: PTH208
 
 
 @in_town(3, join=False, close=0.2)

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import HEADER, Frame, Kind, pack
+from clients.vertical.transport.frames import HEADER, Frame, Kind, PartyError, pack
 from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import closed, failures, in_town, link, listen, until
 

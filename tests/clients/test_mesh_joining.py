@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from clients.vertical.transport.addresses import Address, connect
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.addresses import connect
+from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import client_context
 from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, in_town, outcome, until
@@ -119,14 +119,6 @@ async def test_an_earlier_attempt_gives_way_to_a_later_one(place: Town) -> None:
     assert hellos == {1: b"I am 1"}
     await closed(new, other)
     assert not new.failed.done()
-
-
-@in_town(2, "tcp", join=False)
-async def test_where_to_listen_may_differ_from_where_one_is_found(place: Town) -> None:
-    everywhere = Address("tcp", f"0.0.0.0:{place.addresses[0].port}")
-    meshes = [place.mesh(0, bind=everywhere), place.mesh(1)]
-    await asyncio.gather(*(mesh.join() for mesh in meshes))
-    await closed(*meshes)
 
 
 @pytest.mark.parametrize("strangers", [60, 1000])

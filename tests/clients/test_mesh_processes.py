@@ -5,7 +5,6 @@ import time
 
 import pytest
 
-from clients.vertical.transport.failures import PartyError
 from tests.clients.meshes import Town, all_heard, as_threads, converse, town
 
 
@@ -14,22 +13,6 @@ def test_six_threads_hear_everything_once_and_in_order(transport: str) -> None:
     with town(6, transport) as place:
         heard = as_threads(6, lambda me: converse(place.mesh(me), 200))
         assert heard == [all_heard(me, 6, 200) for me in range(6)]
-
-
-def test_threads_agree_on_who_failed() -> None:
-    async def life(place: Town, me: int) -> None:
-        mesh = place.mesh(me)
-        try:
-            await mesh.join()
-            if me == 4:
-                mesh.abort(PartyError(4, "its labels are not -1 and +1"))
-            await mesh.failed
-        finally:
-            await mesh.close()
-
-    with town(6) as place:
-        errors = as_threads(6, lambda me: life(place, me))
-        assert {str(error) for error in errors} == {"party 4: its labels are not -1 and +1"}
 
 
 @pytest.mark.parametrize(("culprit", "transport"), [(0, "unix"), (2, "tcp")])

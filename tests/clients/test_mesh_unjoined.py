@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.mesh import Mesh
 from tests.clients.meshes import Town, closed, failures, in_town, occupy, outcome, town
 

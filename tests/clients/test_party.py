@@ -89,11 +89,6 @@ def nonfederated(case: Case, **options: Any) -> np.ndarray:
     )
 
 
-def test_it_equals_the_products_own_nonfederated_solver() -> None:
-    case = make_case(5, (3, 1), algorithm="svrg", problem="nonconvex-logistic", synchronous=True, epochs=3)
-    np.testing.assert_allclose(case.whole(case.run()), nonfederated(case), rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize(("algorithm", "synchronous"), [("svrg", True), ("saga", True), ("sgd", False)])
 def test_frozen_passive_parties(algorithm: str, synchronous: bool) -> None:
     active = (1, 3) if synchronous else (1,)
@@ -112,15 +107,6 @@ def test_two_parties_need_leave_and_are_then_centralised() -> None:
     for masking in (*MASKINGS, "none"):
         outcomes = case.run(replace(case.plan, allow_bare=True, masking=masking))
         np.testing.assert_allclose(case.whole(outcomes), case.centralised(), rtol=0, atol=1e-9)
-
-
-def test_sparse_columns_are_like_dense_ones() -> None:
-    case = make_case(4, (1,), algorithm="svrg", problem="nonconvex-logistic")
-    case.features[np.abs(case.features) < 0.8] = 0.0
-    case.test_features[np.abs(case.test_features) < 0.8] = 0.0
-    expected, outcomes = case.run(), run_parties(case.sparse_holdings, case.plan, processes=False)[0]
-    np.testing.assert_allclose(case.whole(outcomes), case.whole(expected), rtol=0, atol=1e-9)
-    assert outcomes[1].metrics == pytest.approx(expected[1].metrics, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,14 @@ import pytest
 
 from benchmarks.parties import run_parties
 from clients.vertical.segment.asynchronous import Updates
-from clients.vertical.segment.masked_sums import Share, Sums
+from clients.vertical.segment.gathering import Elements
+from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame
-from clients.vertical.transport.limits import Delays
+from clients.vertical.segment.workers import Workers
+from clients.vertical.transport.endpoint import Delays
+from clients.vertical.transport.frames import Frame, PartyError
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.blocks.make import make_block
@@ -93,11 +93,12 @@ def test_the_window_is_used_and_kept() -> None:
 class Gifts(Sums):
     """Only takes note to which place a party gives."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: int, agenda: Agenda) -> None:
+        super().__init__(me, agenda, lambda to, frame: None, None)
         self.places: list[int] = []
 
-    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        self.places += [place for place, _ in shares]
+    def _give(self, kind: int, place: int, elements: Elements) -> None:
+        self.places.append(place)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         return False
@@ -111,10 +112,11 @@ def test_the_skew_holds_the_fast_dominator_back() -> None:
     plan = make_case(4, (0, 1), rows=10, batch_size=1, epochs=2, window=4, skew=2).plan
     objective, features = make_objective("logistic", 0.1), np.random.default_rng(0).standard_normal((10, 3))
     block = make_block(features, "sgd", objective, 0.1)
-    gifts = Gifts()
+    gifts = Gifts(3, Agenda(plan))
     ended: list[bool] = []
-    station = Station(3, plan, Agenda(plan), Holding(features), objective, block, gifts, None, lambda call: call())
-    updates = Updates(station, [[5, 5], [10, 10]], lambda: ended.append(True))
+    common = (3, plan, Agenda(plan), Holding(features), objective, block, gifts, None)
+    station = Station(*common, later=lambda call: call(), done=lambda: ended.append(True))
+    updates = Updates(station, [[5, 5], [10, 10]], Workers())
 
     def thetas(place: int, *numbers: int) -> list[int]:
         """What is given after these thetas of a place."""

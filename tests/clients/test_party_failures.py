@@ -14,18 +14,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.segment.asynchronous import THETA
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.segment.full_passes import SNAPSHOT_THETA
 from clients.vertical.segment.gathering import Gathering
-from clients.vertical.segment.introductions import Hello, agree_keys
 from clients.vertical.segment.masked_sums import DirectSums
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
-from clients.vertical.segment.sum_order import BINS, EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, TOTALS, Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
-from clients.vertical.transport.limits import Limits
+from clients.vertical.segment.preparation import Hello, agree_keys
+from clients.vertical.segment.sum_order import BINS, Agenda
+from clients.vertical.transport.endpoint import Limits
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 from tests.clients.party_problems import Case, make_case
 
@@ -109,9 +106,12 @@ TREES: dict[str, Any] = {"masking": "two-trees"}
 TWO, PASSES = (1, 2), {"algorithm": "svrg"}
 # parties, active ones, other fields of the plan; the culprit, what it does, and what is said of it
 FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] = [
-    *((4, TWO, order, 2, at(THETA, 3, body=with_nan), "theta cannot be applied.*not finite") for order in BOTH_ORDERS),
     *(
-        (4, TWO, order, 2, at(THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 of the batch$")
+        (4, TWO, order, 2, at(Kind.THETA, 3, body=with_nan), "theta cannot be applied.*not finite")
+        for order in BOTH_ORDERS
+    ),
+    *(
+        (4, TWO, order, 2, at(Kind.THETA, 1, body=shorter), "^its theta 1 has 24 bytes, not the 32 of the batch$")
         for order in BOTH_ORDERS
     ),
     *(
@@ -120,43 +120,43 @@ FORGERIES: list[tuple[int, tuple[int, ...], dict[str, Any], int, Change, str]] =
             TWO,
             {"window": 2, **order},
             1,
-            after(THETA, 1, {"update": 3}),
+            after(Kind.THETA, 1, {"update": 3}),
             "theta 3, where 2 is the next and is not due",
         )
         for order in BOTH_ORDERS
     ),
-    (4, TWO, {}, 2, at(THETA, None, active=1), "^it sent theta for party 1; each dominator sends its own$"),
-    (4, TWO, {}, 3, after(PARTIAL, 0, {"kind": THETA, "active": 3, "body": bytes(32)}), ""),
+    (4, TWO, {}, 2, at(Kind.THETA, None, active=1), "^it sent theta for party 1; each dominator sends its own$"),
+    (4, TWO, {}, 3, after(Kind.PARTIAL, 0, {"kind": Kind.THETA, "active": 3, "body": bytes(32)}), ""),
     (
         4,
         TWO,
         {"update_passive": False},
         1,
-        at(THETA, 1, body=lambda body: bytes(body) or bytes(32)),
+        at(Kind.THETA, 1, body=lambda body: bytes(body) or bytes(32)),
         "^its theta 1 has 32 bytes, not the 0 of the batch$",
     ),
     *(
-        (4, TWO, PASSES, 1, at(SNAPSHOT_THETA, 1, body=change), f"slopes of a full pass.*{fault}")
+        (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 1, body=change), f"slopes of a full pass.*{fault}")
         for change, fault in ((with_nan, "not finite"), (shorter, "bytes, not the"))
     ),
-    (4, TWO, PASSES, 1, at(SNAPSHOT_THETA, 0, update=1), "1.*not due"),
+    (4, TWO, PASSES, 1, at(Kind.SNAPSHOT_THETA, 0, update=1), "1.*not due"),
     # partials
-    (5, (1,), {"window": 2}, 3, at(PARTIAL, 2, body=longer), "bytes, not the"),
+    (5, (1,), {"window": 2}, 3, at(Kind.PARTIAL, 2, body=longer), "bytes, not the"),
     (5, (1,), {"window": 2, "rows": 31, "batch_size": 3, **TREES}, 3, at(VALUES, 9, body=longer), "bytes, not the"),
     *(
         (4, (1,), PASSES, 0, at(kind, 0, body=shorter), "bytes, not the")
-        for kind in (SNAPSHOT_PARTIAL, EVALUATION, TOTALS)
+        for kind in (Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
     ),
     *(
         (4, (1,), {"window": 2, **masking}, 2, after(kind, 2, *({"update": n} for n in range(3, 12))), f"window of {w}")
-        for kind, masking, w in ((PARTIAL, {}, 2), (VALUES, TREES, 3), (MASKS, TREES, 3))
+        for kind, masking, w in ((Kind.PARTIAL, {}, 2), (VALUES, TREES, 3), (MASKS, TREES, 3))
     ),
-    (4, (1,), {"window": 2}, 2, after(PARTIAL, 15, {"update": 16}), "beyond the segment"),
-    (4, TWO, {}, 3, at(PARTIAL, None, active=2), "^it sent party 1 what only party 2 may have$"),
+    (4, (1,), {"window": 2}, 2, after(Kind.PARTIAL, 15, {"update": 16}), "beyond the segment"),
+    (4, TWO, {}, 3, at(Kind.PARTIAL, None, active=2), "^it sent party 1 what only party 2 may have$"),
     (5, (0,), TREES, 1, at(VALUES, None, active=3), "which dominates nothing"),
     # kinds that have no place
     *(
-        (4, (1,), {}, 3, after(PARTIAL, 0, {"kind": kind, "active": 3, "body": b"?"}), "")
+        (4, (1,), {}, 3, after(Kind.PARTIAL, 0, {"kind": kind, "active": 3, "body": b"?"}), "")
         for kind in (Kind.ALIGN, Kind.LABELS, Kind.VALUE_TREE)
     ),
 ]
@@ -265,10 +265,10 @@ def test_a_sum_over_all_parties_cannot_wrap(parties: int, limit: float) -> None:
     sent: list[int] = []
     agenda = Agenda(make_case(parties, (0,), allow_bare=True).plan)
     sums = DirectSums(1, agenda, lambda to, frame: sent.append(to), None)
-    sums.contribute(PARTIAL, np.full(4, -np.nextafter(limit, 0.0)), [(0, 4)])
+    sums.contribute(Kind.PARTIAL, np.full(4, -np.nextafter(limit, 0.0)), [(0, 4)])
     assert sent == [0]
     with pytest.raises(PartyError, match="party 1: its partial cannot be sent"):
-        sums.contribute(PARTIAL, np.full(4, limit), [(0, 4)])
+        sums.contribute(Kind.PARTIAL, np.full(4, limit), [(0, 4)])
 
 
 def test_a_step_that_diverges() -> None:
@@ -411,13 +411,6 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
         agree_keys(case.plan, 0, privates[0], hellos)
     with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 80"):
         Hello.from_bytes(2, b"???")
-
-
-def test_flips_have_their_chance() -> None:
-    share = draw_flips(200_000, 1.0).mean()
-    # 1 / (1 + e) = 0.2689, standard deviation 0.001
-    assert abs(share - 1 / (1 + np.e)) < 0.007
-    assert draw_flips(1000, 700.0).sum() == 0
 
 
 def test_a_gathering_takes_only_what_is_complete_and_due() -> None:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.limits import Limits
+from clients.vertical.transport.endpoint import Limits
+from clients.vertical.transport.frames import PartyError
 from tests.clients.party_problems import make_case
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.server_app import app as server_app
+from apps.sites import resources
 from simulations.engines.in_process import run_in_process
 from simulations.references.centralized import centralized
 

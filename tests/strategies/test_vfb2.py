@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from clients.vertical.transport.frames import PartyError
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
@@ -23,8 +24,6 @@ from payloads.vfb2 import (
     Report,
     VFB2Progress,
     VFB2Settings,
-    blame,
-    blamed,
     cut,
     joined,
     text,
@@ -40,7 +39,7 @@ from strategies.meeting import (
 )
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.handshake import Roster
-from strategies.vertical import find_culprits
+from strategies.vertical import blamed, find_culprits
 from strategies.vfb2 import VFB2SGD, step_of
 
 
@@ -249,7 +248,8 @@ def test_where_parties_listen() -> None:
 
 
 def held(digests: str, rows: tuple[int, ...]) -> list[Any]:
-    return [(np.array([n - 1, 1]), text(name.encode() * 32)) for name, n in zip(digests, rows, strict=True)]
+    told = zip(digests, rows, strict=True)
+    return [summary(rows=np.array([n - 1, 1]), digest=text(name.encode() * 32)) for name, n in told]
 
 
 # Whether their rows fit.
@@ -309,8 +309,8 @@ def test_an_epoch_is_what_drops_count() -> None:
 
 
 def test_blame_survives_the_way() -> None:
-    assert blamed(blame(3, "it is gone: party 1 saw it")) == (3, "it is gone: party 1 saw it")
-    assert blamed(blame(None, "no party joined")) is None
+    assert blamed(str(PartyError(3, "it is gone: party 1 saw it"))) == (3, "it is gone: party 1 saw it")
+    assert blamed(str(PartyError(None, "no party joined"))) is None
     assert blamed("the disk is full") is None
 
 

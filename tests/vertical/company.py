@@ -9,7 +9,7 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -17,11 +17,9 @@ from benchmarks.parties import PRELOADED
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.addresses import socket_folder
-from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.endpoint import Endpoint, Limits
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.limits import Limits
 from problems.vertical.blocks.load import load_dense_kernels
 from problems.vertical.objectives import Array
 from tests.battery.ports import addresses_for
@@ -164,13 +162,6 @@ def posts(
             me: Post(me, plan, holding, Endpoint(addresses, identities[me], certificates, limits=limits))
             for me, holding in enumerate(holdings)
         }
-
-
-def impostor(post: Post) -> Post:
-    """The same party with a certificate that nobody else knows."""
-    own = Identity.create("impostor")
-    certificates = [own.certificate if me == post.me else known for me, known in enumerate(post.endpoint.certificates)]
-    return replace(post, endpoint=replace(post.endpoint, identity=own, certificates=certificates))
 
 
 def _live(pipe: Connection) -> None:

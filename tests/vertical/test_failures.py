@@ -1,15 +1,16 @@
 """What goes wrong in one process ends the segment in every other one, within 15 seconds, with the culprit named.
 
-Here parties are real processes with mutual TLS. What a party says about its own data, and every forgery, is in
-`tests.clients.test_party_failures`; what a mesh does alone is in `tests.clients.test_mesh_failures`.
+Here parties are real processes. What a party says about its own data, and every forgery, is in
+`tests.clients.test_party_failures`; what a mesh does alone, unknown certificates too, in `tests.clients.test_mesh_*`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,28 @@ import pandas as pd
 import pytest
 
 from clients.vertical.segment.plan import Injection
-from clients.vertical.transport.frames import Kind
+from problems.vertical.blocks.base import Rows
+from problems.vertical.blocks.dense import DenseBlock
+from problems.vertical.objectives import Array
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.clients.party_problems import Case, make_case
-from tests.vertical.company import LIMITS, Company, Post, impostor, posts
-from tests.vertical.rogues import Forge, Slow
+from tests.vertical.company import LIMITS, Company, Post, posts
+
+
+@dataclass(frozen=True)
+class Slow:
+    """Computes each update of its block for so many seconds, and cannot do anything else meanwhile."""
+
+    seconds: float
+
+    def __call__(self) -> None:
+        apply, seconds = DenseBlock.apply, self.seconds
+
+        def slowly(self: DenseBlock, rows: Rows, theta: Array) -> None:
+            time.sleep(seconds)
+            apply(self, rows, theta)
+
+        DenseBlock.apply = slowly  # type: ignore[method-assign]
 
 
 def slow(test: Callable[..., None]) -> Callable[..., None]:
@@ -96,18 +114,6 @@ def test_a_slow_party_stays(sluggard: int, how: Injection | Slow, updates: int) 
     assert objective < case.problem().value(case.features, case.labels, np.zeros(13))
 
 
-# who it is
-
-
-@slow
-@pytest.mark.parametrize(("party", "transport"), [(0, "tcp"), (1, "unix")])
-def test_an_unknown_certificate(party: int, transport: str) -> None:
-    with team_of(endless(), transport, join=2.5) as team:
-        team[party] = impostor(team[party])
-        with Company(team.values()) as company:
-            company.blamed(party, "certificate")
-
-
 # what they hold
 
 
@@ -129,23 +135,3 @@ def test_features_that_are_no_numbers(value: float, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", CSV, nodes)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-# what they send
-
-
-@slow
-@pytest.mark.parametrize(
-    ("party", "forge", "words"),
-    [
-        (3, Forge("replay", Kind.PARTIAL), "came a second time"),
-        (2, Forge("serial", Kind.THETA), "serial 6; this segment's is 7"),
-        (2, Forge("address", Kind.THETA), "it sent theta for party 3; each dominator sends its own"),
-        (2, Forge("nan", Kind.THETA), "not finite"),
-    ],
-)
-def test_a_forger(party: int, forge: Forge, words: str) -> None:
-    with team_of(endless(), "tcp" if party == 3 else "unix") as team:
-        team[party].act = forge
-        with Company(team.values()) as company:
-            company.blamed(party, words)

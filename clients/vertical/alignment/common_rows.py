@@ -1,8 +1,13 @@
-"""The rows that all parties have, found in direct talk: each pair of the reporter and another intersects its ids."""
+"""The rows that all parties have: found in direct talk, or compared by salted digests of their ids.
+
+To find them, each pair of the reporter and another party intersects its ids. The server draws the digests' salt for
+each run, and compares them: it can test whether a whole list of ids, in order, is the right one, but no single ids.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +17,29 @@ from numpy.typing import NDArray
 
 from clients.vertical.alignment.intersection import Intersection, IntersectionError, common_rows
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
 # the steps of the protocol, in a frame's field `active`
 TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
+_LEAST_SALT = 16
+
+
+def digest(ids: Sequence[str], salt: bytes) -> bytes:
+    """32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
+
+    SHA-256 over the salt, the number of ids, and each id, all with their lengths in front, so that no two lists are
+    written alike. ValueError for a salt below 16 bytes, TypeError for an id that is no text.
+    """
+    if len(salt) < _LEAST_SALT:
+        raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
+    parts = [len(salt).to_bytes(8, "big"), salt, len(ids).to_bytes(8, "big")]
+    for row, name in enumerate(ids):
+        if not isinstance(name, str):
+            raise TypeError(f"the id of row {row} is {type(name).__name__}; ids are text")
+        written = name.encode("utf-8", "surrogatepass")
+        parts += (len(written).to_bytes(8, "big"), written)
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
 async def find_rows(
@@ -27,25 +49,15 @@ async def find_rows(
     to the others.
 
     Args:
-        me: this party's index.
         reporter: the party that brings the matches together.
         ids: what names each of this party's rows.
-        endpoint: how the others are reached.
         serial: names the attempt.
         context: bytes that name the run, the same at all parties.
 
     Raises:
         PartyError: a party failed, or they share fewer than two rows.
     """
-    mesh = Mesh(
-        me,
-        endpoint.addresses,
-        endpoint.identity,
-        endpoint.certificates,
-        serial,
-        limits=endpoint.limits,
-        authority=endpoint.authority,
-    )
+    mesh = Mesh(me, endpoint, serial)
     try:
         rows = await _Talk(mesh, me, ids, context).rows(reporter)
         if len(rows) < 2:

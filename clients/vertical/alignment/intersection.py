@@ -5,26 +5,25 @@ Each of a pair hashes its ids to points H(id) and raises them to its secret key:
 since H(id)^(a b) is the same in either order, equal ids have equal tags of both keys:
 
     A -> B: A.blind()                         B -> A: B.blind(), B.reblind(A.blind())
-    A: match(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
+    A: pair(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
 
-If A sends A.reblind(B.blind()) too, B can match as well. Otherwise A tells B the places in B.blind() that count, and
-B turns them into rows by :meth:`Intersection.rows`; so B learns of no other common row. That is how one reporter finds
-the rows that all of many parties have: see :func:`common_rows`.
+If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A tells B the places in B.blind() that count
+(`Intersection.rows`), and B learns of no other common row. So one reporter finds the rows that all of many parties have
+(`common_rows`).
 
-What each learns: the number of the other's ids; the matching party also which of its own ids the other has (a reporter:
-each of the others, pair by pair). Tags of other ids are points that cannot be told from random ones without a key, as
-long as Diffie-Hellman triples on P-256 cannot. They are sent in sorted order, which says nothing of the rows' order.
-Who does not follow can ask about any id it guesses, by having it among its own.
+Tags of ids that one does not have cannot be told from random points without a key, as long as Diffie-Hellman triples on
+P-256 cannot; their order, sorted, says nothing of the rows' order. docs/security.md says what each party learns.
 
-A tag is the x coordinate of a point, 32 bytes. That is enough: a point and its negative have one x, before and after
-raising, so either may stand for it. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x
-coordinate of the curve (two tries on average; the number of tries, and so the time, depends on the id). P-256 has
-prime order, so every point but infinity, which has no x, generates the whole group, and checking that an x received
-is on the curve refuses every malformed one.
+A tag is the x coordinate of a point, 32 bytes: a point and its negative have one x, before and after raising, so either
+may stand for it. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x coordinate of the curve (two
+tries on average; the number of tries, and so the time, depends on the id). P-256 has prime order, so every point but
+infinity, which has no x, generates the whole group, and checking that an x received is on the curve refuses every
+malformed one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class IntersectionError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The common rows of a pair, in the order of their tags of both keys."""
+    """The common rows of a pair, in the order of their tags of both keys, the same at both parties."""
 
     # (k,) positions in our own ids
     own: NDArray[np.int64]
@@ -55,20 +54,19 @@ class Match:
 
 
 class Intersection:
-    """One party's side. It may serve several peers: the tags it sends are then the same for all.
+    """One party's side, for one peer or several. `blind` and `reblind` take about 0.1 ms an id.
 
-    ``context`` names the run and must be the same at all parties. ``key`` is drawn when None. ValueError for an
-    id that occurs twice (by its rows; ids stay private), TypeError for one that is no text.
+    Args:
+        context: names the run; the same at all parties.
+        key: drawn when None.
 
-    blind() and reblind() take about 0.1 ms an id: beside a running event loop, call them in a thread.
+    Raises:
+        ValueError: an id occurs twice (the words name its rows; ids stay private).
+        TypeError: an id is no text.
     """
 
     def __init__(
-        self,
-        ids: Sequence[str],
-        *,
-        context: bytes = b"",
-        key: ec.EllipticCurvePrivateKey | None = None,
+        self, ids: Sequence[str], *, context: bytes = b"", key: ec.EllipticCurvePrivateKey | None = None
     ) -> None:
         seen: dict[str, int] = {}
         for row, name in enumerate(ids):
@@ -96,17 +94,15 @@ class Intersection:
         return b"".join(self._tags)
 
     def reblind(self, other: bytes) -> bytes:
-        """The other party's tags under our key too, in the order given. IntersectionError when one is no point, occurs
-        twice, or is cut short."""
-        return b"".join(map(self._raised, _split(other)))
-
-    def match(self, mine: bytes, theirs: bytes) -> NDArray[np.int64]:
-        """(k,) positions in our ids of the common rows. ``mine`` is the other's reblind of our blind(), ``theirs`` our
-        reblind of the other's. The order, that of the tags of both keys, is the same at both parties."""
-        return self.pair(mine, theirs).own
+        """The other party's tags under our key too, in the order given; IntersectionError where they are malformed."""
+        tags = _split(other)
+        try:
+            return b"".join(map(self._raised, tags))
+        except ValueError as error:
+            raise IntersectionError("the other party sent a tag that is no point of the curve") from error
 
     def pair(self, mine: bytes, theirs: bytes) -> Match:
-        """As :meth:`match`, with the places of the common rows in the other's blind()."""
+        """The common rows: ``mine`` is the other's reblind of our blind(), ``theirs`` our reblind of the other's."""
         self.blind()
         ours, others = _split(mine), _split(theirs)
         if self._order is None or len(ours) != len(self._ids):
@@ -135,27 +131,21 @@ class Intersection:
         for attempt in range(256):
             hasher = self._domain.copy()
             hasher.update(bytes((attempt,)) + name)
-            try:
-                point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + hasher.digest())
-            except ValueError:
-                continue  # half of all x are not on the curve
-            return self._key.exchange(_EXCHANGE, point)
+            with contextlib.suppress(ValueError):  # half of all x are not on the curve
+                return self._raised(hasher.digest())
         raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
 
     def _raised(self, tag: bytes) -> bytes:
-        try:
-            point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
-        except ValueError as error:
-            raise IntersectionError("the other party sent a tag that is no point of the curve") from error
+        """A point, given by its x coordinate, raised to our key; ValueError where it is none."""
+        point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
         return self._key.exchange(_EXCHANGE, point)
 
 
 def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
-    """What the reporter makes of its matches with each other party: the rows that all have, in one common order.
+    """What the reporter makes of its matches with each other party: the rows that all have.
 
-    Returns the reporter's own positions and, for each other party, the places in its blind(): it turns them into its
-    own positions by :meth:`Intersection.rows`. The order is that of the tags that the reporter and the lowest other
-    party made together, so it says nothing of the order of anybody's ids.
+    Returns the reporter's own positions and, for each other party, the places in its blind(). The order is that of the
+    tags that the reporter and the lowest other party made together, so it says nothing of the order of anybody's ids.
     """
     if not matches:
         raise ValueError("no match with any other party")

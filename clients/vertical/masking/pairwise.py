@@ -1,6 +1,6 @@
 """Pairwise masks: every two collaborators of a dominator share a key stream, one adds it and the other subtracts it.
 
-The dominator of update (a, t) receives, from each collaborator p, encode(partial) + mask_p in Z_2^64, where
+The dominator of update (a, t) receives from each collaborator p encode(partial) + mask_p in Z_2^64, where
 
     mask_p = sum over collaborators r > p of stream_pr  -  sum over collaborators r < p of stream_pr.
 
@@ -15,8 +15,8 @@ address (kind, dominator, update) and the number of the block in that stream, ea
          0        kind     dominator  update  block
 
 so two addresses never share a block, whatever the lengths and the order in which they are asked for, and the block
-field cannot wrap. (The blocks are written out and encrypted by one ECB call, which is counter mode by its
-definition; the library's own counter mode would need one call an update.)
+field cannot wrap. The blocks are written out and encrypted by one ECB call for many updates, which is counter mode by
+its definition.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def random_elements(length: int) -> NDArray[np.uint64]:
 
 
 def pair_info(serial: int, one: int, other: int) -> bytes:
-    """What :func:`agree` binds a key to: the segment's serial and the two parties, the lower one first."""
+    """What `agree` binds a key to: the segment's serial and the two parties, the lower one first."""
     low, high = sorted((one, other))
     if low < 0 or low == high:
         raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
@@ -53,7 +53,7 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
     """32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256 over ``info`` and both
-    public keys. ValueError when ``peer_public`` is no public key, is one of the weak ones, or is our own."""
+    public keys. ValueError where the peer's makes no secret, or is our own."""
     own_public = private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
@@ -68,11 +68,13 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> byte
 
 
 class PairwiseMasks:
-    """The masks of party ``me`` for one segment. Not for several threads at once.
+    """The masks of a party for one segment. Not for several threads at once.
 
-    ``keys[r]`` is the 32-byte secret shared with party r for this segment, one for each other party; keys of an earlier
-    segment must not come back, as this object only knows what it handed out itself. ``chunk`` is how many consecutive
-    updates of a dominator are computed together. ``allow_bare`` lets q = 2 pass, with masks of zeros.
+    Args:
+        keys: the 32-byte secret shared with each other party, for this segment only: what was handed out under it is
+            not known in another.
+        chunk: how many consecutive updates of a dominator are computed together.
+        allow_bare: let q = 2 pass, with masks of zeros.
     """
 
     def __init__(
@@ -88,13 +90,10 @@ class PairwiseMasks:
         if chunk < 1:
             raise ValueError(f"chunk {chunk}; at least 1 update is computed at a time")
         self.me, self.parties, self._chunk = me, parties, chunk
+        self._ciphers: dict[int, CipherContext] = {}
         if parties > 2:
             _check_keys(me, parties, keys)
-        self._ciphers = {
-            peer: Cipher(algorithms.AES(keys[peer]), modes.ECB()).encryptor()
-            for peer in range(parties)
-            if peer != me and parties > 2
-        }
+            self._ciphers = {peer: Cipher(algorithms.AES(key), modes.ECB()).encryptor() for peer, key in keys.items()}
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
@@ -127,8 +126,6 @@ class PairwiseMasks:
 
 class _Stream:
     """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were handed out."""
-
-    __slots__ = ("_added", "_address", "_ahead", "_chunk", "_first", "_floor", "_name", "_subtracted", "_window")
 
     def __init__(
         self, name: str, address: int, added: list[CipherContext], subtracted: list[CipherContext], chunk: int

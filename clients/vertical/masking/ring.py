@@ -1,9 +1,7 @@
 """Numbers as elements of the ring Z_2^64, where a uniform mask hides a value perfectly and cancels without rounding.
 
-A float v is the integer round(v * 2^40) modulo 2^64, negative ones in two's complement. Sums of elements are sums of
-``uint64``, which wrap as the ring does. Precision: decode(encode(v)) is within 2^-41 of v, and equal to v from 2^12
-on, where float64 itself is no finer than 2^-40. A sum over q parties is right to q * 2^-41 plus the rounding of the
-result, as long as its true value lies within +-2^23: see :func:`limit_for`.
+A float v is the integer round(v * 2^40) modulo 2^64, as ``uint64``, which wraps as the ring does. A sum over q parties
+is right to q * 2^-41 plus the rounding of the result, as long as its true value lies within +-2^23 (`limit_for`).
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FRACTION_BITS = 40
-# values from here on are refused; two of them still add up without passing 2^63
+# two values below this add up without passing 2^63
 LIMIT = 2.0 ** (62 - FRACTION_BITS)
 
 _SCALE = 2.0**FRACTION_BITS
-# no sum may reach this, else it comes back with the other sign
+# a sum that reaches this comes back with the other sign
 _CAPACITY = 2.0 ** (63 - FRACTION_BITS)
 
 
@@ -25,8 +23,7 @@ class RingOverflowError(ValueError):
 
 
 def limit_for(parties: int) -> float:
-    """The limit for :func:`encode` under which the sum over ``parties`` parties cannot wrap: 2^23 / parties, at most
-    2^22."""
+    """The limit for `encode` under which a sum over so many parties cannot wrap: 2^23 / parties, at most 2^22."""
     if parties < 1:
         raise ValueError(f"a sum over {parties} parties; at least 1 is needed")
     return min(LIMIT, _CAPACITY / parties)
@@ -35,7 +32,9 @@ def limit_for(parties: int) -> float:
 def encode(values: ArrayLike, limit: float = LIMIT) -> NDArray[np.uint64]:
     """(k,) elements of (k,) float64 values.
 
-    Raises :class:`RingOverflowError` when some |value| >= ``limit`` (at most 2^23), ValueError when one is NaN.
+    Raises:
+        RingOverflowError: some |value| >= ``limit``, which is at most 2^23.
+        ValueError: a value is NaN.
     """
     numbers = np.asarray(values, dtype=np.float64)
     # NaN fails every comparison, so one test finds all that is wrong

@@ -1,17 +1,16 @@
 """Two-trees masking, the paper's secure aggregation (Zhang, Gu, Deng, Huang: "Secure Bilevel Asynchronous Vertical
 Federated Learning with Backward Updating", Algorithm 1 and Definition 4), and a check of what it hides.
 
-| paper                        | here                                                                |
-|------------------------------|---------------------------------------------------------------------|
-| o_l = w_Gl^T (x_i)_Gl        | party l's value                                                     |
-| delta_l                      | party l's mask, uniform and its own (``masks.random_elements``)     |
-| T_1, T_2                     | ``first``, which adds up value + mask, and ``second``, the masks    |
-| xi_1 - xi_2 (output)         | what the dominator, the root of both, computes                      |
-| "significantly different"    | :func:`significantly_different`, kept for comparison only           |
+| paper | here |
+|---|---|
+| o_l = w_Gl^T (x_i)_Gl | party l's value |
+| delta_l | party l's mask, uniform and its own (``masks.random_elements``) |
+| T_1, T_2 | ``first``, which adds up value + mask, and ``second``, the masks |
+| xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
+| "significantly different" | `significantly_different`, kept for comparison only |
 
-Definition 4 is not enough. It speaks of subtrees of more than one party, so it lets one party receive both o_l +
-delta_l and delta_l of a single child: two stars pass it and hide nothing. And it compares subtrees one by one, not
-what a party can put together from several. :func:`check_pair` asks for the property itself.
+Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, not what a party
+can put together from several (docs/security.md). `check_pair` asks for the property itself.
 """
 
 from __future__ import annotations
@@ -33,7 +32,11 @@ class TreeError(ValueError):
 
 @dataclass(frozen=True)
 class Tree:
-    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root."""
+    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root.
+
+    Raises:
+        TreeError: these are no tree's parents.
+    """
 
     root: int
     parent: tuple[int, ...]
@@ -71,10 +74,7 @@ class Tree:
 
 
 def significantly_different(first: Tree, second: Tree) -> bool:
-    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees.
-
-    (The paper draws parties as leaves under aggregators; the leaves of a subtree are, here, the parties in it.)
-    """
+    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees."""
     _check_sizes(first, second)
 
     def inner(tree: Tree) -> set[frozenset[int]]:
@@ -87,17 +87,15 @@ def significantly_different(first: Tree, second: Tree) -> bool:
 def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[frozenset[int], ...]:
     """The groups of other parties of whose values the coalition could compute the plain sum; empty when there is none.
 
-    The group of all others is left out: the roots together are told its sum, and no coalition without them can compute
-    it. Groups do not overlap, and every sum that the coalition could compute is a combination of theirs and of that
-    total.
+    The group of all others is left out, as only the roots can compute its sum, and they are told it. Groups do not
+    overlap, and every sum that the coalition could compute is a combination of theirs and of that total.
 
     Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in
-    ``first``, and the sum of d over the subtree of each of its children in ``second``. All that together is a matrix
-    [V | D], a row for each thing seen, with the coefficients of all parties' values and masks. As the masks are
-    uniform and independent, what the rows tell about the values alone is exactly c V for the combinations c with
-    c D = 0. Subtrees of one tree are nested or disjoint, so D is totally unimodular: elimination meets no divisor but
-    +-1, and ranks modulo a prime are those over Z_2^64. For the same reason the reduced basis of all c V, without the
-    coalition's own values, is one 0/1 row for each group.
+    ``first``, and the sum of d over that of each of its children in ``second``: a matrix [V | D], a row for each thing
+    seen, with the coefficients of all parties' values and masks. As the masks are uniform and independent, what the
+    rows tell about the values alone is exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
+    or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
+    Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row for each group.
     """
     _check_sizes(first, second)
     members = frozenset(coalition)
@@ -106,20 +104,15 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
     others = [party for party in range(first.parties) if party not in members]
     place = {party: column for column, party in enumerate(others)}
 
-    def row(values: Collection[int], masks: Collection[int]) -> NDArray[np.int64]:
-        """What was seen, less the members' own values and masks, which they take off: [D | V] over the others."""
-        seen = np.zeros(2 * len(others), dtype=np.int64)
-        seen[[place[party] for party in masks if party in place]] = 1
-        seen[[len(others) + place[party] for party in values if party in place]] = 1
-        return seen
-
+    # what was seen, less the members' own values and masks, which they take off: [D | V] over the others
     rows = []
-    for member in members:
-        for child in first.children(member):
-            below = first.subtree(child)
-            rows.append(row(values=below, masks=below))
-        for child in second.children(member):
-            rows.append(row(values=(), masks=second.subtree(child)))
+    for tree, has_values in ((first, True), (second, False)):
+        for child in (child for member in members for child in tree.children(member)):
+            below = [place[party] for party in tree.subtree(child) if party in place]
+            seen = np.zeros((2, len(others)), dtype=np.int64)
+            seen[0, below] = 1
+            seen[1, below] = has_values
+            rows.append(seen.ravel())
     if not rows or not others:
         return ()
     reduced = _row_echelon(np.array(rows))
@@ -131,18 +124,12 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
 
 
 def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
-    """TreeError unless no party on its own learns any other party's value, nor any sum of values, from its part in
-    the aggregation; the dominator learns the sum over all the others, which is what it is for.
+    """TreeError unless no party on its own learns any other party's value, nor any sum of values but that of all the
+    others, at the dominator, the root of both trees.
 
-    What each party sees. The dominator, the root of both trees: of each child in ``first`` the sum of value + mask
-    over that child's subtree, of each child in ``second`` the sum of masks over that child's. Any other party: the
-    same of its own children, and its own value and mask. A leaf of both trees sees nothing of the others. A party can
-    take the masks off exactly when some of the subtrees it receives in ``first`` hold, together, the same parties as
-    some of those it receives in ``second``: :func:`exposes` finds all such groups by elimination. The one group
-    allowed is that of all the others, at the dominator.
-
-    The parties are honest but curious and do not collude. Where they do, ask :func:`exposes`: of a party that is a leaf
-    of both trees, its two parents together always learn the value.
+    A party can take the masks off exactly when some of the subtrees it receives in ``first`` hold, together, the same
+    parties as some of those it receives in ``second`` (`exposes`). The parties are honest but curious and do not
+    collude: of a party that is a leaf of both trees, its two parents together always learn the value.
     """
     _check_sizes(first, second)
     if first.parties != parties:
@@ -164,22 +151,22 @@ def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
 
 
 @lru_cache(maxsize=256)
-def make_pair(parties: int, dominator: int, *, allow_bare: bool = False) -> tuple[Tree, Tree]:
-    """Two trees for ``dominator``, the root of both, that pass :func:`check_pair`.
+def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
+    """Two trees for ``dominator``, the root of both, that pass `check_pair`.
 
     From 4 parties on both are heaps (of depth log2 q), placed such that no party but the dominator has children in
-    both: each of the others receives masked values only, or masks only. For 3 parties a star and a chain.
-    With 2 nothing can hide the other party's value from the dominator: ValueError, unless ``allow_bare``.
+    both: each of the others receives masked values only, or masks only. For 3 parties a star and a chain. With 2
+    nothing can hide the other party's value from the dominator: ValueError.
     """
-    if parties < 3 and not (parties == 2 and allow_bare):
+    if parties < 3:
         raise ValueError(
             f"two trees over {parties} parties: the dominator would learn its only collaborator's values; at least 3 "
-            f"parties are needed (allow_bare=True lets 2 pass)"
+            f"parties are needed"
         )
     if not 0 <= dominator < parties:
         raise ValueError(f"dominator {dominator} of {parties} parties")
     others = [party for party in range(parties) if party != dominator]
-    if parties <= 3:
+    if parties == 3:
         return _rooted(dominator, others, [0] * len(others)), _rooted(dominator, others, range(len(others)))
     above = [(place - 1) // 2 for place in range(1, parties)]
     # the places 1 to s of a heap have children; moved by s, they are taken by leaves of the other

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.vertical.segment.plan import Plan
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame
+from clients.vertical.transport.frames import Frame, PartyError
 from problems.vertical.objectives import Array, Objective, corrected
 
 Flips = NDArray[np.bool_]
@@ -23,8 +22,6 @@ class Dominator:
     """An active party's labels and loss.
 
     Args:
-        me: this party.
-        plan: of the segment.
         objective: with the labels as they are.
         labels: (n,) as they are.
         flips: (n,) which of them to flip, under label privacy.
@@ -56,23 +53,14 @@ class Dominator:
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
         """Send theta to all who update; who does not learns only that there is one."""
-        if self._update_passive:
-            self.publish(kind, number, theta)
-            return
         frame = Frame(kind, self._me, number, theta.tobytes())
+        if self._update_passive:
+            self._broadcast(frame)
+            return
         for party in self._told:
             self._send(party, frame)
         for party in self._untold:
             self._send(party, Frame(kind, self._me, number))
-
-    def publish(self, kind: int, number: int, values: Array) -> None:
-        """Send values to every other party."""
-        self._broadcast(Frame(kind, self._me, number, values.tobytes()))
-
-
-def label_digest(labels: Array) -> bytes:
-    """32 bytes that differ where labels differ."""
-    return hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
 
 
 def draw_flips(rows: int, epsilon: float) -> Flips:
@@ -93,12 +81,13 @@ def come_true(chances: Array) -> Flips:
 
 
 def notice(labels: Array, flips: Flips | None) -> bytes:
-    """What active parties tell one another of their labels; the first adds the flips where there are any."""
-    return label_digest(labels) + (b"" if flips is None else np.packbits(flips).tobytes())
+    """What active parties tell one another: a digest of their labels; the first adds the flips where there are any."""
+    digest = hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
+    return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
 def agreed_flips(plan: Plan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
-    """Check that all active parties hold the same labels, and return the flips that the first has drawn.
+    """(n,) flips that the first active party has drawn; None without label privacy.
 
     Args:
         own: this party's notice.

@@ -1,17 +1,18 @@
-"""The model's quality: each dominator takes the losses of rows of its own, and the reporter adds them up.
+"""The model's quality, by two masked sums.
 
-It takes two masked sums. To each dominator goes the sum of the predictions of its share of the training and test rows,
-so that nobody gets a prediction of a row that is another dominator's. To the reporter goes the sum of what came of
-them: losses, hits and, where there are several dominators, how many rows of each class have scores in which of
-`BINS` narrow ranges (`problems.binned_scores`); and every party's penalty and largest second moment.
+To each dominator goes the sum of the predictions of its share of the training and test rows, so that nobody gets a
+prediction of a row that is another dominator's. To the reporter goes the sum of what came of them: losses, hits and,
+where there are several dominators, how many rows of each class have scores in which of `BINS` narrow ranges
+(`problems.binned_scores`); and every party's penalty and largest second moment.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.segment.shared import Done, Station
-from clients.vertical.segment.sum_order import BINS, EVALUATION, MARKS, TOTALS
+from clients.vertical.segment.shared import Phase, Station
+from clients.vertical.segment.sum_order import BINS, MARKS
+from clients.vertical.transport.frames import Kind
 from problems.binned_scores import codes, expanded, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.analysis import second_moment
@@ -20,13 +21,11 @@ from problems.vertical.objectives import Array
 PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 
 
-class Evaluation:
+class Evaluation(Phase):
     """One evaluation, at the block as it is."""
 
-    answer_kind = -1
-
-    def __init__(self, station: Station, done: Done) -> None:
-        self._station, self._done = station, done
+    def __init__(self, station: Station) -> None:
+        self._station = station
         # of a dominator: what it adds to the sums that it takes, until they have come
         self._own_z: Array | None = None
         self._totals: Array = np.zeros(0)
@@ -41,7 +40,7 @@ class Evaluation:
         given = [place for place in range(len(values)) if place != station.place]
         if given:
             lengths = [(place, len(values[place])) for place in given]
-            station.sums.contribute(EVALUATION, np.concatenate([values[place] for place in given]), lengths)
+            station.sums.contribute(Kind.EVALUATION, np.concatenate([values[place] for place in given]), lengths)
         self._totals = np.zeros(agenda.totals)
         self._totals[PENALTY] = station.block.penalty()
         if station.plan.curvature:
@@ -55,7 +54,7 @@ class Evaluation:
     def pull(self) -> None:
         station = self._station
         if self._own_z is not None:
-            others = station.sums.take(EVALUATION)
+            others = station.sums.take(Kind.EVALUATION)
             if others is None:
                 return
             self._measure(others + self._own_z)
@@ -65,18 +64,15 @@ class Evaluation:
             else:
                 self._reports = True
         if self._reports:
-            others = station.sums.take(TOTALS)
+            others = station.sums.take(Kind.TOTALS)
             if others is not None:
                 self._reports = False
                 self._report(others + self._totals)
-                self._done()
-
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        raise RuntimeError("no dominator answers in an evaluation")
+                self._station.done()
 
     def _give(self) -> None:
-        self._station.sums.contribute(TOTALS, self._totals, [(0, len(self._totals))])
-        self._done()
+        self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
+        self._station.done()
 
     def _measure(self, z: Array) -> None:
         """Add what (k,) predictions of this dominator's training rows, then its test rows, come to."""

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.vertical.segment.shared import Done, Station
-from clients.vertical.segment.sum_order import SNAPSHOT_PARTIAL
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Kind
+from clients.vertical.segment.shared import Phase, Station
+from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.objectives import Array
 
-SNAPSHOT_THETA = int(Kind.SNAPSHOT_THETA)
 
-
-class FullPass:
+class FullPass(Phase):
     """One full pass after another; `begin` starts the next, at whose end the block has remembered all slopes."""
 
-    answer_kind = SNAPSHOT_THETA
+    answer_kind = Kind.SNAPSHOT_THETA
 
-    def __init__(self, station: Station, done: Done) -> None:
-        self._station, self._done = station, done
+    def __init__(self, station: Station) -> None:
+        self._station = station
         self._number = -1
         self._due: set[int] = set()
         self._theta: Array = np.zeros(0)
@@ -39,19 +35,19 @@ class FullPass:
             if place == station.place:
                 self._own = products[chunk]
             else:
-                station.sums.contribute(SNAPSHOT_PARTIAL, products[chunk], [(place, chunk.stop - chunk.start)])
+                station.sums.contribute(Kind.SNAPSHOT_PARTIAL, products[chunk], [(place, chunk.stop - chunk.start)])
         self.pull()
 
     def pull(self) -> None:
         station = self._station
         if self._own is None or station.dominator is None:
             return
-        others = station.sums.take(SNAPSHOT_PARTIAL)
+        others = station.sums.take(Kind.SNAPSHOT_PARTIAL)
         if others is None:
             return
         theta = station.dominator.theta(others + self._own, station.agenda.chunks[station.place])
         self._own = None
-        station.dominator.announce(SNAPSHOT_THETA, self._number, theta)
+        station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
         self._note(station.place, theta)
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
@@ -71,22 +67,15 @@ class FullPass:
             return
         if station.learns:
             station.block.remember(self._theta)
-        self._done()
+        station.done()
 
 
 def _checked(peer: int, body: bytes | memoryview, length: int) -> Array:
-    """(length,) finite float64 values of a body.
-
-    Raises:
-        PartyError: another length, or values that are not finite.
-    """
+    """(length,) values of a body; PartyError for another length, or values that are not finite."""
+    what = "its slopes of a full pass have"
     if len(body) != 8 * length:
-        raise PartyError(
-            peer, f"its slopes of a full pass have {len(body)} bytes, not the {8 * length} of {length} rows"
-        )
+        raise PartyError(peer, f"{what} {len(body)} bytes, not the {8 * length} of {length} rows")
     values = np.frombuffer(body)
-    if not np.isfinite(values).all():
-        raise PartyError(
-            peer, f"its slopes of a full pass have {int((~np.isfinite(values)).sum())} values that are not finite"
-        )
+    if missing := int((~np.isfinite(values)).sum()):
+        raise PartyError(peer, f"{what} {missing} values that are not finite")
     return values

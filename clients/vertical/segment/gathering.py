@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import PartyError
 
 Elements = NDArray[np.uint64]
 
@@ -22,8 +22,6 @@ class Gathering:
         length: elements at a position; IndexError where there is none.
         own: whether this party gives too, by `add_own`.
     """
-
-    __slots__ = ("_counts", "_length", "_name", "_needed", "_next", "_senders", "_totals", "_window")
 
     def __init__(
         self, name: str, senders: Collection[int], window: int, length: Callable[[int], int], *, own: bool = False
@@ -44,18 +42,19 @@ class Gathering:
             raise self._out_of_place(peer, position)
         slot = position % self._window
         total = self._totals[slot]
+        try:
+            length = self._length(position) if total is None else len(total)
+        except IndexError:
+            raise self._out_of_place(peer, position) from None
+        if len(body) != 8 * length:
+            raise PartyError(
+                peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
+            )
+        given = np.frombuffer(body, dtype=np.uint64)
         if total is None:
-            try:
-                length = self._length(position)
-            except IndexError:
-                raise self._out_of_place(peer, position) from None
-            if len(body) != 8 * length:
-                raise self._wrong_length(peer, position, body, length)
-            self._totals[slot] = np.frombuffer(body, dtype=np.uint64).copy()
+            self._totals[slot] = given.copy()
         else:
-            if len(body) != total.nbytes:
-                raise self._wrong_length(peer, position, body, len(total))
-            np.add(total, np.frombuffer(body, dtype=np.uint64), total)
+            np.add(total, given, total)
         count = self._counts[slot] = self._counts[slot] + 1
         return count == self._needed
 
@@ -75,12 +74,14 @@ class Gathering:
         return self._counts[self._next % self._window] == self._needed
 
     def take(self) -> tuple[int, Elements]:
-        """The next position and its sum, which must be complete."""
+        """The next position and its sum, which must be complete; zeros where nobody gives."""
         position = self._next
         slot = position % self._window
-        total = self._totals[slot]
-        if total is None or not self.ready:
+        if not self.ready:
             raise RuntimeError(f"{self._name} {position} is not complete")
+        total = self._totals[slot]
+        if total is None:
+            total = np.zeros(self._length(position), dtype=np.uint64)
         self._totals[slot] = None
         self._counts[slot] = 0
         self._next = position + 1
@@ -93,9 +94,4 @@ class Gathering:
             peer,
             f"it sent {self._name} {position}, outside the window of {self._window} from {self._next} on "
             "or beyond the segment",
-        )
-
-    def _wrong_length(self, peer: int, position: int, body: bytes | memoryview, length: int) -> PartyError:
-        return PartyError(
-            peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
         )

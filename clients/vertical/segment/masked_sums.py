@@ -2,11 +2,6 @@
 
 The dominator's own vector is not in the sum; it adds that itself. Vectors are float64 outside and elements of Z_2^64 on
 the wire; positions and lengths come from the agenda, so that what arrives is checked before it is added.
-
-- `DirectSums`: every collaborator sends its vector plus its pairwise mask straight to the dominator.
-- `TreeSums`: Algorithm 1. Vectors plus own random masks go up one tree, the masks up another; the dominator is the
-  root of both and subtracts.
-- `LoneSums`: a party without others.
 """
 
 from __future__ import annotations
@@ -15,26 +10,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-import numpy as np
-
 from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
 from clients.vertical.masking.ring import decode, encode, limit_for
 from clients.vertical.masking.trees import make_pair
 from clients.vertical.segment.gathering import Elements, Gathering
 from clients.vertical.segment.plan import Recorder
-from clients.vertical.segment.sum_order import EVALUATION, PARTIAL, SNAPSHOT_PARTIAL, SUMS, TOTALS, Agenda
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.segment.sum_order import SUMS, Agenda
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from problems.vertical.objectives import Array
 
-VALUE_TREE, MASK_TREE = int(Kind.VALUE_TREE), int(Kind.MASK_TREE)
-_NAMES = {
-    PARTIAL: "partial",
-    SNAPSHOT_PARTIAL: "partial of a full pass",
-    EVALUATION: "evaluation",
-    TOTALS: "total of the evaluation",
-    VALUE_TREE: "masked value",
-    MASK_TREE: "mask",
+_NAMES: dict[int, str] = {
+    Kind.PARTIAL: "partial",
+    Kind.SNAPSHOT_PARTIAL: "partial of a full pass",
+    Kind.EVALUATION: "evaluation",
+    Kind.TOTALS: "total of the evaluation",
+    Kind.VALUE_TREE: "masked value",
+    Kind.MASK_TREE: "mask",
 }
 
 Send = Callable[[int, Frame], None]
@@ -45,47 +36,6 @@ Share = tuple[int, int]
 class Sums(ABC):
     """The sums of all dominators as one party sees them."""
 
-    @abstractmethod
-    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
-
-        Raises:
-            PartyError: of this party, whose values do not fit the ring.
-        """
-
-    @abstractmethod
-    def receive(self, peer: int, frame: Frame) -> bool:
-        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
-
-        Raises:
-            PartyError: the frame is not one that the plan has.
-        """
-
-    @abstractmethod
-    def take(self, kind: int) -> Array | None:
-        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
-
-
-class LoneSums(Sums):
-    """One party: its sums are over nobody."""
-
-    def __init__(self, agenda: Agenda) -> None:
-        self._agenda = agenda
-        self._taken = dict.fromkeys(SUMS, 0)
-
-    def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        raise RuntimeError("a party alone has nobody to contribute to")
-
-    def receive(self, peer: int, frame: Frame) -> bool:
-        raise RuntimeError("a party alone receives nothing")
-
-    def take(self, kind: int) -> Array | None:
-        number = self._taken[kind]
-        self._taken[kind] += 1
-        return np.zeros(self._agenda.length(kind, 0, number))
-
-
-class _SharedSums(Sums):
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None) -> None:
         plan = agenda.plan
         self._me, self._send, self._recorder = me, send, recorder
@@ -94,6 +44,11 @@ class _SharedSums(Sums):
         self._limit = limit_for(plan.parties)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
+        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
+
+        Raises:
+            PartyError: of this party, whose values do not fit the ring.
+        """
         try:
             elements = encode(values, self._limit)
         except ValueError as error:
@@ -110,9 +65,21 @@ class _SharedSums(Sums):
     def _give(self, kind: int, place: int, elements: Elements) -> None:
         """Give elements, which may be changed, to the next sum of a kind that a place takes."""
 
+    @abstractmethod
+    def receive(self, peer: int, frame: Frame) -> bool:
+        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
 
-class DirectSums(_SharedSums):
-    """Every collaborator sends straight to the dominator; without `masks` what it sends is bare."""
+        Raises:
+            PartyError: the frame is not one that the plan has.
+        """
+
+    @abstractmethod
+    def take(self, kind: int) -> Array | None:
+        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
+
+
+class DirectSums(Sums):
+    """Every collaborator sends its vector plus its pairwise mask to the dominator; without `masks` its bare vector."""
 
     def __init__(
         self, me: int, agenda: Agenda, send: Send, masks: PairwiseMasks | None, recorder: Recorder | None = None
@@ -120,18 +87,13 @@ class DirectSums(_SharedSums):
         super().__init__(me, agenda, send, recorder)
         plan = agenda.plan
         self._masks = masks
-        self._given = {kind: [0] * len(plan.active) for kind in SUMS}
+        self._given: dict[int, list[int]] = {kind: [0] * len(plan.active) for kind in SUMS}
         self._own: dict[int, Gathering] = {}
         if me in plan.active:
-            place = plan.active.index(me)
-            others = [party for party in range(plan.parties) if party != me]
+            place, others = plan.active.index(me), set(range(plan.parties)) - {me}
             for kind in SUMS:
-                self._own[kind] = Gathering(
-                    _NAMES[kind],
-                    others,
-                    self._window if kind == PARTIAL else 1,
-                    partial(agenda.length, kind, place),
-                )
+                window = self._window if kind == Kind.PARTIAL else 1
+                self._own[kind] = Gathering(_NAMES[kind], others, window, partial(agenda.length, kind, place))
 
     def _give(self, kind: int, place: int, elements: Elements) -> None:
         given = self._given[kind]
@@ -155,8 +117,6 @@ class DirectSums(_SharedSums):
 
 class _Branch:
     """This party's place in one tree of one dominator: it adds what its children send and passes it on."""
-
-    __slots__ = ("_active", "_children", "_kind", "_parent", "_send", "gathering")
 
     def __init__(
         self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
@@ -185,8 +145,9 @@ class _Branch:
             self._send(self._parent, Frame(self._kind, self._active, position, total.tobytes()))
 
 
-class TreeSums(_SharedSums):
-    """Algorithm 1, with a pair of trees for every dominator. Positions run over all kinds of sums together."""
+class TreeSums(Sums):
+    """Algorithm 1, with a pair of trees for every dominator: vectors plus own random masks go up one, the masks up the
+    other, and the dominator, the root of both, subtracts. Positions run over all kinds of sums together."""
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
         super().__init__(me, agenda, send, recorder)
@@ -194,7 +155,7 @@ class TreeSums(_SharedSums):
         self._given = [0] * len(plan.active)
         self._branches: dict[tuple[int, int], _Branch] = {}
         for place, active in enumerate(plan.active):
-            for kind, tree in zip((VALUE_TREE, MASK_TREE), make_pair(plan.parties, active), strict=True):
+            for kind, tree in zip((Kind.VALUE_TREE, Kind.MASK_TREE), make_pair(plan.parties, active), strict=True):
                 children = tuple(tree.children(me))
                 gathering = Gathering(
                     _NAMES[kind],
@@ -212,8 +173,8 @@ class TreeSums(_SharedSums):
         position = self._given[place]
         self._given[place] = position + 1
         active = self._active[place]
-        self._branches[VALUE_TREE, active].give(position, elements)
-        self._branches[MASK_TREE, active].give(position, mask)
+        self._branches[Kind.VALUE_TREE, active].give(position, elements)
+        self._branches[Kind.MASK_TREE, active].give(position, mask)
 
     def receive(self, peer: int, frame: Frame) -> bool:
         branch = self._branches.get((frame.kind, frame.active))
@@ -222,8 +183,8 @@ class TreeSums(_SharedSums):
         return branch.receive(peer, frame.update, frame.body)
 
     def take(self, kind: int) -> Array | None:
-        values = self._branches[VALUE_TREE, self._me].gathering
-        masks = self._branches[MASK_TREE, self._me].gathering
+        values = self._branches[Kind.VALUE_TREE, self._me].gathering
+        masks = self._branches[Kind.MASK_TREE, self._me].gathering
         if not (values.ready and masks.ready):
             return None
         total = values.take()[1]

@@ -1,26 +1,25 @@
 """One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
-All that happens between two barriers happens in the callback of a frame that came in; there is no task for a message.
+Between two barriers all happens in the callbacks of frames that came in. Counters of an outcome:
 
-Counters of an outcome:
-
-| name                                  | what                                                                         |
-|---------------------------------------|------------------------------------------------------------------------------|
-| `updates`, `dominated`                | updates applied at this party, and those of them that it dominated           |
-| `seconds_total`                       | from joining to the last barrier                                             |
-| `seconds_training`                    | from the first barrier to the last update applied                            |
-| `cpu_training`                        | processor seconds meanwhile, of the whole process                            |
-| `frames_sent`, `frames_received`      | of the segment's work                                                        |
-| `bytes_sent`, `bytes_received`        | in them, with headers, without TLS's                                         |
-| `max_delay`, `mean_delay`             | updates of the same dominator applied between an update's partial and theta  |
-| `max_staleness`, `mean_staleness`     | likewise updates of all dominators                                           |
+| name | what |
+|---|---|
+| `updates`, `dominated` | updates applied at this party, and those of them that it dominated |
+| `seconds_total` | from joining to the last barrier |
+| `seconds_training` | from the first barrier to the last update applied |
+| `cpu_training` | processor seconds meanwhile, of the whole process |
+| `frames_sent`, `frames_received` | of the segment's work |
+| `bytes_sent`, `bytes_received` | in them, with headers, without TLS's |
+| `max_delay`, `mean_delay` | updates of the same dominator applied between an update's partial and theta |
+| `max_staleness`, `mean_staleness` | likewise updates of all dominators |
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import ExitStack
+from contextlib import closing
+from dataclasses import asdict
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
@@ -29,21 +28,19 @@ from clients.vertical.segment.asynchronous import Updates
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
 from clients.vertical.segment.evaluation import Evaluation
 from clients.vertical.segment.full_passes import FullPass
-from clients.vertical.segment.introductions import Hello, check_hellos
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
-from clients.vertical.segment.preparation import check_holding, prepared_block, shared_sums
+from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, shared_sums
 from clients.vertical.segment.routing import Exchange
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.synchronous import Rounds
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.mesh import Mesh
+from clients.vertical.transport.traffic import Counters
 from problems.vertical.blocks.base import SAGA, SVRG, Block
 from problems.vertical.objectives import make_objective
-
-__all__ = ["Endpoint", "run_segment"]
 
 
 async def run_segment(
@@ -62,13 +59,9 @@ async def run_segment(
 
     Args:
         me: index of this party.
-        plan: the same at all parties.
-        holding: this party's data.
         start: where its last segment ended. Under label privacy an active party's gets the run's label flips as soon as
             they are drawn, and must be kept even if the segment fails: flips drawn twice would protect half as much.
-        endpoint: how to reach the others; None of a party alone.
-        injection: what an experiment adds.
-        recorder: what a test watches.
+        endpoint: None of a party alone.
         threads: that compute this party's asynchronous updates; with an injected computing time, workers that sleep.
         events: whether the outcome has a log; with threads its order is that in which results came in.
 
@@ -81,14 +74,19 @@ async def run_segment(
         raise ValueError(f"party {me} of a plan for {plan.parties} parties")
     if threads < 1:
         raise ValueError(f"threads must be 1 or more, got {threads}")
-    party = _Party(me, plan, holding, start, injection or Injection(), threads)
-    party.connect(endpoint)
-    return await party.run(recorder, events)
+    return await _Party(me, plan, holding, start, endpoint, injection or Injection(), threads).run(recorder, events)
 
 
 class _Party:
     def __init__(
-        self, me: int, plan: Plan, holding: Holding, state: PartyState, injection: Injection, threads: int
+        self,
+        me: int,
+        plan: Plan,
+        holding: Holding,
+        state: PartyState,
+        endpoint: Endpoint | None,
+        injection: Injection,
+        threads: int,
     ) -> None:
         self._me, self._plan, self._holding, self._state = me, plan, holding, state
         self._injection, self._threads = injection, threads
@@ -96,44 +94,29 @@ class _Party:
         self._objective = make_objective(plan.problem, plan.weight)
         self._private = X25519PrivateKey.generate()
         self._hello = Hello.of(self._private, plan, holding)
-        self._mesh: Mesh | None = None
-        self._exchange = Exchange(plan, None)
+        self._mesh = self._make_mesh(endpoint) if plan.parties > 1 else None
+        self._exchange = Exchange(plan, self._mesh)
 
-    def connect(self, endpoint: Endpoint | None) -> None:
-        """Make the mesh, where there are others."""
+    def _make_mesh(self, endpoint: Endpoint | None) -> Mesh:
         plan = self._plan
-        if plan.parties == 1:
-            return
         if endpoint is None or len(endpoint.addresses) != plan.parties:
             raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
         largest = 8 * max(plan.rows + plan.test_rows, self._agenda.totals)
         if endpoint.limits.body < largest:
             raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}")
-        self._mesh = Mesh(
-            self._me,
-            endpoint.addresses,
-            endpoint.identity,
-            endpoint.certificates,
-            plan.serial,
-            hello=self._hello.to_bytes(),
-            limits=endpoint.limits,
-            delays=self._injection.delays,
-            authority=endpoint.authority,
-        )
-        self._exchange = Exchange(plan, self._mesh)
+        return Mesh(self._me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self._injection.delays)
 
     async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
         began = time.perf_counter()
         exchange, plan = self._exchange, self._plan
         try:
-            station = await self._set_up(recorder)
-            station.log = [] if events else None
+            station = await self._set_up(recorder, events)
             await exchange.barrier(0)
             seconds, cpu = time.perf_counter(), time.process_time()
             await self._train(station)
             seconds, cpu = time.perf_counter() - seconds, time.process_time() - cpu
             if plan.evaluate:
-                await exchange.through(Evaluation(station, exchange.done))
+                await exchange.through(Evaluation(station))
             await exchange.barrier(1)
         except Exception as error:
             first = exchange.fail(error)
@@ -144,16 +127,13 @@ class _Party:
         finally:
             if self._mesh is not None:
                 await self._mesh.close()
-        counters = {
-            **self._counts(station),
-            "seconds_total": time.perf_counter() - began,
-            "seconds_training": seconds,
-            "cpu_training": cpu,
-        }
+        counts = {name: float(count) for name, count in self._counts(station).items()}
+        total = time.perf_counter() - began
+        counters = {**counts, "seconds_total": total, "seconds_training": seconds, "cpu_training": cpu}
         block = station.block
         return Outcome(block.weights, block.table, self._state.flips, station.metrics, counters, station.log)
 
-    async def _set_up(self, recorder: Recorder | None) -> Station:
+    async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
         """Join, compare, agree. A party that lacks something joins too, so that all hear of it at once."""
         plan = self._plan
         # in a thread, as a sparse block may first compile: the peers hear this party meanwhile
@@ -169,12 +149,21 @@ class _Party:
         self._exchange.open(sums, recorder)
         dominator = await self._meet_dominators()
         return Station(
-            self._me, plan, self._agenda, self._holding, self._objective, block, sums, dominator, self._exchange.later
+            self._me,
+            plan,
+            self._agenda,
+            self._holding,
+            self._objective,
+            block,
+            sums,
+            dominator,
+            later=self._exchange.later,
+            done=self._exchange.done,
+            log=[] if events else None,
         )
 
     def _prepare(self) -> Block:
         try:
-            check_holding(self._me, self._plan, self._holding, self._objective)
             return prepared_block(self._me, self._plan, self._holding, self._objective, self._state)
         except ValueError as error:
             raise PartyError(self._me, str(error)) from error
@@ -202,35 +191,31 @@ class _Party:
         ends = [[epoch * count for count in agenda.counts] for epoch in range(1, plan.epochs + 1)]
         if not agenda.barriers:
             ends = ends[-1:]
-        with ExitStack() as stack:
-            workers = self._make_workers(station.block)
-            if workers is not None:
-                stack.callback(workers.close)
+        with closing(self._make_workers()) as workers:
             kind = Rounds if plan.synchronous else Updates
-            updates = kind(station, ends, exchange.done, workers)
-            full_pass = FullPass(station, exchange.done)
+            updates, full_pass = kind(station, ends, workers), FullPass(station)
             for stretch in range(len(ends)):
                 if plan.algorithm == SVRG or (plan.algorithm == SAGA and plan.start and stretch == 0):
                     await exchange.through(full_pass)
                 await exchange.through(updates)
 
-    def _make_workers(self, block: Block) -> Workers | None:
+    def _make_workers(self) -> Workers:
         if self._injection.compute:
             return SleepingWorkers(self._injection.compute, self._threads, self._exchange.fail)
         if self._threads > 1 and not self._plan.synchronous:
             return Threads(self._threads, self._exchange.fail, lock=sparse.issparse(self._holding.features))
-        return None
+        return Workers()
 
     def _counts(self, station: Station) -> dict[str, float]:
-        tally, counts = station.tally, {}
-        for name in ("frames_sent", "frames_received", "bytes_sent", "bytes_received"):
-            counts[name] = 0.0 if self._mesh is None else float(getattr(self._mesh.counters, name))
+        tally, dominated = station.tally, 0
+        if station.place >= 0:
+            dominated = self._plan.epochs * self._agenda.counts[station.place]
         return {
-            **counts,
-            "updates": float(tally.applied),
-            "dominated": float(self._plan.epochs * self._agenda.counts[station.place]) if station.place >= 0 else 0.0,
-            "max_delay": float(tally.most_delay),
+            **asdict(Counters() if self._mesh is None else self._mesh.counters),
+            "updates": tally.applied,
+            "dominated": dominated,
+            "max_delay": tally.most_delay,
             "mean_delay": tally.delays / max(tally.applied, 1),
-            "max_staleness": float(tally.most_staleness),
+            "max_staleness": tally.most_staleness,
             "mean_staleness": tally.staleness / max(tally.applied, 1),
         }

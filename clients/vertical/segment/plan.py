@@ -1,7 +1,6 @@
 """What a segment does, what a party brings to it, and what it leaves with.
 
-A segment is some epochs of vertical training between two messages of the control plane. Its `Plan` is the same at
-every party; each holds a `Holding` of its own and goes on from its `PartyState`.
+A segment is some epochs of vertical training between two messages of the server.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame
-from clients.vertical.transport.limits import Delays
 from problems.vertical.blocks.base import ALGORITHMS, Features
 from problems.vertical.objectives import PROBLEMS, Array, make_objective
 
@@ -27,30 +26,23 @@ MOST_PARTIES = 2**16 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """One segment.
+    """One segment; the same at every party.
 
     Attributes:
         serial: names this attempt; larger than that of every earlier one, below 2^32.
-        segment: number of the segment.
-        algorithm: "sgd", "svrg" or "saga".
-        problem: one of `problems.vertical.objectives.PROBLEMS`.
         weight: of the regulariser.
         step: gamma.
         batch_size: rows of an update; 0 is an active party's whole slice.
-        seed: of the batches.
         first_epoch: epochs of the run before this segment.
         epochs: epochs of this segment; 0 only evaluates.
-        parties: q.
         active: the parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
         skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is as far as it likes.
         masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
         synchronous: by rounds: every active party's batch is evaluated at one point, then all are applied in order.
         update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
-        evaluate: whether the reporter gets the objective and the test metrics at the end.
+        evaluate: whether the reporter gets the metrics at the end.
         label_epsilon: of the labels' differential privacy (classification); 0 is none.
-        rows: n, training rows.
-        test_rows: test rows; 0 where there are none.
         curvature: whether the evaluation brings a bound of the objective's curvature too.
         start: whether this is a run's first segment with epochs: SAGA fills its table.
         allow_bare: let q = 2 pass, where the dominator sees its only collaborator's partials.
@@ -68,7 +60,7 @@ class Plan:
     seed: int
     first_epoch: int
     epochs: int
-    # who takes part, and how loosely coupled
+    # who takes part (q parties), and how loosely coupled
     parties: int
     active: tuple[int, ...]
     window: int
@@ -79,29 +71,32 @@ class Plan:
     # what else is asked
     evaluate: bool
     label_epsilon: float
-    rows: int
+    rows: int  # n, of training
     test_rows: int
     curvature: bool = False
     start: bool = False
     allow_bare: bool = False
 
-    @property
-    def reporter(self) -> int:
-        """The party that evaluates."""
-        return self.active[0]
-
     def moves(self, party: int) -> bool:
         """Whether a party's block is updated."""
         return self.update_passive or party in self.active
 
+    def digest(self) -> bytes:
+        """32 bytes that two plans share only if they are equal."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
+
     def check(self) -> None:
         """ValueError, in words, where the plan cannot be carried out."""
-        self._check_numbers()
+        if not 0 <= self.serial < 2**32:
+            raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
+        least = dict.fromkeys(("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows"), 0)
+        for name, bound in {**least, "window": 1, "rows": 1}.items():
+            if getattr(self, name) < bound:
+                raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
         self._check_parties()
-        if self.algorithm not in ALGORITHMS:
-            raise ValueError(f"algorithm {self.algorithm!r} is not known; one of: {', '.join(ALGORITHMS)}")
-        if self.problem not in PROBLEMS:
-            raise ValueError(f"problem {self.problem!r} is not known; one of: {', '.join(PROBLEMS)}")
+        for name, known in (("masking", MASKINGS), ("algorithm", ALGORITHMS), ("problem", PROBLEMS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} {getattr(self, name)!r} is not known; one of: {', '.join(known)}")
         objective = make_objective(self.problem, self.weight)
         if not 0.0 < self.step < math.inf:
             raise ValueError(f"step must be > 0 and finite, got {self.step}")
@@ -109,28 +104,6 @@ class Plan:
             raise ValueError(f"label_epsilon must be >= 0 and finite (0: labels as they are), got {self.label_epsilon}")
         if self.label_epsilon and not objective.classification:
             raise ValueError(f"label_epsilon {self.label_epsilon} needs two classes; problem {self.problem!r} has none")
-
-    def digest(self) -> bytes:
-        """32 bytes that two plans share only if they are equal."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
-
-    def _check_numbers(self) -> None:
-        if not 0 <= self.serial < 2**32:
-            raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
-        least = {
-            "segment": 0,
-            "batch_size": 0,
-            "seed": 0,
-            "first_epoch": 0,
-            "epochs": 0,
-            "window": 1,
-            "skew": 0,
-            "rows": 1,
-            "test_rows": 0,
-        }
-        for name, bound in least.items():
-            if getattr(self, name) < bound:
-                raise ValueError(f"{name} must be {bound} or more, got {getattr(self, name)}")
 
     def _check_parties(self) -> None:
         if not 1 <= self.parties <= MOST_PARTIES:
@@ -140,8 +113,6 @@ class Plan:
             raise ValueError(f"active must be different parties of 0 to {self.parties - 1}, at least one, got {active}")
         if len(active) > self.rows:
             raise ValueError(f"{len(active)} active parties need at least as many rows, got {self.rows}")
-        if self.masking not in MASKINGS:
-            raise ValueError(f"masking {self.masking!r} is not known; one of: {', '.join(MASKINGS)}")
         if self.parties == 2 and not self.allow_bare:
             raise ValueError(
                 "2 parties: the dominator would learn its only collaborator's partials, whatever the masking; "
@@ -172,7 +143,7 @@ class Holding:
 
 @dataclass
 class PartyState:
-    """What a party keeps from one segment to the next.
+    """What a party keeps from one segment to the next, where it goes on.
 
     Attributes:
         weights: (d,) its block; None is zeros.
@@ -187,12 +158,7 @@ class PartyState:
 
 @dataclass(frozen=True)
 class Injection:
-    """What experiments add to a party.
-
-    Attributes:
-        compute: seconds an update occupies one of the party's workers, asleep.
-        delays: of its outgoing frames.
-    """
+    """What experiments add to a party: delays, and seconds that an update occupies one of its workers, asleep."""
 
     compute: float = 0.0
     delays: Delays | None = None
@@ -223,12 +189,9 @@ class Recorder(Protocol):
 
 @dataclass
 class Outcome:
-    """What a segment leaves at a party.
+    """What a segment leaves at a party, beside its state.
 
     Attributes:
-        weights: (d,) its block.
-        table: (n,) SAGA's alpha.
-        flips: (n,) which labels are flipped.
         metrics: of the reporter: `objective` (training rows), of the test rows `loss` with `accuracy` and `auc` or with
             `rmse`, and `largest_eigenvalue` (a bound of the curvature) where that was asked for.
         counters: see `clients.vertical.segment.party`.

@@ -1,23 +1,102 @@
-"""What a party makes of its data and its state before it joins, and of its peers' hellos after."""
+"""What a party makes of its data and its state before it joins, and what it and its peers make of their hellos: a fresh
+public key, row counts and the plan they are on.
+"""
 
 from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
-from clients.vertical.masking.pairwise import PairwiseMasks
-from clients.vertical.segment.introductions import Hello, agree_keys
-from clients.vertical.segment.masked_sums import DirectSums, LoneSums, Send, Sums, TreeSums
+from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
+from clients.vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.segment.sum_order import Agenda
+from clients.vertical.transport.frames import PartyError
 from problems.vertical.blocks.base import SAGA, Block
 from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Objective
 
+_FORM = struct.Struct("<32s32sQQ")
 
-def check_holding(me: int, plan: Plan, holding: Holding, objective: Objective) -> None:
-    """ValueError where a party does not hold what the plan needs of it. Row counts are compared in the hellos."""
+
+@dataclass(frozen=True)
+class Hello:
+    """One party's.
+
+    Attributes:
+        key: its X25519 public key, of this segment only.
+        plan: the plan's digest.
+        rows: training rows it holds.
+        test_rows: test rows it holds.
+    """
+
+    key: bytes
+    plan: bytes
+    rows: int
+    test_rows: int
+
+    @classmethod
+    def of(cls, private: X25519PrivateKey, plan: Plan, holding: Holding) -> Hello:
+        key = private.public_key().public_bytes_raw()
+        return cls(key, plan.digest(), int(holding.features.shape[0]), holding.test_rows)
+
+    def to_bytes(self) -> bytes:
+        return _FORM.pack(self.key, self.plan, self.rows, self.test_rows)
+
+    @classmethod
+    def from_bytes(cls, party: int, body: bytes) -> Hello:
+        """Read a party's; PartyError when it is none."""
+        if len(body) != _FORM.size:
+            raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
+        return cls(*_FORM.unpack(body))
+
+
+def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
+    """PartyError naming the first party that is on another plan than most, or holds another number of rows."""
+    common, _ = Counter(hello.plan for hello in hellos.values()).most_common(1)[0]
+    for party, hello in sorted(hellos.items()):
+        if hello.plan != common:
+            raise PartyError(
+                party, f"its plan is {hello.plan.hex()[:12]}, that of the others {common.hex()[:12]} (SHA-256)"
+            )
+    for party, hello in sorted(hellos.items()):
+        for name, held, planned in (
+            ("training", hello.rows, plan.rows),
+            ("test", hello.test_rows, plan.test_rows),
+        ):
+            if held != planned:
+                raise PartyError(party, f"it holds {held:,} {name} rows, the plan says {planned:,}")
+
+
+def agree_keys(plan: Plan, me: int, private: X25519PrivateKey, hellos: Mapping[int, Hello]) -> dict[int, bytes]:
+    """The 32-byte secret shared with each other party, for this segment.
+
+    Raises:
+        PartyError: a party's public key makes no secret.
+    """
+    keys = {}
+    for party, hello in hellos.items():
+        if party != me:
+            try:
+                keys[party] = agree(private, hello.key, info=pair_info(plan.serial, me, party))
+            except ValueError as error:
+                raise PartyError(party, f"its public key: {error}") from error
+    return keys
+
+
+def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState) -> Block:
+    """The party's block as its last segment left it.
+
+    Raises:
+        ValueError: the party does not hold what the plan needs of it, or the features, the weights or the table are not
+            what a block takes. Row counts are compared in the hellos.
+    """
     columns, test = holding.features.shape[1], holding.test_features
     if test is not None:
         if test.ndim != 2 or test.shape[1] != columns:
@@ -26,16 +105,8 @@ def check_holding(me: int, plan: Plan, holding: Holding, objective: Objective) -
             raise ValueError("test features must be finite")
     if me in plan.active:
         _check_labels("labels", holding.labels, plan.rows, objective)
-    if me in plan.active and plan.evaluate and plan.test_rows:
-        _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
-
-
-def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, state: PartyState) -> Block:
-    """The party's block as its last segment left it.
-
-    Raises:
-        ValueError: the features, the weights or the table are not what a block takes.
-    """
+        if plan.evaluate and plan.test_rows:
+            _check_labels("test labels", holding.test_labels, plan.test_rows, objective)
     block = make_block(holding.features, plan.algorithm, objective, plan.step)
     if state.weights is not None:
         block.set_weights(state.weights)
@@ -45,6 +116,14 @@ def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, 
         elif plan.epochs and plan.moves(me):
             raise ValueError("saga goes on from the table of its last segment, and there is none")
     return block
+
+
+def _check_labels(name: str, labels: object, rows: int, objective: Objective) -> None:
+    if not isinstance(labels, np.ndarray):
+        raise ValueError(f"this party needs {name}, it holds none")
+    if labels.shape != (rows,):
+        raise ValueError(f"{name} must be ({rows:,},), one a row, got {labels.shape}")
+    objective.check_labels(labels)
 
 
 def shared_sums(
@@ -61,19 +140,9 @@ def shared_sums(
         PartyError: a party's public key makes no secret.
     """
     plan = agenda.plan
-    if plan.parties == 1:
-        return LoneSums(agenda)
     if plan.masking == TWO_TREES and plan.parties > 2:
         return TreeSums(me, agenda, send, recorder)
     masks = None
     if plan.masking == PAIRWISE and plan.parties > 2:
         masks = PairwiseMasks(me, plan.parties, agree_keys(plan, me, private, hellos))
     return DirectSums(me, agenda, send, masks, recorder)
-
-
-def _check_labels(name: str, labels: object, rows: int, objective: Objective) -> None:
-    if not isinstance(labels, np.ndarray):
-        raise ValueError(f"this party needs {name}, it holds none")
-    if labels.shape != (rows,):
-        raise ValueError(f"{name} must be ({rows:,},), one a row, got {labels.shape}")
-    objective.check_labels(labels)

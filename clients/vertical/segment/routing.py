@@ -1,44 +1,18 @@
-"""One party's frames: what comes in goes to the sums, the phase or the agreements, and what fails ends all waiting."""
+"""One party's frames: what comes in goes to the sums, the phase or the agreements; what fails ends all waiting."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
-from clients.vertical.segment.masked_sums import MASK_TREE, VALUE_TREE, Sums
+from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Plan, Recorder
+from clients.vertical.segment.shared import Phase
 from clients.vertical.segment.sum_order import SUMS
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame, Kind
+from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-_SUMS = frozenset((*SUMS, VALUE_TREE, MASK_TREE))
-_LABELS, _BARRIER = int(Kind.LABELS), int(Kind.BARRIER)
-
-
-class Phase(Protocol):
-    """A stretch of a segment that begins at one point for all parties and ends when this party has done its part.
-
-    Each says so once, to `Exchange.done`. Nothing of a phase comes before this party has begun it, but partials for its
-    own sums, which wait in `Sums`.
-    """
-
-    answer_kind: int
-    """Of the frames with which dominators answer; -1: there are none."""
-
-    def begin(self) -> None:
-        """Start; may be done at once."""
-
-    def pull(self) -> None:
-        """Use this party's own sums, as far as they are complete."""
-
-    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        """Use what the dominator at `place` sends to everyone.
-
-        Raises:
-            PartyError: it was not due, or is not what it must be.
-        """
+_SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE))
 
 
 class Exchange:
@@ -53,7 +27,7 @@ class Exchange:
         self._recorder: Recorder | None = None
         self._phase: Phase | None = None
         self._phase_done = False
-        self._waiting: asyncio.Future[None] | None = None
+        self._change = asyncio.Event()
         self._failure: PartyError | None = None
         self._notices: dict[int, bytes] = {}
         self._at_barrier: dict[int, set[int]] = {}
@@ -64,7 +38,7 @@ class Exchange:
         """Take frames from now on."""
         self._sums, self._recorder = sums, recorder
         if self._mesh is not None:
-            self._mesh.on_frame = self._receive if recorder is None else self._record
+            self._mesh.on_frame = self._receive
 
     def send(self, to: int, frame: Frame) -> None:
         if self._mesh is not None:
@@ -77,7 +51,7 @@ class Exchange:
     def done(self) -> None:
         """The phase under way has ended at this party."""
         self._phase_done = True
-        self._wake()
+        self._change.set()
 
     def fail(self, error: BaseException) -> PartyError:
         """End the segment at every party; returns what it ends with, which is the first failure."""
@@ -90,20 +64,20 @@ class Exchange:
             first = self._mesh.failed.exception() if self._mesh.failed.done() else None
             error = first if isinstance(first, PartyError) else error
         self._failure = self._failure or error
-        self._wake()
+        self._change.set()
         return self._failure
 
     def later(self, call: Callable[[], None]) -> None:
         """Have something called in the next turn of the loop; what it raises fails the segment."""
-        asyncio.get_running_loop().call_soon(self._call, call)
 
-    def _call(self, call: Callable[[], None]) -> None:
-        if self._failure is not None:
-            return
-        try:
-            call()
-        except Exception as error:
-            self.fail(error)
+        def unless_failed() -> None:
+            if self._failure is None:
+                try:
+                    call()
+                except Exception as error:
+                    self.fail(error)
+
+        asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: Phase) -> None:
         """Carry a phase out; PartyError when the segment fails."""
@@ -113,41 +87,34 @@ class Exchange:
 
     async def barrier(self, number: int) -> None:
         """Wait until every party has come here; PartyError when the segment fails."""
-        self.broadcast(Frame(_BARRIER, self._me, number))
+        self.broadcast(Frame(Kind.BARRIER, self._me, number))
         arrived = self._at_barrier.setdefault(number, set())
         await self._until(lambda: len(arrived) == self._others)
 
     async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
         """Exchange a notice of labels with these other parties; PartyError when the segment fails."""
         for party in parties:
-            self.send(party, Frame(_LABELS, self._me, 0, own))
+            self.send(party, Frame(Kind.LABELS, self._me, 0, own))
         await self._until(lambda: len(self._notices) == len(parties))
         return self._notices
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while self._failure is None and not holds():
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+            self._change.clear()
+            await self._change.wait()
         if self._failure is not None:
             raise self._failure
-
-    def _wake(self) -> None:
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
     def _mesh_failed(self, failed: asyncio.Future[None]) -> None:
         error = None if failed.cancelled() else failed.exception()
         if isinstance(error, PartyError):
             self._failure = self._failure or error
-            self._wake()
-
-    def _record(self, peer: int, frame: Frame) -> None:
-        if self._recorder is not None:
-            self._recorder.received(peer, frame)
-        self._receive(peer, frame)
+            self._change.set()
 
     def _receive(self, peer: int, frame: Frame) -> None:
         """What this raises, the mesh makes the segment's failure."""
+        if self._recorder is not None:
+            self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase
         if phase is not None and kind == phase.answer_kind:
             place = self._places.get(peer, -1)
@@ -157,11 +124,11 @@ class Exchange:
         elif kind in _SUMS and self._sums is not None:
             if self._sums.receive(peer, frame) and phase is not None:
                 phase.pull()
-        elif kind == _BARRIER:
+        elif kind == Kind.BARRIER:
             self._at_barrier.setdefault(frame.update, set()).add(peer)
-            self._wake()
-        elif kind == _LABELS and peer in self._places and self._me in self._places:
+            self._change.set()
+        elif kind == Kind.LABELS and peer in self._places and self._me in self._places:
             self._notices[peer] = bytes(frame.body)
-            self._wake()
+            self._change.set()
         else:
             raise PartyError(peer, f"it sent a frame of kind {kind} where none may come")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from clients.vertical.segment.dominator import Dominator
 from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Event, Holding, Plan
 from clients.vertical.segment.sum_order import Agenda
+from clients.vertical.segment.workers import Workers
+from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.blocks.base import Block
-from problems.vertical.objectives import Objective
+from problems.vertical.objectives import Array, Objective
+
+Rows = NDArray[np.int64]
 
 
 @dataclass
@@ -36,12 +45,13 @@ class Station:
     """One party in one segment.
 
     Attributes:
-        place: its place in `plan.active`; -1 of a passive party.
-        learns: whether its block is updated.
         objective: with the labels as they are, for the evaluation.
         dominator: of an active party.
         later: has something called in the next turn of the loop.
+        done: says that the phase under way has ended at this party.
         log: its steps, where asked for.
+        place: its place in `plan.active`; -1 of a passive party.
+        learns: whether its block is updated.
     """
 
     me: int
@@ -53,17 +63,88 @@ class Station:
     sums: Sums
     dominator: Dominator | None
     later: Callable[[Callable[[], None]], None]
+    done: Callable[[], None]
+    log: list[Event] | None = None
     tally: Tally = field(default_factory=Tally)
     metrics: dict[str, float] = field(default_factory=dict)
-    log: list[Event] | None = None
 
-    @property
-    def place(self) -> int:
-        return self.plan.active.index(self.me) if self.me in self.plan.active else -1
+    def __post_init__(self) -> None:
+        self.place = self.plan.active.index(self.me) if self.me in self.plan.active else -1
+        self.learns = self.plan.moves(self.me)
 
-    @property
-    def learns(self) -> bool:
-        return self.plan.moves(self.me)
+    def note(self, kind: str, place: int, number: int) -> None:
+        """Log a step on update ``number`` of the dominator at a place."""
+        if self.log is not None:
+            self.log.append(Event(kind, self.plan.active[place], number))
 
 
-Done = Callable[[], None]
+class Phase(ABC):
+    """A stretch of a segment that begins at one point for all parties and ends when this party has done its part.
+
+    It says so once, to `Station.done`. Nothing of a phase comes before this party has begun it, but partials for its
+    own sums, which wait in `Sums`.
+    """
+
+    answer_kind: ClassVar[int] = -1
+    """Of the frames with which dominators answer; -1: there are none."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start; may be done at once."""
+
+    @abstractmethod
+    def pull(self) -> None:
+        """Use this party's own sums, as far as they are complete."""
+
+    def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
+        """Use what the dominator at `place` sends to everyone.
+
+        Raises:
+            PartyError: it was not due, or is not what it must be.
+        """
+        raise RuntimeError("no dominator answers in this phase")
+
+
+class UpdatePhase(Phase):
+    """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
+
+    Args:
+        station: the party.
+        ends: for each stretch and each place, how many updates of the segment are then done.
+        workers: who computes.
+    """
+
+    answer_kind = Kind.THETA
+
+    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
+        self._station, self._workers = station, workers
+        self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
+        self._active, self._mine = station.plan.active, station.place
+        places = range(len(self._active))
+        self._batches = [station.agenda.batches(place) for place in places]
+        self._stretches = iter(ends)
+        self._ends = [0] * len(places)
+        # by place, counted over the segment
+        self._applied = [0] * len(places)
+
+    def _check_due(self, due: bool, place: int, number: int, expected: int) -> None:
+        if not due or number != expected:
+            raise PartyError(
+                self._active[place], f"it sent theta {number}, where {expected} is the next and is not due"
+            )
+
+    def _check_length(self, place: int, number: int, rows: Rows, body: bytes | memoryview) -> None:
+        length = 8 * len(rows) if self._station.learns else 0
+        if len(body) != length:
+            raise PartyError(
+                self._active[place], f"its theta {number} has {len(body)} bytes, not the {length} of the batch"
+            )
+
+    def _apply_theta(self, place: int, rows: Rows, theta: Array) -> None:
+        """Move this party's block along a dominator's theta."""
+        if not self._station.learns:
+            return
+        try:
+            self._block.apply(rows, theta)
+        except ValueError as error:
+            raise PartyError(self._active[place], f"its theta cannot be applied: {error}") from error

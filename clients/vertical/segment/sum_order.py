@@ -17,11 +17,7 @@ from problems.vertical.blocks.base import SAGA, SVRG
 from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
 
-# plain numbers: an enumeration's members are slow to hash
-PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS = map(
-    int, (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
-)
-SUMS = (PARTIAL, SNAPSHOT_PARTIAL, EVALUATION, TOTALS)
+SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
 # of the totals of an evaluation, those that are no counts of scores
 MARKS = 5
 # of scores, each with its counts of either class
@@ -56,39 +52,39 @@ class Agenda:
 
     def total(self, kind: int, place: int) -> int:
         """How many sums of a kind a place takes."""
-        if kind == PARTIAL:
+        if kind == Kind.PARTIAL:
             return self.plan.epochs * self.counts[place]
-        if kind == SNAPSHOT_PARTIAL:
+        if kind == Kind.SNAPSHOT_PARTIAL:
             return self.passes
-        return int(self.plan.evaluate and (kind == EVALUATION or place == 0))
+        return int(self.plan.evaluate and (kind == Kind.EVALUATION or place == 0))
 
     def length(self, kind: int, place: int, number: int) -> int:
         """Elements of a place's sum `number` of a kind; IndexError where there is none."""
         if not 0 <= number < self.total(kind, place):
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
-        if kind == PARTIAL:
+        if kind == Kind.PARTIAL:
             return self._lengths[place][number % self.counts[place]]
-        if kind == TOTALS:
+        if kind == Kind.TOTALS:
             return self.totals
         chunk, test_chunk = self.chunks[place], self.test_chunks[place]
-        tested = 0 if kind == SNAPSHOT_PARTIAL else test_chunk.stop - test_chunk.start
+        tested = 0 if kind == Kind.SNAPSHOT_PARTIAL else test_chunk.stop - test_chunk.start
         return int(chunk.stop - chunk.start + tested)
 
     def length_at(self, place: int, position: int) -> int:
         """Elements of the sum at a position among all that a place takes; IndexError where there is none."""
-        updates = self.total(PARTIAL, place)
+        updates = self.total(Kind.PARTIAL, place)
         if position > updates + self.passes:
-            return self.length(TOTALS, place, position - updates - self.passes - 1)
+            return self.length(Kind.TOTALS, place, position - updates - self.passes - 1)
         if position == updates + self.passes:
-            return self.length(EVALUATION, place, 0)
+            return self.length(Kind.EVALUATION, place, 0)
         if self.plan.algorithm == SVRG:
             epoch, position = divmod(position, self.counts[place] + 1)
             if position == 0:
-                return self.length(SNAPSHOT_PARTIAL, place, epoch)
-            return self.length(PARTIAL, place, epoch * self.counts[place] + position - 1)
+                return self.length(Kind.SNAPSHOT_PARTIAL, place, epoch)
+            return self.length(Kind.PARTIAL, place, epoch * self.counts[place] + position - 1)
         if position < self.passes:
-            return self.length(SNAPSHOT_PARTIAL, place, position)
-        return self.length(PARTIAL, place, position - self.passes)
+            return self.length(Kind.SNAPSHOT_PARTIAL, place, position)
+        return self.length(Kind.PARTIAL, place, position - self.passes)
 
     def _batch_lengths(self, place: int) -> list[int]:
         chunk = self.chunks[place]

@@ -9,34 +9,18 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clients.vertical.segment.asynchronous import THETA
-from clients.vertical.segment.plan import Event
-from clients.vertical.segment.shared import Done, Station
-from clients.vertical.segment.sum_order import PARTIAL
+from clients.vertical.segment.shared import Rows, Station, UpdatePhase
 from clients.vertical.segment.workers import Workers
-from clients.vertical.transport.failures import PartyError
+from clients.vertical.transport.frames import Kind
 from problems.vertical.objectives import Array
 
-Rows = NDArray[np.int64]
 
+class Rounds(UpdatePhase):
+    """The rounds of one epoch after another; `begin` starts the next epoch."""
 
-class Rounds:
-    """The rounds of one epoch after another; `begin` starts the next epoch. Arguments as of `Updates`."""
-
-    answer_kind = THETA
-
-    def __init__(self, station: Station, ends: list[list[int]], done: Done, workers: Workers | None = None) -> None:
-        self._station, self._done, self._workers = station, done, workers
-        self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
-        self._active, self._mine = station.plan.active, station.place
-        self._theta_bytes = 8 if station.learns else 0
-        places = range(len(self._active))
-        self._batches = [station.agenda.batches(place) for place in places]
-        self._stretches = iter(ends)
-        self._ends = [0] * len(places)
-        self._applied = [0] * len(places)
+    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
+        super().__init__(station, ends, workers)
         # the round: who is in it, in order; what has come; how many are applied
         self._in: list[int] = []
         self._rows: dict[int, Rows] = {}
@@ -49,34 +33,24 @@ class Rounds:
     def begin(self) -> None:
         self._ends = next(self._stretches)
         self._open()
-        self._proceed()
-
-    def pull(self) -> None:
-        self._proceed()
+        self.pull()
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
-        peer = self._active[place]
-        if place not in self._due or number != self._applied[place]:
-            raise PartyError(peer, f"it sent theta {number}, where {self._applied[place]} is the next and is not due")
+        self._check_due(place in self._due, place, number, self._applied[place])
         self._due.remove(place)
-        length = self._theta_bytes * len(self._rows[place])
-        if len(body) != length:
-            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
+        self._check_length(place, number, self._rows[place], body)
         self._after_work(place, np.frombuffer(body))
 
     def _after_work(self, place: int, theta: Array) -> None:
-        if self._workers is None:
-            self._arrived(place, theta)
-        else:
-            self._workers.submit(place, lambda: theta, partial(self._arrived, place))
+        self._workers.submit(place, lambda: theta, partial(self._arrived, place))
 
     def _arrived(self, place: int, theta: Array) -> None:
         if place == self._mine and self._dominator is not None:
-            self._dominator.announce(THETA, self._applied[place], theta)
+            self._dominator.announce(Kind.THETA, self._applied[place], theta)
         self._thetas[place] = theta
-        self._proceed()
+        self.pull()
 
-    def _proceed(self) -> None:
+    def pull(self) -> None:
         """Do all that can be done. A loop, as a party alone meets every round at once."""
         if self._proceeding or not self._in:
             return
@@ -92,30 +66,29 @@ class Rounds:
                 self._open()
         finally:
             self._proceeding = False
-        self._done()
+        self._station.done()
 
     def _open(self) -> None:
         """Begin a round: all its partials at this point. None is left in an epoch that is over."""
-        places = range(len(self._active))
-        self._in = [place for place in places if self._applied[place] < self._ends[place]]
+        self._in = [place for place, end in enumerate(self._ends) if self._applied[place] < end]
         self._due = set(self._in) - {self._mine}
         self._next = 0
         self._thetas.clear()
         for place in self._in:
             self._rows[place] = next(self._batches[place])
-            self._note("theta" if place == self._mine else "partial", place)
+            self._station.note("theta" if place == self._mine else "partial", place, self._applied[place])
             if place == self._mine:
                 self._own = self._block.partials(self._rows[place])
         others = [place for place in self._in if place != self._mine]
         if others:
             values = self._block.partials(np.concatenate([self._rows[place] for place in others]))
-            self._sums.contribute(PARTIAL, values, [(place, len(self._rows[place])) for place in others])
+            self._sums.contribute(Kind.PARTIAL, values, [(place, len(self._rows[place])) for place in others])
 
     def _take(self) -> None:
         """Compute this party's own theta, once its sum is complete."""
         if self._own is None or self._dominator is None:
             return
-        others = self._sums.take(PARTIAL)
+        others = self._sums.take(Kind.PARTIAL)
         if others is None:
             return
         theta = self._dominator.theta(others + self._own, self._rows[self._mine])
@@ -123,19 +96,11 @@ class Rounds:
         self._after_work(self._mine, theta)
 
     def _apply(self, place: int) -> None:
-        if self._station.learns:
-            try:
-                self._block.apply(self._rows[place], self._thetas[place])
-            except ValueError as error:
-                raise PartyError(self._active[place], f"its theta cannot be applied: {error}") from error
-        self._note("apply", place)
+        self._apply_theta(place, self._rows[place], self._thetas[place])
+        self._station.note("apply", place, self._applied[place])
         self._applied[place] += 1
         tally = self._station.tally
         tally.applied += 1
         # since the round's partials, those before it in the round
         tally.staleness += self._next
         tally.most_staleness = max(tally.most_staleness, self._next)
-
-    def _note(self, kind: str, place: int) -> None:
-        if self._station.log is not None:
-            self._station.log.append(Event(kind, self._active[place], self._applied[place]))

@@ -1,7 +1,4 @@
-"""Who computes a party's updates: workers that sleep, to stand for a slower party, or threads.
-
-Without either there are no workers: all is computed in the loop, the moment a frame comes in.
-"""
+"""Who computes a party's updates: the loop itself, workers that sleep, to stand for a slower party, or threads."""
 
 from __future__ import annotations
 
@@ -10,35 +7,35 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from heapq import heappop, heappush
-from typing import Protocol, TypeVar
+from typing import ClassVar, TypeVar
 
 Result = TypeVar("Result")
 Fail = Callable[[BaseException], object]
 
 
-class Workers(Protocol):
-    """Do the jobs of each place in order, and those of different places at the same time."""
+class Workers:
+    """Do the jobs of each place in order. These compute in the loop, the moment a frame comes in."""
 
-    only_updates: bool
+    only_updates: ClassVar[bool] = True
     """Whether partials are to be computed in the loop."""
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
         """Have `finish(work())` called, `finish` in the loop."""
+        finish(work())
 
     def close(self) -> None:
         """Drop what has not begun."""
 
 
-class SleepingWorkers:
+class SleepingWorkers(Workers):
     """Each update occupies one of `count` workers for `seconds`, asleep, before it is computed in the loop.
 
     A worker that wakes late (the loop sleeps in whole milliseconds) starts its next job when it ought to have, so the
     mean rate is exact.
     """
-
-    only_updates = True
 
     def __init__(self, seconds: float, count: int, fail: Fail) -> None:
         self._loop = asyncio.get_running_loop()
@@ -73,7 +70,7 @@ class SleepingWorkers:
             self._timer = self._loop.call_at(self._jobs[0][0], self._wake)
 
 
-class Threads:
+class Threads(Workers):
     """A pool of `count` threads; with `lock` they take turns, as a sparse block's lazy updates demand.
 
     Without it a thread may read a block while another writes it: the paper's inconsistent reads.
@@ -85,7 +82,7 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
         self._fail = fail
-        self._lock = threading.Lock() if lock else None
+        self._lock = threading.Lock() if lock else nullcontext()
         self._waiting: dict[int, deque[Callable[[], None]]] = {}
         self._closed = False
 
@@ -106,8 +103,6 @@ class Threads:
         future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future, finish))
 
     def _locked(self, work: Callable[[], Result]) -> Result:
-        if self._lock is None:
-            return work()
         with self._lock:
             return work()
 

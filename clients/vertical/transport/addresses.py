@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
-import shutil
 import socket
 import stat
 import tempfile
@@ -89,11 +88,8 @@ def socket_base() -> Path:
 @contextlib.contextmanager
 def socket_folder() -> Iterator[Path]:
     """A private folder with a short path for Unix sockets, removed at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="vfl-", dir=socket_base()))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="vfl-", dir=socket_base(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
@@ -117,16 +113,23 @@ def _reserve(server: socket.socket) -> int:
 
 async def listen(address: Address) -> socket.socket:
     """A listening, non-blocking socket; OSError when the address cannot be had."""
-    if address.kind == "unix":
-        return _listen_unix(address.text)
-    family, target = await _resolve(address, passive=True)
+    family, target = await _resolve(address, socket.AI_PASSIVE)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family != socket.AF_UNIX:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listener.bind(target)
-        return _listening(listener)
+        try:
+            listener.bind(target)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or family != socket.AF_UNIX or not _left_behind(address.text):
+                raise
+            Path(address.text).unlink(missing_ok=True)
+            listener.bind(target)
+        listener.listen(128)
+        listener.setblocking(False)
+        return listener
     except BaseException:
         listener.close()
         raise
@@ -134,10 +137,7 @@ async def listen(address: Address) -> socket.socket:
 
 async def connect(address: Address) -> socket.socket:
     """A connected, non-blocking socket; OSError when nobody listens there."""
-    family: socket.AddressFamily = socket.AF_UNIX
-    target: str | tuple[str, int] = address.text
-    if address.kind == "tcp":
-        family, target = await _resolve(address, passive=False)
+    family, target = await _resolve(address)
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -161,27 +161,10 @@ def prepare(connection: socket.socket) -> socket.socket:
 
 def stop_listening(listener: socket.socket) -> None:
     """Close a listener and remove its socket file."""
-    path = listener.getsockname() if listener.family == socket.AF_UNIX else ""
-    # the file goes first: after the close its name may be another's
-    if path:
-        Path(path).unlink(missing_ok=True)
+    if listener.family == socket.AF_UNIX:
+        # the file goes first: after the close its name may be another's
+        Path(listener.getsockname()).unlink(missing_ok=True)
     listener.close()
-
-
-def _listen_unix(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        try:
-            listener.bind(path)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or not _left_behind(path):
-                raise
-            Path(path).unlink(missing_ok=True)
-            listener.bind(path)
-        return _listening(listener)
-    except BaseException:
-        listener.close()
-        raise
 
 
 def _left_behind(path: str) -> bool:
@@ -202,19 +185,14 @@ def _left_behind(path: str) -> bool:
         return False
 
 
-def _listening(listener: socket.socket) -> socket.socket:
-    listener.listen(128)
-    listener.setblocking(False)
-    return listener
-
-
-async def _resolve(address: Address, *, passive: bool) -> tuple[socket.AddressFamily, tuple[str, int]]:
-    """Family and numeric address of a host; only names ask the resolver."""
+async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
+    """A socket's family, and its path or numeric address; only names ask the resolver."""
+    if address.kind == "unix":
+        return socket.AF_UNIX, address.text
     host, port = address.host, address.port
     try:
         version = ipaddress.ip_address(host).version
     except ValueError:
-        flags = socket.AI_PASSIVE if passive else 0
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
         # IPv4 first: the two sides must choose the same one
         family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)

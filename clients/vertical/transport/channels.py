@@ -1,7 +1,7 @@
 """TLS over a non-blocking socket, driven by the event loop's readiness callbacks.
 
-Leaner than asyncio's own TLS, which has two layers of transports and an exception for each read. It also keeps reading
-after a write has failed: what a peer said before it closed is not lost.
+Unlike asyncio's own, it raises no exception for each read, and keeps reading after a write has failed: what a peer said
+before it closed is not lost.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from clients.vertical.transport.frames import FrameError
 
@@ -30,12 +30,14 @@ class Cause(Enum):
     FORGED = auto()  # bytes that no honest party sends
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     """Why a channel ended, in words too."""
 
     cause: Cause
     reason: str
+
+
+_AT_END = Loss(Cause.CLOSED, "its connection closed")
 
 
 class Channel:
@@ -43,20 +45,18 @@ class Channel:
 
     Args:
         connection: connected and non-blocking; the channel closes it.
-        context: of the side this is.
-        server_side: whether this side accepted the connection.
-        name: the server name a client sends, unprotected.
+        name: the server name a client sends, unprotected; None of the side that accepted the connection.
     """
 
-    def __init__(
-        self, connection: socket.socket, context: ssl.SSLContext, *, server_side: bool, name: str | None = None
-    ) -> None:
+    def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, name)
-        self._open = False
+        # also the key for what the context's callbacks say of it
+        self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
+        # whether the handshake was done on this side, so that the peer's certificate is known
+        self.is_open = False
         # encrypted bytes the socket did not take yet
         self._backlog: deque[bytes | memoryview] = deque()
         # a write has failed; what the peer sent may still be read
@@ -66,10 +66,6 @@ class Channel:
         self.quiet = 0
         self.spoke = False
         self._loop.add_reader(connection.fileno(), self._readable)
-
-    def start(self) -> None:
-        """Begin the handshake; the client's side speaks first."""
-        self._shake()
 
     def opened(self) -> None:
         """The handshake is done."""
@@ -83,17 +79,7 @@ class Channel:
     @property
     def certificate(self) -> bytes:
         """(DER) what the peer showed in the handshake."""
-        return self._tls.getpeercert(binary_form=True) or b""
-
-    @property
-    def tls(self) -> ssl.SSLObject:
-        """The TLS state, as a key for what the context's callbacks say of it."""
-        return self._tls
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the handshake was done on this side, so that the peer's certificate is known."""
-        return self._open
+        return self.tls.getpeercert(binary_form=True) or b""
 
     def write(self, data: bytes) -> None:
         """Encrypt and send; what the socket does not take follows when it does."""
@@ -101,9 +87,9 @@ class Channel:
             return
         self.spoke = True
         try:
-            sent = self._tls.write(data)
+            sent = self.tls.write(data)
             while sent < len(data):
-                sent += self._tls.write(memoryview(data)[sent:])
+                sent += self.tls.write(memoryview(data)[sent:])
         except ssl.SSLError:
             self._mute = True
             return
@@ -160,18 +146,17 @@ class Channel:
             self._end(Loss(Cause.CLOSED, f"its connection broke: {error.strerror or error}"))
             return
         if not data:
-            self._end(Loss(Cause.CLOSED, "its connection closed"))
+            self._end(_AT_END)
             return
         self.quiet = 0
         self._incoming.write(data)
-        if not self._open and not self._shake():
+        if not self.is_open and not self.shake():
             return
         try:
             # nothing pending: no whole record is left, and asking would cost an exception
             while self._incoming.pending and not self.closed:
-                chunk = self._tls.read(_RECORD)
-                if not chunk:
-                    self._end(Loss(Cause.CLOSED, "its connection closed"))
+                if not (chunk := self.tls.read(_RECORD)):
+                    self._end(_AT_END)
                     return
                 self.received(chunk)
         except ssl.SSLWantReadError:
@@ -181,10 +166,10 @@ class Channel:
         except FrameError as error:
             self._end(Loss(Cause.FORGED, str(error)))
 
-    def _shake(self) -> bool:
-        """A step of the handshake; True when it is done."""
+    def shake(self) -> bool:
+        """A step of the handshake, which the client's side begins; True when it is done."""
         try:
-            self._tls.do_handshake()
+            self.tls.do_handshake()
         except ssl.SSLWantReadError:
             self._push()
             return False
@@ -193,7 +178,7 @@ class Channel:
             self._push()
             self._end(_loss(error))
             return False
-        self._open = True
+        self.is_open = True
         self._push()
         self.opened()
         return not self.closed

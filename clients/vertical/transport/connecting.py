@@ -12,76 +12,51 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable
 
-from clients.vertical.transport.addresses import Address, connect, listen, prepare, stop_listening
+from clients.vertical.transport.addresses import connect, listen, prepare, stop_listening
 from clients.vertical.transport.channels import Cause, Loss
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Frame
-from clients.vertical.transport.identity import Identity, client_context, fingerprint, server_context
-from clients.vertical.transport.limits import Limits
-from clients.vertical.transport.links import Link
+from clients.vertical.transport.endpoint import Endpoint
+from clients.vertical.transport.frames import Kind, PartyError
+from clients.vertical.transport.identity import client_context, fingerprint, server_context
+from clients.vertical.transport.links import Link, Owner
 
 # seconds between two attempts to connect, growing from the first to the last
-_FIRST_PAUSE = 0.005
-_LAST_PAUSE = 0.2
-# an address still held by an attempt that is ending is tried again for so long
-_BIND_PATIENCE = 0.5
-# a connection that is not answered is begun anew after so long
-_CONNECT_PATIENCE = 2.0
-# who connects to us has so long to prove who it is
-_PROOF_PATIENCE = 1.0
+_FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
+# seconds to try an address again that an ending attempt still holds, to wait until a connection is answered, and for
+# one who connects to us to prove who it is
+_BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 _OUR_NAME = "party-"
 
 
-class House(Protocol):
-    """Who is told of the links that come about."""
-
-    def linked(self, link: Link, hello: bytes) -> None:
-        """A peer of this segment is connected; the link's owner is to be set."""
-
-    def refused(self, error: PartyError) -> None:
-        """Joining has failed."""
-
-
-class Door:
+class Door(Owner):
     """Listens and connects for one party.
 
     Args:
-        me: index of this party.
-        addresses: of every party.
-        certificates: (DER) of every party.
         greeting: body of this party's hello.
-        bind: where to listen, when that differs from the address the peers use.
+        linked: called with each link to a peer of this segment and its hello; the link's owner is to be set.
+        refused: called when joining has failed.
     """
 
     def __init__(
         self,
         me: int,
-        addresses: Sequence[Address],
-        identity: Identity,
-        certificates: Sequence[bytes],
+        endpoint: Endpoint,
         serial: int,
         greeting: bytes,
-        limits: Limits,
-        house: House,
-        *,
-        authority: str | None = None,
-        bind: Address | None = None,
+        linked: Callable[[Link, bytes], None],
+        refused: Callable[[PartyError], None],
     ) -> None:
         self._me = me
-        self._addresses = addresses
-        self._bind = bind or addresses[me]
-        self._index = {certificate: party for party, certificate in enumerate(certificates)}
-        self._serial = serial
-        self._greeting = greeting
-        self._limits = limits
-        self._house = house
+        self._addresses = endpoint.addresses
+        self._limits = endpoint.limits
+        self._serial, self._greeting = serial, greeting
+        self._linked, self._refused = linked, refused
+        self._index = {certificate: party for party, certificate in enumerate(endpoint.certificates)}
         self._loop = asyncio.get_running_loop()
-        peers = [certificate for party, certificate in enumerate(certificates) if party != me]
-        self._client = client_context(identity, peers, authority)
-        self._server = server_context(identity, peers, authority)
+        peers = [certificate for party, certificate in enumerate(endpoint.certificates) if party != me]
+        self._client = client_context(endpoint.identity, peers, endpoint.authority)
+        self._server = server_context(endpoint.identity, peers, endpoint.authority)
         self._server.sni_callback = self._claimed
         self._listener: socket.socket | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -91,6 +66,7 @@ class Door:
         self._unproven: dict[Link, str] = {}
         # connected by us: set when the link is greeted or lost
         self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
+        # for error messages: who is claimed to connect, what was wrong with a peer's connection, other connections
         self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
         self._notes: dict[int, str] = {}
         self._strangers = 0
@@ -100,28 +76,28 @@ class Door:
 
     async def listen(self) -> None:
         """Open this party's address; PartyError names it when that fails."""
-        deadline = self._loop.time() + _BIND_PATIENCE
+        address, deadline = self._addresses[self._me], self._loop.time() + _BIND_PATIENCE
         while True:
             try:
-                self._listener = await listen(self._bind)
+                self._listener = await listen(address)
                 break
             except OSError as error:
                 if error.errno != errno.EADDRINUSE or self._loop.time() >= deadline:
-                    raise PartyError(self._me, f"cannot listen at {self._bind}: {_words(error)}") from error
+                    raise PartyError(self._me, f"cannot listen at {address}: {_words(error)}") from error
                 await asyncio.sleep(0.05)
         self._loop.add_reader(self._listener.fileno(), self._accept)
 
     def dial(self, peer: int) -> None:
-        """Connect to a peer, again and again until it answers or `close`."""
+        """Connect to a peer, again and again until it answers."""
         if peer not in self._tasks:
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
 
     def condemn(self, verdict: bytes) -> None:
-        """The segment has failed (`PartyError.to_bytes`): tell those who are joining, and those who still come."""
+        """Tell those who are joining, and those who still come, that the segment has failed."""
         self._verdict = verdict
         for link in self._pending:
             if link.is_open:
-                link.tell(verdict)
+                link.say(Kind.ABORT, verdict)
 
     def note(self, peer: int) -> str:
         """In brackets, what is known of a peer that has not joined; "" when nothing is."""
@@ -138,7 +114,7 @@ class Door:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def stop(self) -> None:
-        """What `close` does without waiting: close the listener and the connections not handed over."""
+        """Close the listener and the connections not handed over."""
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             stop_listening(self._listener)
@@ -163,11 +139,11 @@ class Door:
     async def _meet(self, peer: int, connection: socket.socket) -> bool:
         """Handshake and hellos on a connection we made; True when that leaves nothing to try again."""
         self._notes[peer] = f"{self._addresses[peer]} is connected but says nothing"
-        link = self._link(connection, self._client, server_side=False, peer=peer, name=f"{_OUR_NAME}{self._me}")
+        link = self._link(connection, peer=peer)
         outcome: asyncio.Future[Loss | None] = self._loop.create_future()
         self._outcomes[link] = outcome
         try:
-            link.start()
+            link.shake()
             loss = await outcome
         finally:
             del self._outcomes[link]
@@ -176,11 +152,11 @@ class Door:
         if loss is None:
             return True
         if loss.cause is Cause.UNTRUSTED:
-            self._house.refused(PartyError(peer, f"{loss.reason} (at {self._addresses[peer]})"))
+            self._refused(PartyError(peer, f"{loss.reason} (at {self._addresses[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
             # the peer has proved who it is before it looked at ours
-            self._house.refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
+            self._refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
             return True
         self._notes[peer] = f"at {self._addresses[peer]} {loss.reason}"
         return False
@@ -194,7 +170,7 @@ class Door:
             except ConnectionAbortedError:
                 continue
             except OSError as error:
-                self._house.refused(PartyError(self._me, f"cannot accept a connection: {_words(error)}"))
+                self._refused(PartyError(self._me, f"cannot accept a connection: {_words(error)}"))
                 return
             try:
                 prepare(connection)
@@ -204,7 +180,7 @@ class Door:
                 continue
             host = source[0] if isinstance(source, tuple) else ""
             if self._make_room(host):
-                self._unproven[self._link(connection, self._server, server_side=True)] = host
+                self._unproven[self._link(connection)] = host
             else:
                 connection.close()
 
@@ -220,31 +196,15 @@ class Door:
             break
         return len(self._pending) < most
 
-    def _link(
-        self,
-        connection: socket.socket,
-        context: ssl.SSLContext,
-        *,
-        server_side: bool,
-        peer: int = -1,
-        name: str | None = None,
-    ) -> Link:
-        link = Link(
-            connection,
-            context,
-            self,
-            server_side=server_side,
-            serial=self._serial,
-            longest=self._limits.body,
-            peer=peer,
-            name=name,
-        )
-        patience = min(_PROOF_PATIENCE, self._limits.silence) if server_side else self._limits.silence
+    def _link(self, connection: socket.socket, *, peer: int = -1) -> Link:
+        """A link that this party began to a peer, or has accepted."""
+        context, name = (self._server, None) if peer < 0 else (self._client, f"{_OUR_NAME}{self._me}")
+        link = Link(connection, context, name, self, self._serial, self._limits.body, peer)
+        patience = min(_PROOF_PATIENCE, self._limits.silence) if peer < 0 else self._limits.silence
         self._pending[link] = self._loop.call_later(patience, self._tire, link, patience)
         return link
 
     def _release(self, link: Link) -> None:
-        """Watch a link no more."""
         self._unproven.pop(link, None)
         timer = self._pending.pop(link, None)
         if timer is not None:
@@ -258,8 +218,6 @@ class Door:
         """A connection has said nothing for too long."""
         self._drop(link)
         self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
-
-    # what the links tell, until they are handed over
 
     def opened(self, link: Link) -> None:
         """Name the peer by its certificate, and greet it."""
@@ -283,19 +241,19 @@ class Door:
         if serial == self._serial:
             self._release(link)
             self._settle(link, None)
-            self._house.linked(link, hello)
+            self._linked(link, hello)
             return
         link.close()
         self.lost(link, Loss(Cause.CLOSED, f"it is in the segment of serial {serial}, not {self._serial}"))
         if serial > self._serial:
             later = f"it has begun a later attempt: it is at serial {serial}, this is {self._serial}"
-            self._house.refused(PartyError(link.peer, later))
+            self._refused(PartyError(link.peer, later))
 
     def lost(self, link: Link, loss: Loss) -> None:
         """Remember what was wrong with a connection that led to nothing."""
         claim = self._claims.pop(link.tls, link.peer)
         if loss.cause is Cause.FORGED and link.peer >= 0:
-            self._house.refused(PartyError(link.peer, loss.reason))
+            self._refused(PartyError(link.peer, loss.reason))
             return
         self._release(link)
         if self._settle(link, loss):
@@ -306,15 +264,6 @@ class Door:
             self._notes[claim] = f"{said}: {loss.reason}"
         else:
             self._strangers += 1
-
-    def done(self, link: Link) -> None:
-        """Comes on links that were handed over only."""
-
-    def aborted(self, link: Link, body: bytes) -> None:
-        """Likewise."""
-
-    def work(self, peer: int, frame: Frame) -> None:
-        """Likewise."""
 
     def _settle(self, link: Link, loss: Loss | None) -> bool:
         outcome = self._outcomes.get(link)

@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
-    PublicFormat,
     load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -93,8 +92,7 @@ class Identity:
             private = load_pem_private_key(Path(key).read_bytes(), password)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{key} holds no PEM private key this can read: {error}") from error
-        form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
-        if chain[0].public_key().public_bytes(*form) != private.public_key().public_bytes(*form):
+        if chain[0].public_key() != private.public_key():
             raise ValueError(f"the key in {key} is not that of the first certificate in {certificate}")
         first, last, now = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc, datetime.now(UTC)
         if not first <= now <= last:
@@ -154,14 +152,10 @@ def _mutual(
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for peer in peers:
             context.load_verify_locations(cadata=peer)
-    _present(context, identity)
-    return context
-
-
-def _present(context: ssl.SSLContext, identity: Identity) -> None:
-    """Have a context show the identity; the ssl module reads keys from files only, so one exists for a moment."""
+    # the ssl module reads keys from files only, so one exists for a moment
     with tempfile.TemporaryDirectory(prefix="vfl-") as folder:  # mode 0700
         path = Path(folder) / "identity.pem"
         path.touch(mode=0o600)
         path.write_bytes(identity.key + identity.chain)
         context.load_cert_chain(path)
+    return context

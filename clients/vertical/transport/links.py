@@ -1,4 +1,4 @@
-"""A connection to one peer, cut into frames, each accepted once."""
+"""A connection to one peer, cut into frames, each accepted once, and what may hold them back."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from typing import Protocol
 
 from clients.vertical.transport.channels import Channel, Loss
+from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import CONTROL, HEADER, HEADER_BYTES, WORK_KINDS, Frame, FrameError, Kind, pack
-from clients.vertical.transport.limits import Delays
-from clients.vertical.transport.replay import ReplayGuard
 from problems.randomness import stream
 
 
-class Owner(Protocol):
-    """Who is told what happens on a link."""
+class Owner:
+    """Who is told what happens on a link. What a subclass leaves out does not come to it."""
 
     def opened(self, link: Link) -> None:
         """The handshake is done; the peer's certificate is known."""
@@ -37,11 +35,50 @@ class Owner(Protocol):
         """The link has ended, and not by `close`."""
 
 
+class ReplayGuard:
+    """Accepts each (kind, active, update) of one sender once, in bounded memory.
+
+    Of each (kind, active), at most `streams`, it keeps the highest update and a bit for each of the `width` last ones.
+    Order is free within them; what is older is refused, since it cannot be told from a repetition.
+    """
+
+    def __init__(self, width: int = 1024, streams: int = 4096) -> None:
+        if width < 1 or streams < 1:
+            raise ValueError(f"width and streams are at least 1, not {width} and {streams}")
+        self._width = width
+        self._full = (1 << width) - 1
+        self._streams = streams
+        # (kind, active) -> [highest update, bit k: update highest - k was seen]
+        self._windows: dict[int, list[int]] = {}
+
+    def accept(self, kind: int, active: int, update: int) -> None:
+        """Take note of a frame; FrameError when it came before or is too old to tell."""
+        window = self._windows.get(kind << 16 | active)
+        if window is None:
+            if len(self._windows) >= self._streams:
+                raise FrameError(f"it uses more than {self._streams} pairs of kind and active party")
+            self._windows[kind << 16 | active] = [update, 1]
+            return
+        ahead = update - window[0]
+        if ahead > 0:
+            window[0] = update
+            window[1] = ((window[1] << ahead) | 1) & self._full if ahead < self._width else 1
+            return
+        bit = 1 << -ahead if -ahead < self._width else 0
+        if not bit:
+            raise FrameError(
+                f"frame (kind {kind}, active {active}, update {update}) is more than {self._width} updates old"
+            )
+        if window[1] & bit:
+            raise FrameError(f"frame (kind {kind}, active {active}, update {update}) came a second time")
+        window[1] |= bit
+
+
 class Link(Channel):
     """Frames to and from one peer.
 
     Args:
-        owner: told of everything; may be replaced while the link lives.
+        owner: may be replaced while the link lives.
         serial: of the segment; every frame bears it.
         longest: largest body, bytes.
         peer: index of the peer; -1 until its certificate tells.
@@ -51,15 +88,13 @@ class Link(Channel):
         self,
         connection: socket.socket,
         context: ssl.SSLContext,
+        name: str | None,
         owner: Owner,
-        *,
-        server_side: bool,
         serial: int,
         longest: int,
-        peer: int = -1,
-        name: str | None = None,
+        peer: int,
     ) -> None:
-        super().__init__(connection, context, server_side=server_side, name=name)
+        super().__init__(connection, context, name)
         self.owner = owner
         self.peer = peer
         self.serial = serial
@@ -69,17 +104,18 @@ class Link(Channel):
         self.has_aborted = False
         # work is accepted on the link that joins two parties, not on one that only carries an abort
         self.works = False
+        # what holds its frames back, where something does
+        self.delayed: Delayed | None = None
         self._longest = longest
         self._guard = ReplayGuard()
         # frames of this turn of the loop
         self._queue: list[bytes] = []
-        # the beginning of a frame whose end has not arrived
+        # the beginning of a frame whose end has not arrived; bytes there are, and are needed
         self._partial: list[bytes] = []
-        self._have = 0
-        self._need = 0
+        self._have = self._need = 0
 
     def queue(self, data: bytes) -> bool:
-        """Keep a frame for the next `flush`; True when it is the first of them."""
+        """Keep a frame for the next `flush`; whether it is the first of them."""
         self._queue.append(data)
         return len(self._queue) == 1
 
@@ -99,12 +135,8 @@ class Link(Channel):
         """Send the hello, and in the same piece the failure when there is one: nobody then takes it for a joining."""
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
         if verdict is not None:
-            self.tell(verdict)
+            self._queue.append(pack(self.serial, Kind.ABORT, 0, 0, verdict))
         self.flush()
-
-    def tell(self, verdict: bytes) -> None:
-        """Tell of a failure (`PartyError.to_bytes`)."""
-        self.say(Kind.ABORT, verdict)
 
     def opened(self) -> None:
         self.owner.opened(self)

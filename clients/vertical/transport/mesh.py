@@ -1,26 +1,22 @@
 """The parties' direct connections during one segment: one TLS 1.3 connection for each pair.
 
 Every failure ends the segment at every party with the culprit named. Who sees it first tells all others; who is told
-passes it on once. A connection that merely breaks waits a moment for such a message, so that a party that left because
-of another is not named itself.
+passes it on once. A connection that breaks waits a moment for such a message, so that a party that left because of
+another is not named itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable
 
-from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.channels import Cause, Loss
 from clients.vertical.transport.connecting import Door
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import Kind, pack
-from clients.vertical.transport.identity import Identity
-from clients.vertical.transport.limits import Delays, Limits
-from clients.vertical.transport.links import Link
-from clients.vertical.transport.traffic import Counters, Hub
-
-__all__ = ["Counters", "Delays", "Limits", "Mesh"]
+from clients.vertical.transport.endpoint import Delays, Endpoint
+from clients.vertical.transport.frames import Kind, PartyError, pack
+from clients.vertical.transport.links import Delayed, Link
+from clients.vertical.transport.traffic import Hub
 
 
 class Mesh(Hub):
@@ -30,56 +26,34 @@ class Mesh(Hub):
     error. All methods belong to the loop's thread.
 
     Args:
-        me: index of this party.
-        addresses: of every party, by index; this party listens at its own.
-        identity: this party's certificate and key.
-        certificates: (DER) of every party, by index.
         serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
         hello: what every peer gets from `join`.
         delays: injected on this party's outgoing frames.
-        authority: file of the authority (PEM) that must have signed the certificates; they are pinned all the same.
-        bind: where to listen, when that differs from the address the peers use.
-
-    Attributes:
-        failed: gets the PartyError as soon as anything is wrong at any party.
-        counters: frames and bytes so far.
 
     Raises:
-        ValueError: the lists do not fit one another or this party.
+        ValueError: the endpoint's lists do not fit one another or this party.
     """
 
     def __init__(
-        self,
-        me: int,
-        addresses: Sequence[Address],
-        identity: Identity,
-        certificates: Sequence[bytes],
-        serial: int,
-        *,
-        hello: bytes = b"",
-        limits: Limits | None = None,
-        delays: Delays | None = None,
-        authority: str | None = None,
-        bind: Address | None = None,
+        self, me: int, endpoint: Endpoint, serial: int, *, hello: bytes = b"", delays: Delays | None = None
     ) -> None:
-        parties = len(addresses)
+        addresses, limits, parties = endpoint.addresses, endpoint.limits, len(endpoint.addresses)
         if not 0 <= me < parties or parties < 2:
             raise ValueError(f"a mesh has at least 2 parties and is one of them, not party {me} of {parties}")
-        if len(certificates) != parties or len(set(certificates)) != parties:
-            raise ValueError(f"{parties} parties need {parties} different certificates, not {len(set(certificates))}")
-        if certificates[me] != identity.certificate:
+        different = len(set(endpoint.certificates))
+        if len(endpoint.certificates) != parties or different != parties:
+            raise ValueError(f"{parties} parties need {parties} different certificates, not {different}")
+        if endpoint.certificates[me] != endpoint.identity.certificate:
             raise ValueError(f"party {me}'s own certificate is not the one announced for it")
         if len({str(address) for address in addresses}) != parties:
             raise ValueError(f"{parties} parties need {parties} different addresses: {', '.join(map(str, addresses))}")
         if not 0 <= serial < 2**32:
             raise ValueError(f"a serial is in 0..2^32 - 1, not {serial}")
-        limits = limits or Limits()
         if len(hello) > limits.body:
             raise ValueError(f"a hello has at most {limits.body} bytes, not {len(hello)}")
-        super().__init__(me, parties, serial, limits, delays)
-        self._door = Door(
-            me, addresses, identity, certificates, serial, hello, limits, self, authority=authority, bind=bind
-        )
+        super().__init__(me, parties, serial, limits)
+        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
+        self._door = Door(me, endpoint, serial, hello, self._linked, self.abort)
         # links that only carry an abort
         self._others: set[Link] = set()
         self._hellos: dict[int, bytes] = {}
@@ -110,7 +84,7 @@ class Mesh(Hub):
                 for peer in range(self.me):
                     self._door.dial(peer)
             except PartyError as error:
-                self._fail(error)
+                self.abort(error)
             await asyncio.wait({self._joined, self.failed}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             deadline.cancel()
@@ -120,22 +94,18 @@ class Mesh(Hub):
         self._loop.call_soon(self._release)
         return {peer: self._hellos[peer] for peer in sorted(self._hellos)}
 
-    def abort(self, error: PartyError) -> None:
-        """Tell every peer who failed and why, and fail here; only the first failure counts."""
-        self._fail(error)
-
     async def close(self) -> None:
         """End the segment: tell the peers that nothing more will come, and wait until they have told the same.
 
-        After a failure: wait until every peer that can be reached knows it. Either waits `Limits.close` at most, and
-        raises nothing; see `failed`. Before all have joined, or with the work undone, `abort` is the honest way out.
+        After a failure wait until every peer that can be reached knows it. Either waits `Limits.close` at most, and
+        raises nothing. Before all have joined, or with the work undone, `abort` is the honest way out.
         """
         if self._ended:
             return
         try:
             if self._ticker is not None:
                 if self._error is None and not self._complete:
-                    self._fail(PartyError(self.me, "it left before all parties had joined"))
+                    self.abort(PartyError(self.me, "it left before all parties had joined"))
                 await self._part()
         finally:
             self._ended = True
@@ -144,19 +114,15 @@ class Mesh(Hub):
 
     # joining
 
-    def opened(self, link: Link) -> None:
-        """Links come here opened."""
-
-    def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """Links come here greeted."""
-
-    def linked(self, link: Link, hello: bytes) -> None:
-        """A peer is connected."""
+    def _linked(self, link: Link, hello: bytes) -> None:
         link.owner = self
         peer = link.peer
         if self._links[peer] is None:
-            self._add(link)
+            self._links[peer] = link
             self._hellos[peer] = hello
+            link.works = True
+            if self._delays is not None:
+                link.delayed = Delayed(link, self._delays, self.me)
         elif len(self._others) < self.parties:
             self._others.add(link)
         else:
@@ -167,44 +133,35 @@ class Mesh(Hub):
             self._joined.set_result(None)
         self._change.set()
 
-    def refused(self, error: PartyError) -> None:
-        """Joining has failed."""
-        self._fail(error)
-
     def _expire(self) -> None:
         missing = [peer for peer in range(self.parties) if peer != self.me and peer not in self._hellos]
         if not missing or self._complete:
             return
-        note = self._door.note(missing[0])
-        words = f"within {self._limits.join:g} s"
-        if len(missing) == self.parties - 1:
-            words = f"no party joined party {self.me} {words}"
-            if self._door.distrusted:
-                self._fail(PartyError(self.me, f"{words}: somebody refused its certificate"))
-                return
-            if len(missing) > 1:
-                self._fail(PartyError(None, words + note))
-                return
-        others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
-        self._fail(PartyError(missing[0], f"it never joined within {self._limits.join:g} s{others}{note}"))
+        within, note = f"within {self._limits.join:g} s", self._door.note(missing[0])
+        alone = len(missing) == self.parties - 1
+        if alone and self._door.distrusted:
+            words = f"no party joined party {self.me} {within}: somebody refused its certificate"
+            self.abort(PartyError(self.me, words))
+        elif alone and len(missing) > 1:
+            self.abort(PartyError(None, f"no party joined party {self.me} {within}{note}"))
+        else:
+            others = f", nor did {', '.join(map(str, missing[1:]))}" if len(missing) > 1 else ""
+            self.abort(PartyError(missing[0], f"it never joined {within}{others}{note}"))
 
     # failing
 
     def done(self, link: Link) -> None:
-        """A peer has sent its last frame."""
         self._change.set()
 
     def aborted(self, link: Link, body: bytes) -> None:
-        """A peer tells of a failure."""
         try:
             error = PartyError.from_bytes(body, self.parties)
         except ValueError as wrong:
             error = PartyError(link.peer, str(wrong))
-        self._fail(error)
+        self.abort(error)
         self._change.set()
 
     def lost(self, link: Link, loss: Loss) -> None:
-        """A connection has ended."""
         self._change.set()
         if link in self._others:
             self._others.discard(link)
@@ -213,22 +170,19 @@ class Mesh(Hub):
         if self._error is not None or self._closing:
             link.close()
         elif loss.cause is Cause.FORGED:
-            self._fail(error)
+            self.abort(error)
         elif not link.is_done and not link.has_aborted:
-            self._timers.add(self._loop.call_later(self._limits.grace, self._fail, error))
+            self._timers.add(self._loop.call_later(self._limits.grace, self.abort, error))
 
-    def _fail(self, error: PartyError) -> None:
-        """The segment is over: tell every peer, whatever happens afterwards."""
+    def abort(self, error: PartyError) -> None:
         if self._error is not None or self._ended:
             return
         self._error = error
         verdict = error.to_bytes()
         self._door.condemn(verdict)
         for link in self._greeted():
-            link.tell(verdict)
-        for delayed in self._delayed:
-            if delayed is not None:
-                delayed.cancel()
+            link.say(Kind.ABORT, verdict)
+        self._drop_delayed()
         if self._ticker is not None:
             for peer in range(self.parties):
                 if peer not in (self.me, error.party) and self._links[peer] is None:
@@ -244,8 +198,8 @@ class Mesh(Hub):
     def _beat(self) -> None:
         """Give a sign of life where nothing was written, and look for one from every peer.
 
-        Ticks are counted, not seconds: a loop that was held up must read first what has arrived meanwhile. What it
-        wrote before it was held up is too long ago to be the sign of life of this tick.
+        Ticks are counted, not seconds: a loop that was held up must read first what has arrived meanwhile, and what it
+        wrote before is too long ago to be a sign of life.
         """
         now = self._loop.time()
         held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
@@ -260,7 +214,7 @@ class Mesh(Hub):
             link.spoke = False
             link.quiet += 1
             if (link.quiet - 1) * self._tick >= self._limits.silence and not link.is_done and not self._closing:
-                self._fail(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))
+                self.abort(PartyError(link.peer, f"it has been silent for {self._limits.silence:g} s"))
                 return
 
     # closing
@@ -269,10 +223,9 @@ class Mesh(Hub):
         deadline = self._loop.time() + self._limits.close
         if self._error is None:
             self._closing = True
-            for peer, link in enumerate(self._links):
-                delayed = self._delayed[peer]
-                if delayed is not None:
-                    delayed.queue(pack(self._serial, Kind.DONE, 0, 0))
+            for link in self._links:
+                if link is not None and link.delayed is not None:
+                    link.delayed.queue(pack(self._serial, Kind.DONE, 0, 0))
                 elif link is not None and not link.closed:
                     link.say(Kind.DONE)
             await self._until(self._all_done, deadline)
@@ -280,15 +233,11 @@ class Mesh(Hub):
             await self._until(self._all_told, deadline)
 
     async def _until(self, condition: Callable[[], bool], deadline: float) -> None:
-        while not condition():
-            left = deadline - self._loop.time()
-            if left <= 0:
-                return
-            self._change.clear()
-            try:
-                await asyncio.wait_for(self._change.wait(), left)
-            except TimeoutError:
-                return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                while not condition():
+                    self._change.clear()
+                    await self._change.wait()
 
     def _all_done(self) -> bool:
         """Whether every peer has said that nothing more will come, and so wants nothing more, or is gone."""
@@ -308,14 +257,17 @@ class Mesh(Hub):
                 return False
         return True
 
+    def _drop_delayed(self) -> None:
+        for link in self._links:
+            if link is not None and link.delayed is not None:
+                link.delayed.cancel()
+
     def _tear_down(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
         for timer in self._timers:
             timer.cancel()
-        for delayed in self._delayed:
-            if delayed is not None:
-                delayed.cancel()
+        self._drop_delayed()
         for link in self._greeted():
             link.close()
         self._others.clear()

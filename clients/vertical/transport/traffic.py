@@ -1,4 +1,4 @@
-"""The work of a mesh once its links stand: frames out, joined by turns of the loop, and frames in."""
+"""The work of a mesh once its links stand: frames out, those of one turn of the loop in one piece, and frames in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clients.vertical.transport.failures import PartyError
-from clients.vertical.transport.frames import HEADER_BYTES, WORK_KINDS, Frame, pack
-from clients.vertical.transport.limits import Delays, Limits
-from clients.vertical.transport.links import Delayed, Link
+from clients.vertical.transport.endpoint import Limits
+from clients.vertical.transport.frames import HEADER_BYTES, WORK_KINDS, Frame, PartyError, pack
+from clients.vertical.transport.links import Link, Owner
 
 Handler = Callable[[int, Frame], None]
 
@@ -25,7 +24,7 @@ class Counters:
     bytes_received: int = 0
 
 
-class Hub(ABC):
+class Hub(Owner, ABC):
     """What a mesh does with frames of work.
 
     Attributes:
@@ -33,7 +32,7 @@ class Hub(ABC):
         counters: frames and bytes so far.
     """
 
-    def __init__(self, me: int, parties: int, serial: int, limits: Limits, delays: Delays | None) -> None:
+    def __init__(self, me: int, parties: int, serial: int, limits: Limits) -> None:
         self.me = me
         self.parties = parties
         self.counters = Counters()
@@ -42,10 +41,8 @@ class Hub(ABC):
         self._error: PartyError | None = None
         self._serial = serial
         self._limits = limits
-        self._delays = delays if delays is not None and (delays.one_way or delays.jitter) else None
-        # by peer: the link of each pair, and what holds its frames back
+        # by peer: the link of each pair
         self._links: list[Link | None] = [None] * parties
-        self._delayed: list[Delayed | None] = [None] * parties
         # whether all have joined, and whether this party has said that it sends no more
         self._complete = False
         self._closing = False
@@ -72,9 +69,7 @@ class Hub(ABC):
             self._loop.call_soon(self._release)
 
     def send(self, to: int, frame: Frame) -> None:
-        """Send a frame to one peer; it leaves with the others of this turn of the loop. Never blocks.
-
-        Nothing is sent once the segment has failed, nor to a peer that has closed.
+        """Send a frame to one peer, unless the segment has failed or the peer has closed. Never blocks.
 
         Raises:
             ValueError: no such peer, a kind that is the mesh's own, a number too large for the header, or a body
@@ -94,14 +89,7 @@ class Hub(ABC):
 
     @abstractmethod
     def abort(self, error: PartyError) -> None:
-        """End the segment here and at every peer."""
-
-    def _add(self, link: Link) -> None:
-        """Take the link of a pair."""
-        self._links[link.peer] = link
-        link.works = True
-        if self._delays is not None:
-            self._delayed[link.peer] = Delayed(link, self._delays, self.me)
+        """The segment is over: tell every peer who failed and why, and fail here. Only the first failure counts."""
 
     def _pack(self, frame: Frame) -> bytes:
         if frame.kind not in WORK_KINDS:
@@ -122,11 +110,9 @@ class Hub(ABC):
         counters = self.counters
         counters.frames_sent += 1
         counters.bytes_sent += len(data)
-        delayed = self._delayed[to]
-        if delayed is not None:
-            delayed.queue(data)
-            return
-        if link.queue(data):
+        if link.delayed is not None:
+            link.delayed.queue(data)
+        elif link.queue(data):
             if not self._dirty:
                 self._loop.call_soon(self._flush)
             self._dirty.append(link)
@@ -143,11 +129,10 @@ class Hub(ABC):
         counters = self.counters
         counters.frames_received += 1
         counters.bytes_received += HEADER_BYTES + len(frame.body)
-        handler = self._on_frame
-        if self._holding or handler is None:
+        if self._holding or self._on_frame is None:
             self._held.append((peer, frame))
         else:
-            self._deliver(handler, peer, frame)
+            self._deliver(self._on_frame, peer, frame)
 
     def _deliver(self, handler: Handler, peer: int, frame: Frame) -> None:
         try:

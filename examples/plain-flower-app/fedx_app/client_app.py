@@ -7,7 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from clients.base import Site
-from clients.fedx import FedX2Client
+from clients.scoring import FedX2Client
 from fedx_app.task import load_site, new_net, settings
 from methods.fedx import FedXPool
 from methods.pairwise import InnerEstimates
