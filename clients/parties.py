@@ -22,7 +22,7 @@ from clients.vertical.segment.plan import Holding
 from clients.vertical.transport.addresses import Address, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
-from problems.models.flat import Copy
+from problems.models.vectors import Copy
 
 Rows = NDArray[np.int64]
 
