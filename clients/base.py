@@ -27,7 +27,7 @@ from payloads.settings import Settings, TrainingSettings, refuse_other, settings
 from payloads.wire import PHASE, ROUND, ready_to_send
 from problems.binned_scores import codes, first_edges, places
 from problems.models import FlatModel
-from problems.models.flat import Copy
+from problems.models.vectors import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
 from problems.site import Site

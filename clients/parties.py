@@ -25,7 +25,7 @@ from clients.vertical.transport.addresses import Address, socket_base
 from clients.vertical.transport.identity import Identity
 from payloads.record import FloatArray
 from payloads.vfb2 import VFB2State
-from problems.models.flat import Copy
+from problems.models.vectors import Copy
 
 Rows = NDArray[np.int64]
 

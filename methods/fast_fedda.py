@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Method, Plan, ServerHalf
-from methods.penalised import PHASES, CompositeSettings, PenalisedTask, penalised, prox_at
+from methods.method import Plan, ServerHalf
+from methods.penalised import CompositeSettings, PenalisedTask, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray
 from payloads.settings import TrainingSettings
@@ -43,7 +43,7 @@ def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
 def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     """w = P_{t/b_t g}(v), v <- v + (mu/2 (w - v) - grad f_i(w)) / b_{t+1}."""
     settings, t, v, half = task.settings, carry.t, carry.v, task.settings.mu / 2
-    w = task.f.prox(v, t / weight(settings, task.training, t), out=carry.w)
+    w = task.f.penalty.prox(v, t / weight(settings, task.training, t), out=carry.w)
     change = task.f.gradient(w, batch).neg_().add_(w, alpha=half).sub_(v, alpha=half)
     v.add_(change, alpha=1 / weight(settings, task.training, t + 1))
     return replace(carry, t=t + 1)
@@ -59,6 +59,4 @@ def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
     return prox_at(x, t / weight(plan.settings, plan.training, t), plan)
 
 
-FAST_FEDDA = Method(
-    penalised(start, step, finish), ServerHalf(output=output), settings=CompositeSettings, phases=PHASES
-)
+FAST_FEDDA = make_method(start, step, finish, ServerHalf(output=output))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Method, Plan, Replies, ServerHalf
-from methods.penalised import PHASES, CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.method import Plan, Replies, ServerHalf
+from methods.penalised import CompositeSettings, PenalisedTask, between, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 from payloads.settings import TrainingSettings
@@ -36,8 +36,7 @@ def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
 
 def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     """w = P_{(eta_g eta r K + eta k) g}(z), z <- z - eta grad f_i(w), in rounds r and at steps k = 0, 1, ..."""
-    eta = local(task.training, task.server_round)
-    w = task.f.prox(carry.z, carry.length, out=carry.w)
+    w = task.f.penalty.prox(carry.z, carry.length, out=carry.w)
     carry.z.sub_(task.f.gradient(w, batch), alpha=eta)
     return replace(carry, length=carry.length + eta)
 
@@ -58,6 +57,4 @@ def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 
-FEDDA = Method(
-    penalised(start, step, finish), ServerHalf(update=update, output=output), settings=CompositeSettings, phases=PHASES
-)
+FEDDA = make_method(start, step, finish, ServerHalf(update=update, output=output))

@@ -3,20 +3,17 @@ Optimization", ICML 2021)."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from methods.local_sgd import Point, finish, start
-from methods.method import Method, Plan, Replies, ServerHalf
-from methods.penalised import PHASES, CompositeSettings, PenalisedTask, between, local, penalised, prox_at
+from methods.method import Plan, Replies, ServerHalf
+from methods.penalised import CompositeSettings, PenalisedTask, between, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 
 
 def step(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Point:
     """x <- P_{eta g}(x - eta grad f_i(x))."""
-    x: Tensor = carry.x
-    eta = local(task.training, task.server_round)
-    task.f.prox(x.sub_(task.f.gradient(x, batch), alpha=eta), eta, out=x)
+    x = carry.x.sub_(task.f.gradient(carry.x, batch), alpha=eta)
+    task.f.penalty.prox(x, eta, out=x)
     return carry
 
 
@@ -28,4 +25,4 @@ def update(
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
-FEDMID = Method(penalised(start, step, finish), ServerHalf(update=update), settings=CompositeSettings, phases=PHASES)
+FEDMID = make_method(start, step, finish, ServerHalf(update=update))

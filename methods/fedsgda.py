@@ -26,10 +26,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
@@ -54,31 +54,17 @@ class FedSGDASettings(Settings):
     alpha_constant: float = Field(
         1.0, gt=0, description="constant of storm's alpha_t = min(1, constant / (t + 1)^(2 rho)), a number > 0"
     )
-    rho: float | Literal["auto"] = Field(
+    rho: Annotated[float, Field(ge=0, lt=1)] | Literal["auto"] = Field(
         "auto", description="decay of the steps, a number in [0, 1), or auto: 1/3 for storm, 0 for the others"
     )
     period: int = Field(10, ge=1, description="rounds from one large batch to the next, an integer >= 1 (spider, svrg)")
-    large_batch: int | Literal["auto"] = Field(
+    large_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="clients of a large batch, an integer >= 1, or auto: all (spider, svrg)"
     )
 
     def decay(self, auto: float) -> float:
         """rho, with what "auto" means for an estimator."""
         return auto if isinstance(self.rho, str) else self.rho
-
-    @field_validator("rho")
-    @classmethod
-    def _decay(cls, rho: float | str) -> float | str:
-        if not isinstance(rho, str) and not 0 <= rho < 1:
-            raise ValueError("outside [0, 1)")
-        return rho
-
-    @field_validator("large_batch")
-    @classmethod
-    def _clients(cls, clients: int | str) -> int | str:
-        if not isinstance(clients, str) and clients < 1:
-            raise ValueError("below 1")
-        return clients
 
 
 FedSGDATask = Task[FedSGDASettings, Oracle]

@@ -3,12 +3,11 @@ Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larg
 
 | paper                       | here                                                                        |
 |-----------------------------|-----------------------------------------------------------------------------|
-| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`, a list of `Predictions`; up: `FedXPredictions`  |
+| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions`                           |
 | H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds                     |
 | R_{i,1}, R_{i,2}, P         | `FedXPool`                                                                  |
 | B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each of them walked as a `PoolQueue`     |
-| z_{i,k,1}, z_{i,k,2}        | ``active`` of a `PairBatch`                                                 |
-| h_xi; h_zeta, u_zeta        | ``partners``; ``positives`` of a `PairBatch`                                |
+| z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch`                    |
 | z-hat                       | ``independent`` of a `PairBatch`                                            |
 | G_{i,k,1} + G_{i,k,2}       | what `compute_slopes` gives, taken back to the weights                      |
 | omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool part of the weights: `weigh_runs`    |
@@ -23,7 +22,7 @@ against the partners that are drawn with them. Line 14 records the active sample
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
@@ -34,18 +33,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.method import (
-    ClientHalf,
-    Method,
-    Phase,
-    Plan,
-    Records,
-    Replies,
-    ServerHalf,
-    as_array,
-    as_tensor,
-    momentum_step,
-)
+from methods import pairwise
+from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, as_array
 from methods.pairwise import (
     ActiveBatch,
     FedXSettings,
@@ -53,11 +42,12 @@ from methods.pairwise import (
     PairwiseRisk,
     PairwiseTask,
     active_batches,
+    begin,
     count_halves,
+    descend,
+    end,
     fill_in,
-    keep_u,
     mean_momentum,
-    recall_u,
     update_u,
 )
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, array, specs_of
@@ -121,36 +111,29 @@ class FedXPool(Payload):
 
 # The client half.
 
+# what each step has scored: (b,) positives, (b, k) their u or None, (m,) partners, (m,) their labels or None
+History = list[tuple[Tensor, Tensor | None, Tensor, Tensor | None]]
+
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of n samples of one class, in float64, on their way from a step to the history, and from the pool to
-    a step. Lazy ones have weights.
+    """Predictions of n samples of one class that have come down, in float64.
 
     Attributes:
         scores: (n,).
-        u: (n, k) of positives, NaN where it is not known; None where no u is tracked.
+        weights: (n,) what each counts in a mean.
+        u: (n, k) of positives, NaN where it is not known.
         labels: (n,) of partners; None where the loss reads none.
-        weights: (n,) what each counts in a mean; None of those just made.
     """
 
     scores: Tensor
+    weights: Tensor
     u: Any = None
     labels: Tensor | None = None
-    weights: Any = None
 
     def take(self, rows: Indices) -> Predictions:
         places = on_device(rows, self.scores.device)
-        return Predictions(**{name: value[places] for name, value in vars(self).items() if value is not None})
-
-    @staticmethod
-    def join(parts: Sequence[Predictions]) -> Predictions:
-        names = [name for name, value in vars(parts[0]).items() if value is not None]
-        return Predictions(**{name: torch.cat([vars(part)[name] for part in parts]) for name in names})
-
-
-# those of positives and those of partners
-History = list[tuple[Predictions, Predictions]]
+        return Predictions(*(None if value is None else value[places] for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -165,16 +148,12 @@ class PairBatch:
 
 
 @dataclass(frozen=True)
-class Carry:
-    """w (d,), omega_1i, omega_2i, |S_2| and the round's history, which a step adds to; for FedX2 also u (n, k) of the
-    site's positives and G (d,), which is None before the first step of a run."""
+class Carry(pairwise.Carry):
+    """Also omega_1i and omega_2i, |S_2| and the round's history, which a step adds to."""
 
-    x: Tensor
     omegas: tuple[float, float]
     num_partners: int
     history: History
-    u: Any = None
-    momentum: Tensor | None = None
 
 
 def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
@@ -184,17 +163,18 @@ def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor
 
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
     """B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
-    shape = len(pool.positive_scores), task.f.objective.inner_dim
-    u = np.full(shape, np.nan) if pool.positive_u is None else pool.positive_u
-    if pool.positive_tracked is not None:
+    tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
+    u, labels = pool.positive_u, pool.partner_labels
+    if u is None:
+        u = np.full((len(pool.positive_scores), task.f.objective.inner_dim), np.nan)
+    elif pool.positive_tracked is not None:
         u = np.where(np.repeat(pool.positive_tracked, pool.positive_lengths)[:, None], u, np.nan)
-    first = pool.positive_scores, u, None, np.repeat(pool.positive_weights, pool.positive_lengths)
-    second = pool.partner_scores, None, pool.partner_labels, np.repeat(pool.partner_weights, pool.partner_lengths)
-
-    def tensor(values: NDArray[Any] | None) -> Any:
-        return None if values is None else torch.tensor(values, dtype=torch.float64, device=task.site.labels.device)
-
-    return Predictions(*map(tensor, first)), Predictions(*map(tensor, second))
+    weights = tensor(np.repeat(pool.positive_weights, pool.positive_lengths))
+    positives = Predictions(tensor(pool.positive_scores), weights, u=tensor(u))
+    weights = tensor(np.repeat(pool.partner_weights, pool.partner_lengths))
+    return positives, Predictions(
+        tensor(pool.partner_scores), weights, labels=None if labels is None else tensor(labels)
+    )
 
 
 def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> Iterator[tuple[float, PairBatch]]:
@@ -203,20 +183,20 @@ def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> I
     Args:
         tracked: whether lazy positives come with u, as in Algorithm 2.
     """
-    own, settings, seed = task.f.positives, task.settings, task.training.seed
+    own, settings, training = task.f.positives, task.settings, task.training
     # line 8
     positives, partners = fill_buffers(task, pool)
     if tracked and not len(partners.scores):  # nothing shows a u: no positive that needs one takes part
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     address = task.site.partition_id, task.server_round
-    first = PoolQueue(len(positives.scores), seed, Purpose.POSITIVE_POOL, *address)
-    second = PoolQueue(len(partners.scores), seed, Purpose.PARTNER_POOL, *address)
+    first = PoolQueue(len(positives.scores), training.seed, Purpose.POSITIVE_POOL, *address)
+    second = PoolQueue(len(partners.scores), training.seed, Purpose.PARTNER_POOL, *address)
     unknown = tracked and bool(positives.u.isnan().any())
     # line 11, and the sample of line 14; the scoring round took the first K batches
-    samples = active_batches(task, own, task.training.local_steps)
+    samples = active_batches(task, own, training.local_steps)
     others: Iterator[ActiveBatch | None] = repeat(None)
     if settings.independent_history:
-        others = active_batches(task, own, task.training.local_steps, INDEPENDENT)
+        others = active_batches(task, own, training.local_steps, INDEPENDENT)
     for iteration, active, other in zip(task.iterations, samples, others, strict=False):
         # line 12
         lazy_positives = positives.take(first.take(settings.positive_batch_size))
@@ -225,6 +205,31 @@ def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> I
             seen = observe(task, lazy_positives.scores, lazy_partners)
             lazy_positives = replace(lazy_positives, u=fill_in(lazy_positives.u, seen))
         yield task.eta(iteration), PairBatch(active, lazy_positives, lazy_partners, other)
+
+
+def start(
+    x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool = False
+) -> Carry:
+    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
+    if pool is None:
+        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
+    clients, positives, partners = pool.totals.tolist()
+    own = clients * len(task.f.positives), clients * len(task.f.partners)
+    omegas = own[0] / max(positives, 1), own[1] / max(partners, 1)
+    return Carry(
+        **vars(begin(x, pool.momentum, memory, task, tracked)), omegas=omegas, num_partners=partners, history=[]
+    )
+
+
+@torch.no_grad()
+def score_others(
+    carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Line 14 of Algorithm 2: an entry of the history for an independent sample."""
+    (a, b, _), u = task.f.forward(carry.x, sample), None
+    if carry.u is not None:
+        u = fill_in(carry.u[sample.places], observe(task, a, partners))
+    return a, u, b, sample.labels
 
 
 def compute_slopes(
@@ -242,65 +247,25 @@ def compute_slopes(
     return first, positives.weights @ slope * (carry.omegas[1] / (s.numel() or 1))
 
 
-@torch.no_grad()
-def score_others(carry: Carry, batch: PairBatch, task: PairwiseTask) -> tuple[Predictions, Predictions] | None:
-    """Line 14 of Algorithm 2: predictions of the independent sample, with what is known of u."""
-    if batch.independent is None:
-        return None
-    (a, b, _), u = task.f.forward(carry.x, batch.independent), None
-    if carry.u is not None:
-        u = fill_in(carry.u[batch.independent.places], observe(task, a, batch.partners))
-    return Predictions(a, u), Predictions(b, labels=batch.independent.labels)
-
-
-def start(
-    x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool = False
-) -> Carry:
-    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
-    if pool is None:
-        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
-    clients, positives, partners = (int(total) for total in pool.totals)
-    own = clients * len(task.f.positives), clients * len(task.f.partners)
-    begun = Carry(x, (own[0] / max(positives, 1), own[1] / max(partners, 1)), partners, [])
-    if not tracked:
-        return begun
-    momentum = None if pool.momentum is None else as_tensor(pool.momentum, x)
-    return replace(begun, u=recall_u(memory, task), momentum=momentum)
-
-
 def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
-    """Lines 13 to 16 of Algorithm 1."""
+    """Lines 13 to 16 of Algorithm 1; where u is tracked 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
     # line 13: h(w, z_1) and h(w, z_2)
     a, b, pull = task.f.forward(carry.x, batch.active)
-    # line 14: they join H_1 and H_2
-    made = score_others(carry, batch, task) or (Predictions(a), Predictions(b, labels=batch.active.labels))
-    carry.history.append(made)
-    # line 15: G_1 and G_2, equations (4) and (5)
-    slopes = compute_slopes(a, b, None, batch, carry, task)
-    # line 16: w <- w - eta (G_1 + G_2)
-    pull(*slopes, into=carry.x, alpha=-eta)
-    return carry
-
-
-def step_tracked(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
-    """Lines 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
-    # line 13: h(w, z_1) and h(w, z_2)
-    a, b, pull = task.f.forward(carry.x, batch.active)
-    # line 14: h(w, z-hat_1) and h(w, z-hat_2) join H_1 and H_2
-    made = score_others(carry, batch, task)
-    # line 15: u(z_1), equation (8), joins U; where line 14 is switched off, beside the scores of line 13
-    u = update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
-    carry.history.append(made or (Predictions(a, u), Predictions(b, labels=batch.active.labels)))
-    # line 16: G_1 and G_2, equation (9)
-    gradient = pull(*compute_slopes(a, b, u, batch, carry, task))
-    # lines 17 and 18: G <- (1 - beta) G + beta (G_1 + G_2); w <- w - eta G
-    return replace(carry, momentum=momentum_step(carry.x, carry.momentum, gradient, task.settings.beta, eta))
+    # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with what is known of u before this step
+    independent = None if batch.independent is None else score_others(carry, batch.independent, batch.partners, task)
+    # line 15 of Algorithm 2: u(z_1), equation (8)
+    u = None if carry.u is None else update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
+    # the scores join H_1 and H_2, u joins U
+    carry.history.append(independent or (a, u, b, batch.active.labels))
+    # G_1 and G_2, equations (4) and (5), with u equation (9)
+    slopes = compute_slopes(a, b, u, batch, carry, task)
+    # w <- w - eta (G_1 + G_2) or, with u, the step along G
+    return descend(carry, pull, slopes, eta, task)
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, FedXPredictions, InnerEstimates | None]:
     """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
-    momentum = None if carry.momentum is None else as_array(carry.momentum)
-    kept = None if carry.u is None else keep_u(carry.u)
+    momentum, kept = end(carry)
     return carry.x, replace(make_predictions(carry.history, task), momentum=momentum), kept
 
 
@@ -310,20 +275,21 @@ def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
     history: History = []
     for batch in active_batches(task, task.f.positives, task.training.local_steps):
         a, b, _ = task.f.forward(x, batch)
-        history.append((Predictions(a), Predictions(b, labels=batch.labels)))
+        history.append((a, None, b, batch.labels))
     return make_predictions(history, task)
 
 
 def make_predictions(history: History, task: PairwiseTask) -> FedXPredictions:
     """What goes up of a history: at most ``history-size`` predictions of each kind, with noise where it is wanted."""
     settings, dtype = task.settings, task.training.dtype
-    positives, partners = (Predictions.join(parts) for parts in zip(*history, strict=True))
+    columns: Iterator[Any] = zip(*history, strict=True)
+    scores, u, partner_scores, labels = (None if parts[0] is None else as_array(torch.cat(parts)) for parts in columns)
     with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
         predictions = FedXPredictions(
-            positive_scores=as_array(positives.scores).astype(dtype),
-            partner_scores=as_array(partners.scores).astype(dtype),
-            partner_labels=None if partners.labels is None else as_array(partners.labels) > 0.5,
-            positive_u=None if positives.u is None else as_array(positives.u).astype(dtype),
+            positive_scores=scores.astype(dtype),
+            partner_scores=partner_scores.astype(dtype),
+            partner_labels=None if labels is None else labels > 0.5,
+            positive_u=None if u is None else u.astype(dtype),
         )
     if settings.history_size:
         rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
@@ -354,13 +320,10 @@ def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions
     They have no u: it is a function of the exact score and of predictions that all know, and would undo the noise.
     """
 
-    def blur(scores: FloatArray) -> FloatArray:
-        with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names
-            blurred: FloatArray = (scores + deviation * secret_normal(len(scores))).astype(scores.dtype)
-        return blurred
-
-    positives, partners = blur(predictions.positive_scores), blur(predictions.partner_scores)
-    return replace(predictions, positive_scores=positives, partner_scores=partners, positive_u=None)
+    exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
+    with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names
+        noised = {name: (x + deviation * secret_normal(len(x))).astype(x.dtype) for name, x in exact.items()}
+    return replace(predictions, **noised, positive_u=None)
 
 
 # The server half.
@@ -455,10 +418,8 @@ FEDX1 = Method(
 
 FEDX2 = replace(
     FEDX1,
-    client=ClientHalf(
-        PairwiseRisk, partial(draw_batches, tracked=True), partial(start, tracked=True), step_tracked, finish
-    ),
-    server=ServerHalf(init, tell_tracked, update),
+    client=replace(FEDX1.client, batches=partial(draw_batches, tracked=True), start=partial(start, tracked=True)),
+    server=replace(FEDX1.server, tell=tell_tracked),
     records=replace(FEDX1.records, memory=InnerEstimates),
     loss="kl-opauc",
 )

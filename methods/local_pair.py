@@ -9,34 +9,27 @@ are those of `methods.pairwise`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, as_array, as_tensor, momentum_step
+from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf
 from methods.pairwise import (
     ActiveBatch,
+    Carry,
     FedXSettings,
     InnerEstimates,
     Momentum,
     PairwiseRisk,
     PairwiseTask,
     active_batches,
-    keep_u,
+    begin,
+    descend,
+    end,
     mean_momentum,
-    recall_u,
     update_u,
 )
 from payloads.record import FloatArray
-
-
-@dataclass(frozen=True)
-class Carry:
-    """w (d,); for non-linear f also u (n, k) of the positives and G (d,), None before the first step of a run."""
-
-    x: Tensor
-    u: Tensor | None
-    momentum: Tensor | None
 
 
 def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
@@ -46,30 +39,24 @@ def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, 
 
 
 def start(x: Tensor, down: Momentum | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    if task.f.objective.linear:
-        return Carry(x, None, None)
-    received = None if down is None or down.momentum is None else as_tensor(down.momentum, x)
-    return Carry(x, recall_u(memory, task), received)
+    return begin(x, None if down is None else down.momentum, memory, task, tracked=not task.f.objective.linear)
 
 
 def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Carry:
     """w <- w - eta G, G the gradient over all pairs of the batch; for non-linear f with u and momentum."""
-    f, settings, u = task.f.objective, task.settings, None
+    f = task.f.objective
+    u: Any = None
     a, b, pull = task.f.forward(carry.x, batch)
     s = b[None, :] - a[:, None]  # (b, m)
     if carry.u is not None:
         u = update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
-    slope = f.slope(s, batch.labels, u) / s.numel()  # type: ignore[arg-type]
-    slopes = -slope.sum(dim=1), slope.sum(dim=0)
-    if u is None:
-        pull(*slopes, into=carry.x, alpha=-eta)
-        return carry
-    return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), settings.beta, eta))
+    slope = f.slope(s, batch.labels, u) / s.numel()
+    return descend(carry, pull, (-slope.sum(dim=1), slope.sum(dim=0)), eta, task)
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEstimates | None]:
-    up = Momentum(momentum=None if carry.momentum is None else as_array(carry.momentum))
-    return carry.x, up, None if carry.u is None else keep_u(carry.u)
+    momentum, kept = end(carry)
+    return carry.x, Momentum(momentum=momentum), kept
 
 
 def tell(x: FloatArray, state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:

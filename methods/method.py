@@ -148,24 +148,9 @@ class Phase:
     answer: Callable[..., Payload]
 
 
-def keep_nothing(x: FloatArray, plan: Plan[Any]) -> None:
-    """A server that has no state before round 1."""
-    return
-
-
-def tell_nothing(x: FloatArray, state: Any, plan: Plan[Any]) -> None:
-    """A server that sends nothing beside the model."""
-    return
-
-
 def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
     """The plain server half: the mean of the points."""
     return replies.mean_point(), state
-
-
-def take_as_it_is(x: FloatArray, plan: Plan[Any]) -> FloatArray:
-    """What travels is the model itself."""
-    return x
 
 
 @dataclass(frozen=True)
@@ -189,7 +174,7 @@ class ClientHalf:
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """What the server makes of the rounds; as it stands, the mean of the points.
+    """What the server makes of the rounds; as it stands, the mean of the points, with no state and nothing to tell.
 
     Attributes:
         init: (x, plan) -> state.
@@ -198,10 +183,10 @@ class ServerHalf:
         output: (x, plan) -> (d,) the model that x of a round stands for, which is what is evaluated and saved.
     """
 
-    init: Callable[[FloatArray, Any], Any] = keep_nothing
-    tell: Callable[[FloatArray, Any, Any], Any] = tell_nothing
+    init: Callable[[FloatArray, Any], Any] = field(default=lambda x, plan: None)
+    tell: Callable[[FloatArray, Any, Any], Any] = field(default=lambda x, state, plan: None)
     update: Callable[[FloatArray, Any, Any, Any], tuple[FloatArray, Any]] = average
-    output: Callable[[FloatArray, Any], FloatArray] = take_as_it_is
+    output: Callable[[FloatArray, Any], FloatArray] = field(default=lambda x, plan: x)
 
 
 @dataclass(frozen=True)

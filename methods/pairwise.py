@@ -1,13 +1,13 @@
-"""What FedX and local pairs share: the settings, the risk on a site's samples, its batches, u and the momentum.
+"""What FedX and local pairs share: settings, the risk on a site's samples, its batches, u, the momentum and the step.
 
 | FedX's paper             | here                                                                    |
 |--------------------------|-------------------------------------------------------------------------|
-| h(w; z)                  | `PairwiseRisk.forward`: the model's output, or its sigmoid               |
+| h(w; z)                  | `PairwiseRisk.forward`: the model's output, or its sigmoid              |
 | f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise`            |
 | S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners`                       |
 | z_{i,k,1}, z_{i,k,2}     | `ActiveBatch`                                                           |
-| u(z), equation (8)       | `update_u`; a client keeps it as `InnerEstimates`                       |
-| G                        | the momentum, `momentum_step`                                           |
+| u(z), equation (8)       | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates`     |
+| G                        | ``momentum`` of `Carry`, `descend`                                      |
 | gamma, beta, lambda, tau | the same in `FedXSettings`                                              |
 | B_1, B_2                 | ``positive_batch_size``, ``negative_batch_size``                        |
 
@@ -17,8 +17,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from methods.method import Replies, Task, as_array
+from methods.method import Replies, Task, as_array, as_tensor, momentum_step
 from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.means import mean
@@ -95,6 +95,16 @@ class ActiveBatch:
     labels: Tensor | None
 
 
+@dataclass(frozen=True)
+class Carry:
+    """w (d,) and, where u is tracked, u (n, k) of the site's positives in float64, NaN where nothing has been observed,
+    and G (d,), None before the first step of a run."""
+
+    x: Tensor
+    u: Tensor | None
+    momentum: Tensor | None
+
+
 class PairwiseRisk:
     """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares."""
 
@@ -147,20 +157,29 @@ def active_batches(
         yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
 
 
-def recall_u(memory: InnerEstimates | None, task: PairwiseTask) -> Tensor:
-    """(n, k) u of every local positive in float64, NaN where nothing has been observed."""
+def begin(
+    x: Tensor, momentum: FloatArray | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool
+) -> Carry:
+    """The carry at w (d,); where u is ``tracked``, with what the site has kept of it and with the server's G."""
+    if not tracked:
+        return Carry(x, None, None)
     size = {"n": len(task.f.positives), "k": task.f.objective.inner_dim}
     known = np.full((size["n"], size["k"]), np.nan)
     if memory is not None:
         memory.check(size)
         known[memory.observed] = memory.u[memory.observed]
-    return torch.from_numpy(known).to(task.site.labels.device)
+    received = None if momentum is None else as_tensor(momentum, x)
+    return Carry(x, torch.from_numpy(known).to(task.site.labels.device), received)
 
 
-def keep_u(u: Tensor) -> InnerEstimates:
-    """What a client keeps of u (n, k)."""
-    observed = ~u.isnan().any(dim=1)
-    return InnerEstimates(u=as_array(u.where(observed[:, None], 0.0)), observed=observed.cpu().numpy())
+def end(carry: Carry) -> tuple[FloatArray | None, InnerEstimates | None]:
+    """G as it is sent, and u as the client keeps it; None of either where there is none."""
+    momentum = None if carry.momentum is None else as_array(carry.momentum)
+    if carry.u is None:
+        return momentum, None
+    observed = ~carry.u.isnan().any(dim=1)
+    u = as_array(carry.u.where(observed[:, None], 0.0))
+    return momentum, InnerEstimates(u=u, observed=observed.cpu().numpy())
 
 
 def fill_in(u: Tensor, seen: Tensor) -> Tensor:
@@ -174,6 +193,21 @@ def update_u(u: Tensor, places: Tensor, seen: Tensor, task: PairwiseTask) -> Ten
     averaged = task.f.objective.average(u[places], seen, task.settings.gamma)
     u[places] = current = fill_in(averaged, seen)
     return current
+
+
+C = TypeVar("C", bound=Carry)
+
+
+def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor], eta: float, task: PairwiseTask) -> C:
+    """w <- w - eta G: G is the gradient or, where u is tracked, G <- (1 - beta) G + beta gradient.
+
+    Args:
+        pull: takes slopes of the batch's scores back to the weights, see `PairwiseRisk.forward`.
+    """
+    if carry.u is None:
+        pull(*slopes, into=carry.x, alpha=-eta)
+        return carry
+    return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), task.settings.beta, eta))
 
 
 def mean_momentum(replies: Replies[Any], before: FloatArray | None) -> FloatArray | None:

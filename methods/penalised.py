@@ -7,29 +7,31 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 | theta_1, theta_2                  | ``weight``, ``ridge``                                        |
 | eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
 | eta-tilde = eta eta_g tau         | `between`                                                    |
+
+A round's eta is that of its first local iteration: drops of the learning rate come between rounds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
-from methods.method import ClientHalf, Phase, Plan, Task
-from methods.samples import SampleObjective, sample_batches
+from methods.method import ClientHalf, Method, Phase, Plan, Records, ServerHalf, Task
+from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
-from problems.models import FlatModel
+from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import linear_smoothness
-from problems.penalties import Layout, Penalty, make_penalty, selected
+from problems.penalties import Penalty, make_penalty, selected
 from problems.site import Site
 
 # the exchange before round 1: clients send how smooth their f_i is
@@ -58,36 +60,19 @@ class CompositeSettings(Settings):
     lower: float | Literal["none"] = Field("none", description="lower bound of box, a number, or none")
     upper: float | Literal["none"] = Field("none", description="upper bound of box, a number >= lower, or none")
     radius: float = Field(1.0, gt=0, description="radius of l2-ball, sum of simplex, a number > 0")
-    strong_convexity: float | Literal["auto"] = Field(
+    strong_convexity: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="fast-fedda's mu, a number >= 0, or auto: composite.ridge"
     )
-    anchor_weight: float | Literal["auto"] = Field(
+    anchor_weight: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
         "auto", description="fast-fedda's gamma, inverse of its first step, a number > 0, or auto: 1 / learning-rate"
     )
-
-    @field_validator("strong_convexity")
-    @classmethod
-    def _convexity(cls, mu: float | str) -> float | str:
-        if not isinstance(mu, str) and mu < 0:
-            raise ValueError("below 0")
-        return mu
-
-    @field_validator("anchor_weight")
-    @classmethod
-    def _anchor(cls, gamma: float | str) -> float | str:
-        if not isinstance(gamma, str) and gamma <= 0:
-            raise ValueError("not above 0")
-        return gamma
 
     @property
     def penalty_options(self) -> dict[str, Any]:
         """The arguments of `problems.penalties.make_penalty`."""
-        names = ("weight", "ratio", "radius", "groups", "parameters")
-        bounds = {
-            "lower": -math.inf if isinstance(self.lower, str) else self.lower,
-            "upper": math.inf if isinstance(self.upper, str) else self.upper,
-        }
-        return {**{name: getattr(self, name) for name in names}, **bounds}
+        options = self.model_dump(include={"weight", "ratio", "radius", "groups", "parameters", "lower", "upper"})
+        unbounded = {"lower": -math.inf, "upper": math.inf}
+        return {name: unbounded[name] if value == "none" else value for name, value in options.items()}
 
     @property
     def mu(self) -> float:
@@ -110,10 +95,6 @@ class PenalisedObjective(SampleObjective):
     ) -> None:
         super().__init__(model, site, loss, training, settings)
         self.penalty, self.ridge = _terms(settings, model.layout, model.dtype, model.device, model.frozen)
-
-    def prox(self, point: Tensor, step: float, out: Tensor) -> Tensor:
-        """P_{step g} of a point (d,), put into another."""
-        return self.penalty.prox(point, step, out=out)
 
 
 @lru_cache(maxsize=64)
@@ -145,9 +126,6 @@ def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
     return Smoothness(estimate=np.array([largest + task.settings.ridge], dtype=np.dtype(task.training.dtype)))
 
 
-# The sizes of steps. A round's is that of its first local iteration: drops of the learning rate come between rounds.
-
-
 def local(training: TrainingSettings, server_round: int) -> float:
     """eta in a round, counted from 1."""
     return training.learning_rate_at((server_round - 1) * training.local_steps)
@@ -169,10 +147,21 @@ def prox_at(x: FloatArray, step: float, plan: Plan[CompositeSettings]) -> FloatA
     return result
 
 
-def penalised(start: Callable[..., Any], step: Callable[..., Any], finish: Callable[..., Any]) -> ClientHalf:
-    """The client half of a method for f + g."""
-    return ClientHalf(PenalisedObjective, sample_batches, start, step, finish)
+def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch]]:
+    """The round's eta and the mini-batch of each of its iterations."""
+    eta = local(task.training, task.server_round)
+    for _, batch in sample_batches(task, down):
+        yield eta, batch
 
 
-# which all methods for f + g have
-PHASES = {SMOOTHNESS: Phase(Smoothness, tell_smoothness)}
+def make_method(
+    start: Callable[..., Any],
+    step: Callable[..., Any],
+    finish: Callable[..., Any],
+    server: ServerHalf,
+    memory: type[Payload] | None = None,
+) -> Method:
+    """A method for f + g; ``memory``: what its clients keep between rounds."""
+    client = ClientHalf(PenalisedObjective, draw_batches, start, step, finish)
+    phases = {SMOOTHNESS: Phase(Smoothness, tell_smoothness)}
+    return Method(client, server, Records(memory=memory), CompositeSettings, phases)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.models.flat import FloatArray
+from problems.models.vectors import FloatArray
 
 # (k,) in float64; ones make the plain mean, to the bit
 Weights = NDArray[np.float64]

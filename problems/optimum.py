@@ -3,7 +3,7 @@
 Accelerated proximal gradient: FISTA (Beck & Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear
 Inverse Problems", 2009) with the gradient restart of O'Donoghue & Candes, "Adaptive Restart for Accelerated Gradient
 Schemes" (2015), section 3.2. Values of f cannot tell points apart that are closer than sqrt(eps), so no decision is
-made by them: the restart, the step and the end go by gradients.
+made by them: the restart and the end go by gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Optimum:
         point: (d,) exactly what a proximal map returned: sparse, or in the set, without rounding.
         value: f + g there.
         iterations: proximal steps taken.
-        residual: see `minimise`.
+        residual: of the last point of `minimise`.
         converged: whether the residual is as small as was asked for, or as rounding allows.
     """
 
@@ -46,26 +46,23 @@ def minimise(
     penalty: Penalty,
     start: Tensor,
     *,
-    lipschitz: float | None = None,
+    lipschitz: float,
     convexity: float = 0.0,
     tolerance: float = 1e-14,
     max_iterations: int = 20_000,
 ) -> Optimum:
     """The minimiser of f + g from ``start``.
 
-    The residual of a point y is ||y - P_{s g}(y - s grad f(y))|| / max(1, ||y||) with the step s, 1 / lipschitz or
-    what backtracking found. The point returned is that P, whose own residual is no larger, since the map is
-    nonexpansive. It ends at a residual of ``tolerance`` or, if the convexity is known, ``tolerance`` * s * convexity,
-    so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d) eps, keeps it from falling further.
-
-    Backtracking doubles 1/s until ``<grad f(x) - grad f(y), x - y> <= ||x - y||^2 / (2 s)``, which by convexity gives
-    the descent that FISTA asks for; steps shorter than sqrt(eps) ||y|| cannot resolve it and keep s.
+    The residual of a point y is ||y - P_{s g}(y - s grad f(y))|| / max(1, ||y||) with the step s = 1 / lipschitz. The
+    point returned is that P, whose own residual is no larger, since the map is nonexpansive. It ends at a residual of
+    ``tolerance`` or, if the convexity is known, ``tolerance`` * s * convexity, so that the *point* is within about
+    ``tolerance``; or once rounding, 8 sqrt(d) eps, keeps it from falling further.
 
     Args:
         smooth: x -> (f(x), its gradient (d,)), f convex.
         penalty: g.
         start: (d,), float32 or float64; not changed.
-        lipschitz: of f's gradient, an upper bound; None for backtracking, at two gradients an iteration.
+        lipschitz: of f's gradient, an upper bound.
         convexity: a lower bound of f's strong convexity; caps the momentum at that of Nesterov 2004, section 2.2.1.
         tolerance: >= 0; 0 goes on until rounding stops it.
         max_iterations: > 0.
@@ -76,26 +73,17 @@ def minimise(
     _check(lipschitz, convexity, tolerance, max_iterations)
     eps = torch.finfo(start.dtype).eps
     allowance = 8 * math.sqrt(start.numel()) * eps
-    curvature = lipschitz if lipschitz is not None else _curvature(smooth, start)
-    best, found, since, target = math.inf, start.clone(), 0, tolerance
+    target = tolerance * (min(1.0, convexity / lipschitz) if convexity > 0 else 1.0)
+    root = math.sqrt(min(1.0, convexity / lipschitz))
+    best, found, since = math.inf, start.clone(), 0
     previous, y, t = start, start, 1.0
-    iteration = 0
-    while iteration < max_iterations:
-        iteration += 1
-        gradient = _gradient(smooth, y, iteration)
-        scale = max(1.0, norm(y))
-        while True:
-            x = penalty.prox(y - gradient / curvature, 1 / curvature)
-            moved = x - y
-            length = norm(moved)
-            if lipschitz is not None or length <= math.sqrt(eps) * scale:
-                break
-            if 2 * float((_gradient(smooth, x, iteration) - gradient) @ moved) <= curvature * length**2:
-                break
-            curvature *= 2
-
-        residual = length / scale
-        target = tolerance * (min(1.0, convexity / curvature) if convexity > 0 else 1.0)
+    for iteration in range(1, max_iterations + 1):
+        gradient = smooth(y)[1]
+        if not torch.isfinite(gradient).all():
+            raise ValueError(f"the gradient is not finite at iteration {iteration}: diverged, or not defined there")
+        x = penalty.prox(y - gradient / lipschitz, 1 / lipschitz)
+        moved = x - y
+        residual = norm(moved) / max(1.0, norm(y))
         since += 1
         if residual < best:
             best, found, since = residual, x, 0
@@ -107,7 +95,6 @@ def minimise(
         if float(moved @ step) < 0:
             t = 1.0
         following = (1 + math.sqrt(1 + 4 * t * t)) / 2
-        root = math.sqrt(min(1.0, convexity / curvature))
         momentum = min((t - 1) / following, (1 - root) / (1 + root))
         y = x + momentum * step
         previous, t = x, following
@@ -148,25 +135,9 @@ def smoothness(features: Tensor, weights: Tensor | None = None) -> float:
     return value
 
 
-def _gradient(smooth: Callable[[Tensor], tuple[float, Tensor]], x: Tensor, iteration: int) -> Tensor:
-    gradient = smooth(x)[1]
-    if not torch.isfinite(gradient).all():
-        raise ValueError(f"the gradient is not finite at iteration {iteration}: diverged, or not defined there")
-    return gradient
-
-
-def _curvature(smooth: Callable[[Tensor], tuple[float, Tensor]], start: Tensor) -> float:
-    """A lower bound of the Lipschitz constant to begin backtracking at: the change of the gradient along itself."""
-    gradient = _gradient(smooth, start, 0)
-    direction = gradient if gradient.any() else torch.ones_like(start)
-    moved = direction * (1e-3 * max(1.0, norm(start)) / norm(direction))
-    change = norm(_gradient(smooth, start + moved, 0) - gradient)
-    return change / norm(moved) if change > 0 else 1.0
-
-
-def _check(lipschitz: float | None, convexity: float, tolerance: float, max_iterations: int) -> None:
-    if lipschitz is not None and not 0 < lipschitz < math.inf:
-        raise ValueError(f"lipschitz must be > 0 and finite, or None, got {lipschitz}")
+def _check(lipschitz: float, convexity: float, tolerance: float, max_iterations: int) -> None:
+    if not 0 < lipschitz < math.inf:
+        raise ValueError(f"lipschitz must be > 0 and finite, got {lipschitz}")
     if not 0 <= convexity < math.inf:
         raise ValueError(f"convexity must be >= 0 and finite, got {convexity}")
     if not tolerance >= 0:

@@ -18,11 +18,11 @@ from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
 from payloads.settings import EXAMPLES, Settings
 from problems.data import DataSpec, FederatedData
-from problems.models import FlatModel
+from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features
 from problems.optimum import Optimum, minimise
-from problems.penalties import Layout, Penalty, make_penalty, selected
+from problems.penalties import Penalty, make_penalty, selected
 
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from problems.minimax.oracle import Oracle
-from problems.models.flat import Copy, FlatModel, FloatArray
+from problems.models.flat import FlatModel
 from problems.models.saddle import SCALARS
+from problems.models.vectors import Copy, FloatArray
 from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 

@@ -12,10 +12,8 @@ batch, times omega_i as the terms of f_i, so that the plain mean of g_i over the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from problems.minimax.auc import AUCOracle
-from problems.models.flat import FlatModel, FloatArray
+from problems.models.flat import FlatModel
+from problems.models.vectors import FloatArray
 from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices
 
@@ -55,9 +54,8 @@ class CompositionalOracle(AUCOracle):
         self.inner = inner
         # of the trained parameters: their tensors, and where they lie in a flat vector
         self._weights = [weight for weight in model.module.parameters() if weight.requires_grad]
-        stops = accumulate((math.prod(shape) for shape in model.parameter_shapes), initial=0)
-        of_parameters = zip(pairwise(stops), model.parameter_shapes, model.module.parameters(), strict=True)
-        self._places = [(slice(*ends), shape) for ends, shape, weight in of_parameters if weight.requires_grad]
+        of_parameters = zip(model.spans, model.parameter_shapes, model.module.parameters(), strict=True)
+        self._places = [(span, shape) for span, shape, weight in of_parameters if weight.requires_grad]
         if model.device.type == "cpu":
             _keep_freed_memory()
 

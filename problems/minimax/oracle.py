@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from problems.minimax.problem import PAGE, MinimaxProblem, ProblemError
-from problems.models.flat import NUMPY_DTYPES, Copy, FloatArray
+from problems.models.vectors import NUMPY_DTYPES, Copy, FloatArray
 from problems.sampling import Indices, on_device
 
 

@@ -75,10 +75,6 @@ class MinimaxProblem(ABC):
         """The starting point (x, y), the same on every site; None: zeros."""
         return None
 
-    def maximiser(self, x: Tensor) -> Tensor | None:
-        """y*(x) (q,), a maximiser of f_i(x, .), or None where it has no closed form."""
-        return None
-
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """More metrics of a point, beside ``loss`` (`value` on all samples), by name."""
         return {}
@@ -92,18 +88,13 @@ def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem
     """
     problem = find_factory(path)(features, labels)
     if not isinstance(problem, MinimaxProblem):
-        raise ProblemError(
-            "loss",
-            got=f"{path!r}, which returned {type(problem).__name__}",
-            allowed="a MinimaxProblem",
-            hint=f"see {PAGE}",
-        )
+        got = f"{path!r}, which returned {type(problem).__name__}"
+        raise ProblemError("loss", got=got, allowed="a MinimaxProblem", hint=f"see {PAGE}")
     for name, least in (("primal_dim", 1), ("dual_dim", 0), ("num_samples", 0)):
         size = getattr(problem, name, None)
         if not isinstance(size, int) or size < least:
-            raise ProblemError(
-                "loss", got=f"{path!r}, whose {name} is {size!r}", allowed=f"an integer >= {least}", hint=f"see {PAGE}"
-            )
+            got = f"{path!r}, whose {name} is {size!r}"
+            raise ProblemError("loss", got=got, allowed=f"an integer >= {least}", hint=f"see {PAGE}")
     return problem
 
 
@@ -118,15 +109,10 @@ def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
         found = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # a module's own code may raise anything while it is imported
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ProblemError(
-            "loss",
-            got=f"{path!r}, which cannot be imported ({reason})",
-            allowed="'package.module:factory'",
-            hint=f"see {PAGE}",
-        ) from None
+        got = f"{path!r}, which cannot be imported ({reason})"
+        raise ProblemError("loss", got=got, allowed="'package.module:factory'", hint=f"see {PAGE}") from None
     if not callable(found):
-        raise ProblemError(
-            "loss", got=f"{path!r}, which is {type(found).__name__}", allowed="a class or function", hint=f"see {PAGE}"
-        )
+        got = f"{path!r}, which is {type(found).__name__}"
+        raise ProblemError("loss", got=got, allowed="a class or function", hint=f"see {PAGE}")
     factory: Callable[[Tensor, Tensor], object] = found
     return factory

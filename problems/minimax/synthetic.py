@@ -48,13 +48,9 @@ class SyntheticPL(MinimaxProblem):
         primal, dual = _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
         return primal, dual
 
-    def maximiser(self, x: Tensor) -> Tensor:
-        """y*(x) = mean c + (1/mu) mean b b^T (x - a): f is quadratic and strongly concave in y."""
-        coupled, _, c = self._moments(x)
-        return c + coupled / self.mu
-
     def grad_phi(self, x: Tensor) -> Tensor:
-        """(p,) grad Phi(x) = grad_x f(x, y*(x)) (3), f being the mean over this object's samples."""
+        """(p,) grad Phi(x) = grad_x f(x, y*(x)) (3), f being the mean over this object's samples, which is quadratic
+        and strongly concave in y: y*(x) = mean c + (1/mu) mean b b^T (x - a)."""
         coupled, bumps, c = self._moments(x)
         y = c + coupled / self.mu
         _, b, own_c = self.data.unbind(1)

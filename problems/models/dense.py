@@ -1,7 +1,8 @@
-"""Linear scorers and networks of fully connected layers in closed form: two matrix products a layer, and no graph.
+"""Linear scorers and networks of fully connected layers in closed form: two matrix products a layer, and no graph,
+which would take longer to keep than the operations take.
 
-PyTorch's autograd takes longer to keep a graph of so few operations than the operations take. A gradient can be added
-to a vector where it stands, `W <- W + alpha * delta^T h`, so that a step of SGD never writes the gradient down.
+A gradient can be added to a vector where it stands, `W <- W + alpha * delta^T h`, so that a step of SGD never writes
+the gradient down.
 """
 
 from __future__ import annotations

@@ -7,91 +7,51 @@ An update rule is then one line on `model.parameters` and a payload one array, w
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
 What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters
-(`requires_grad=False`) travel as well and have a zero gradient. Parameters that share one tensor count once,
-under the first of their names. Buffers here are the persistent floating-point ones (running means and
-variances). Integer buffers (batch norm's `num_batches_tracked`) do not travel: every `load` puts them back to
-what the module came with.
+(`requires_grad=False`) travel as well and have a zero gradient. Parameters that share one tensor count once, under the
+first of their names. Buffers here are the persistent floating-point ones (running means and variances). Integer buffers
+(batch norm's `num_batches_tracked`) do not travel: every `load` puts them back to what the module came with.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Any, cast
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.autograd import Variable
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.dense import Pullback, add_scaled, dense_network
-from problems.models.zoo import PAGE, ModelError
-
-Layout = tuple[tuple[str, tuple[int, ...]], ...]
-NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32, torch.float64: np.float64}
+from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, Layout, cut, flatten, on_host, spans
+from problems.models.zoo import ModelError, check_module
 
 # Of predictions. On a CPU larger activations come fresh from the system every time, which halves the speed.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
-
-AnyArray = npt.NDArray[Any]
-FloatArray = npt.NDArray[np.floating]
-Copy = Callable[[FloatArray], FloatArray]
-
-
-@dataclass(frozen=True)
-class _Slot:
-    """Where a named array lies in its flat vector."""
-
-    vector: int  # 0 for the parameters, 1 for the buffers
-    start: int
-    shape: tuple[int, ...]
-
-    @property
-    def stop(self) -> int:
-        return self.start + math.prod(self.shape)
 
 
 class FlatModel:
     """A module seen as flat vectors. It takes the module over: moves it, casts it, sets train or eval mode.
 
-    Parameters
-    ----------
-    module
-        Maps `(batch, *input_shape)` to raw logits `(batch,)`, as `problems.models.build_model` makes it.
-    dtype
-        `torch.float32` or `torch.float64`.
-    device
-        Where the vectors live.
+    Args:
+        module: maps `(batch, *input_shape)` to raw logits `(batch,)`, as `problems.models.build_model` makes it.
+        dtype: `torch.float32` or `torch.float64`.
+        device: where the vectors live.
 
-    Attributes
-    ----------
-    parameters, gradient
-        `(d,)`: change them in place only. Autograd does not see such a change, so make none between `scores`
-        and the `vjp` of these scores.
-    buffers
-        `(b,)`, b may be 0.
-    frozen
-        The parts `(start, stop)` of `parameters` that are not trained.
-    stochastic
-        Whether a forward pass may draw random numbers, as dropout does.
-    parameter_names, parameter_shapes, buffer_names, buffer_shapes
-        In the order of the vectors.
-    layout
-        Names and shapes of the parts of `parameters`, frozen ones as one-dimensional, like the biases that penalties
-        spare.
+    Attributes:
+        parameters, gradient: `(d,)`: change them in place only. Autograd does not see such a change, so make none
+            between `scores` and the `vjp` of these scores.
+        buffers: `(b,)`, b may be 0.
+        parameter_names, parameter_shapes, spans: of each parameter, and where it lies in `parameters`.
+        frozen: the parts `(start, stop)` of `parameters` that are not trained.
+        layout: names and shapes of the parts of `parameters`, frozen ones as one-dimensional, like the biases that
+            penalties spare.
+        stochastic: whether a forward pass may draw random numbers, as dropout does.
 
-    Raises
-    ------
-    ModelError
-        A module with no parameters, with parameters that are not floating point, or with a batch norm of
-        `momentum=None`, whose average needs a count that does not travel.
-    ValueError
-        Another dtype.
+    Raises:
+        ModelError: a module with no parameters, with parameters that are not floating point, or with a batch norm of
+            `momentum=None`, whose average needs a count that does not travel.
+        ValueError: another dtype.
     """
 
     def __init__(
@@ -99,82 +59,71 @@ class FlatModel:
     ) -> None:
         if dtype not in NUMPY_DTYPES:
             raise ValueError(f"dtype must be torch.float32 or torch.float64, got {dtype}")
-        _check_module(module)
+        check_module(module)
         self.module = module.to(device=device, dtype=dtype)
         self.dtype = dtype
+        self.stochastic = any(_may_draw(child) for child in module.modules())
+        self._dense = dense_network(module)
         persistent: dict[str, torch.Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)
         }
-        parameters = dict(module.named_parameters())  # a tensor with two names comes once
+        named = dict(module.named_parameters())  # a tensor with two names comes once
         buffers = {
             name: value for name, value in module.named_buffers() if name in persistent and value.is_floating_point()
         }
-        self.parameter_names = tuple(parameters)
-        self.parameter_shapes = tuple(tuple(value.shape) for value in parameters.values())
-        self.layout: Layout = tuple(
-            (name, shape if value.requires_grad else (value.numel(),))
-            for (name, value), shape in zip(parameters.items(), self.parameter_shapes, strict=True)
+        self._members = list(named.values())
+        self.parameter_names = tuple(named)
+        self.parameter_shapes = tuple(tuple(value.shape) for value in self._members)
+        self.spans = spans(self.parameter_shapes)
+        self.frozen = tuple(
+            (span.start, span.stop)
+            for span, value in zip(self.spans, self._members, strict=True)
+            if not value.requires_grad
         )
-        self.buffer_names = tuple(buffers)
-        self.buffer_shapes = tuple(tuple(value.shape) for value in buffers.values())
+        self.layout: Layout = tuple(
+            (name, tuple(value.shape) if value.requires_grad else (value.numel(),)) for name, value in named.items()
+        )
 
-        self.parameters = _flatten(parameters.values(), dtype, device)  # (d,)
+        self.parameters = flatten(self._members, dtype, device)  # (d,)
         self.gradient = torch.zeros_like(self.parameters)  # (d,)
-        self.buffers = _flatten(buffers.values(), dtype, device)  # (b,)
+        self.buffers = flatten(buffers.values(), dtype, device)  # (b,)
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
-
-        gradients = _views(self.gradient, self.parameter_shapes)
-        self._trained = [
-            (parameter, gradient)
-            for parameter, gradient in zip(parameters.values(), gradients, strict=True)
-            if parameter.requires_grad
-        ]
-        self._bind_gradient()
-        stops = list(accumulate((math.prod(shape) for shape in self.parameter_shapes), initial=0))
-        self.frozen = tuple(
-            ends
-            for ends, parameter in zip(pairwise(stops), parameters.values(), strict=True)
-            if not parameter.requires_grad
-        )
-        self._dense = dense_network(module)
-        self._members = list(parameters.values())
         # The vector whose parts the module's parameters are at present.
         self._seen = self.parameters
+        gradients = cut(self.gradient, self.parameter_shapes)
+        self._trained = [pair for pair in zip(self._members, gradients, strict=True) if pair[0].requires_grad]
+        self._bind_gradient()
 
-        slots: dict[int, _Slot] = {}  # by the tensor's identity, for tensors with several names
-        members: list[list[torch.Tensor]] = [list(parameters.values()), list(buffers.values())]
-        for vector, tensors in enumerate(members):
-            start = 0
-            for tensor in tensors:
-                slots[id(tensor)] = _Slot(vector, start, tuple(tensor.shape))
-                start += tensor.numel()
-        self._slots = {name: slots[id(value)] for name, value in persistent.items() if id(value) in slots}
-        self.stochastic = any(_may_draw(child) for child in module.modules())
+        self._buffer_places = {name: value.data_ptr() for name, value in buffers.items()}
+        self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in buffers.values()]]
+        # By a tensor's identity, as it may have several names: which vector holds it, and as which of its parts.
+        places = {
+            id(tensor): (vector, part)
+            for vector, tensors in enumerate((named.values(), buffers.values()))
+            for part, tensor in enumerate(tensors)
+        }
+        self._places = {name: places[id(value)] for name, value in persistent.items() if id(value) in places}
+        self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in places}
         # Where `load` writes: the vectors themselves, or pinned memory from which a device copies by itself.
-        vectors = (self.parameters, self.buffers)
-        pinned = self.device.type == "cuda"
+        vectors, pinned = (self.parameters, self.buffers), self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
-        self._host_arrays = [host.numpy() for host in self._hosts]
         # Found finite before, and unchangeable: the clients of a round that share a process are sent the same bytes.
         self._finite: dict[str, FloatArray] = {}
-        self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in slots}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
 
         Arrays are `(d,)` and `(b,)`, of any float dtype. Nothing is changed when one of them is refused.
 
-        Raises
-        ------
-        ValueError
-            Wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
+        Raises:
+            ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
         """
-        staged = self._checked(arrays)
-        vectors = (self.parameters, self.buffers)
-        for vector, host, written, array in zip(vectors, self._hosts, self._host_arrays, staged, strict=False):
-            np.copyto(written, array)
+        for vector, host, array in zip(
+            (self.parameters, self.buffers), self._hosts, self._checked(arrays), strict=False
+        ):
+            np.copyto(host.numpy(), array)
             if host is not vector:
                 vector.copy_(host, non_blocking=True)
         if self._fixed:
@@ -185,33 +134,25 @@ class FlatModel:
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
         """Return independent copies: `[parameters]`, and `buffers` after it if there are any.
 
-        Parameters
-        ----------
-        copy
-            What copies an array, where the model's own memory would be returned otherwise.
+        Args:
+            copy: what copies an array, where the model's own memory would be returned otherwise.
 
-        Raises
-        ------
-        ModelError
-            A module that replaced one of its buffers in `forward` instead of changing it in place: the vector
-            then misses it.
+        Raises:
+            ModelError: the module has replaced one of its buffers in `forward` instead of changing it in place: the
+                vector then misses it.
         """
         if self.num_buffers == 0:
-            return [copy(self.point())]
+            return [copy(on_host(self.parameters))]
         buffers = dict(self.module.named_buffers())
-        for name, view in zip(self.buffer_names, _views(self.buffers, self.buffer_shapes), strict=True):
-            if buffers[name].data_ptr() != view.data_ptr():
+        for name, place in self._buffer_places.items():
+            if buffers[name].data_ptr() != place:
                 raise ModelError(
                     "model",
                     got=f"another tensor for its buffer '{name}'",
                     allowed="the same tensor all the time",
                     hint="change buffers in place, as with copy_()",
                 )
-        return [copy(self.point()), copy(_on_host(self.buffers))]
-
-    def point(self) -> FloatArray:
-        """Return the parameters `(d,)`; on a CPU their own memory, to be read before it changes."""
-        return self._host_arrays[0] if self.device.type == "cpu" else _on_host(self.parameters)
+        return [copy(on_host(self.parameters)), copy(on_host(self.buffers))]
 
     def scores(self, features: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
@@ -228,14 +169,11 @@ class FlatModel:
     def forward(self, weights: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, Pullback]:
         """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`; as `torch.func.vjp`.
 
-        Returns
-        -------
-        scores
-            `(batch,)`, without a graph.
-        pull
-            `pull(slopes)`, for slopes `(batch,)`, is `sum_i slopes_i * grad scores_i`, `(d,)`: `self.gradient` itself,
-            overwritten by the next call. `pull(slopes, into=vector, alpha=alpha)` adds alpha times that to a vector
-            `(d,)` in place, which may be the weights. It is called once, and before anything changes the weights.
+        Returns:
+            The scores `(batch,)`, without a graph, and `pull`. `pull(slopes)`, for slopes `(batch,)`, is
+            `sum_i slopes_i * grad scores_i`, `(d,)`: `self.gradient` itself, overwritten by the next call.
+            `pull(slopes, into=vector, alpha=alpha)` adds alpha times that to a vector `(d,)` in place, which may be
+            the weights. It is called once, and before anything changes the weights.
         """
         if self._dense is not None:
             rows = features if features.ndim == 2 else features.flatten(1)
@@ -282,55 +220,19 @@ class FlatModel:
 
         The current values are neither read nor changed; integer buffers are those the module came with.
 
-        Raises
-        ------
-        ValueError
-            As `load`.
+        Raises:
+            ValueError: as `load`.
         """
-        vectors = self._checked(arrays)
-        named: dict[str, AnyArray] = {
-            name: vectors[slot.vector][slot.start : slot.stop].reshape(slot.shape).copy()
-            for name, slot in self._slots.items()
-        }
-        return named | {name: np.array(_on_host(initial)) for name, (_, initial) in self._fixed.items()}
-
-    def state_dict(self) -> dict[str, AnyArray]:
-        """Return the current values under the names of the module's `state_dict`, for the model file."""
-        return self.named(self.arrays())
-
-    def load_named(self, arrays: Mapping[str, AnyArray]) -> None:
-        """Load what `named` or `state_dict` returned. Integer buffers may be there and are not read.
-
-        Raises
-        ------
-        ValueError
-            Names missing or unknown, two values for one shared tensor, a wrong shape, and as `load`.
-        """
-        missing = sorted(self._slots.keys() - arrays.keys())
-        unknown = sorted(arrays.keys() - self._slots.keys() - self._fixed.keys())
-        if missing or unknown:
-            raise ValueError(f"the names do not fit the model: missing {missing}, unknown {unknown}")
-        pieces: dict[_Slot, FloatArray] = {}
-        for name, slot in self._slots.items():
-            piece = _check_array(arrays[name], slot.shape, f"'{name}'")
-            if slot in pieces and not np.array_equal(pieces[slot], piece):
-                raise ValueError(f"'{name}' shares its tensor with another name, but the two values differ")
-            pieces.setdefault(slot, piece)
-        vectors = [
-            np.empty(self.dim, NUMPY_DTYPES[self.dtype]),
-            np.empty(self.num_buffers, NUMPY_DTYPES[self.dtype]),
-        ]
-        with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused by load
-            for slot, piece in pieces.items():
-                vectors[slot.vector][slot.start : slot.stop] = piece.reshape(-1)
-        self.load(vectors if self.num_buffers else vectors[:1])
+        parts = [cut(vector, shapes) for vector, shapes in zip(self._checked(arrays), self._shapes, strict=False)]
+        named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
+        return named | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
     def _show(self, weights: torch.Tensor) -> None:
         """Make the module's parameters parts of a vector of weights."""
         if weights is self._seen:
             return
-        for parameter, view in zip(self._members, _views(weights, self.parameter_shapes), strict=True):
-            parameter.data = view
+        for parameter, span in zip(self._members, self.spans, strict=True):
+            parameter.data = weights[span].view(parameter.shape)
         self._seen = weights
 
     def _bind_gradient(self) -> None:
@@ -350,13 +252,17 @@ class FlatModel:
             raise ValueError(f"expected {len(expected)} arrays, [{', '.join(expected)}], got {len(arrays)}")
         staged = []
         for (name, size), array in zip(expected.items(), arrays, strict=True):
-            value = _check_array(array, (size,), name)
-            if value.dtype != NUMPY_DTYPES[self.dtype]:
-                with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
-                    value = value.astype(NUMPY_DTYPES[self.dtype])
-            if not _same_place(value, self._finite.get(name)):
-                infinite = value.size - int(np.count_nonzero(np.isfinite(value)))
-                if infinite:
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+            if array.dtype.kind != "f":
+                raise ValueError(f"{name}: expected a float dtype, got {array.dtype}")
+            if array.shape != (size,):
+                raise ValueError(f"{name}: expected shape {(size,)}, got {array.shape}")
+            with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused below
+                value = array.astype(NUMPY_DTYPES[self.dtype], copy=False)
+            known = self._finite.get(name)
+            if known is None or value.__array_interface__ != known.__array_interface__:
+                if infinite := size - int(np.count_nonzero(np.isfinite(value))):
                     raise ValueError(f"{name}: expected finite values, got {infinite} of {size} that are not")
                 if _shows_bytes(value):
                     self._finite[name] = value
@@ -370,77 +276,9 @@ def _may_draw(module: nn.Module) -> bool:
     return isinstance(module, _DropoutNd) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
 
 
-def _check_module(module: nn.Module) -> None:
-    """Raise ModelError for a module that flat vectors cannot carry."""
-    if not any(True for _ in module.parameters()):
-        raise ModelError(
-            "model",
-            got=f"{type(module).__name__}, which has no parameters to train",
-            allowed="one at least",
-            hint=f"see {PAGE}",
-        )
-    for name, parameter in module.named_parameters():
-        if not parameter.is_floating_point():
-            raise ModelError(
-                "model", got=f"parameter '{name}' of {parameter.dtype}", allowed="floating point", hint=f"see {PAGE}"
-            )
-    for name, child in module.named_modules():
-        if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
-            raise ModelError(
-                "model",
-                got=f"batch norm '{name}' with momentum=None",
-                allowed="a number, since a cumulative average needs its count of batches, and counts do not travel",
-                hint="give it one, such as momentum=0.1",
-            )
-
-
 def _shows_bytes(array: FloatArray) -> bool:
     """Whether an array's values lie in an object of bytes, where nobody can change them."""
     below: object = array
     while isinstance(below, np.ndarray):
         below = below.base
     return isinstance(below, bytes)
-
-
-def _same_place(one: FloatArray, other: FloatArray | None) -> bool:
-    return other is not None and _address(one) == _address(other) and one.strides == other.strides
-
-
-def _address(array: FloatArray) -> int:
-    address: int = array.__array_interface__["data"][0]  # .ctypes.data makes an object in Python
-    return address
-
-
-def _check_array(array: AnyArray, shape: tuple[int, ...], name: str) -> FloatArray:
-    """Return `array` if it is a float array of `shape`, or raise ValueError."""
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{name}: expected a NumPy array, got {type(array).__name__}")
-    if array.dtype.kind != "f":
-        raise ValueError(f"{name}: expected a float dtype, got {array.dtype}")
-    if array.shape != shape:
-        raise ValueError(f"{name}: expected shape {shape}, got {array.shape}")
-    return cast(FloatArray, array)
-
-
-def _flatten(tensors: Iterable[torch.Tensor], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    """Copy the tensors one after another into a new vector, and make each a view of its part."""
-    tensors = list(tensors)
-    flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
-    views = _views(flat, [tuple(tensor.shape) for tensor in tensors])
-    for tensor, view in zip(tensors, views, strict=True):
-        tensor.grad = None
-        view.copy_(tensor.detach())
-        tensor.data = view
-    return flat
-
-
-def _views(flat: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Cut a vector into consecutive views of the given shapes."""
-    stops = list(accumulate((math.prod(shape) for shape in shapes), initial=0))
-    return [flat[start:stop].view(shape) for (start, stop), shape in zip(pairwise(stops), shapes, strict=True)]
-
-
-def _on_host(tensor: torch.Tensor) -> AnyArray:
-    """Return the values on the host: the tensor's own memory where that is there."""
-    array: AnyArray = tensor.detach().cpu().numpy()
-    return array

@@ -1,7 +1,7 @@
 """Small networks: the linear scorers, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
 
-Every module maps `(batch, *input_shape)` to raw logits `(batch,)` and is initialised from torch's global
-generator; `problems.models.build_model` seeds it and checks the input shape.
+Every module maps features `(batch, *input_shape)`, or images `(batch, channels, height, width)`, to raw logits
+`(batch,)` and is initialised from torch's global generator, which `problems.models.build_model` seeds.
 """
 
 from __future__ import annotations
@@ -19,28 +19,25 @@ TUTORIAL_SIDE = 18
 class Linear(nn.Module):
     """A linear score `w . x + b` of the flattened features: prod(input_shape) weights and one bias."""
 
+    bias = True
+
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.output = nn.Linear(math.prod(input_shape), 1)
+        self.output = nn.Linear(math.prod(input_shape), 1, bias=self.bias)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
         scores: torch.Tensor = self.output(features.flatten(1))  # (batch, 1)
         return scores.squeeze(1)
 
 
-class LinearNoIntercept(nn.Module):
+class LinearNoIntercept(Linear):
     """A linear score `w . x` of the flattened features, prod(input_shape) weights that start at zero."""
 
-    def __init__(self, input_shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.output = nn.Linear(math.prod(input_shape), 1, bias=False)
-        nn.init.zeros_(self.output.weight)
+    bias = False
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
-        scores: torch.Tensor = self.output(features.flatten(1))  # (batch, 1)
-        return scores.squeeze(1)
+    def __init__(self, input_shape: tuple[int, ...]) -> None:
+        super().__init__(input_shape)
+        nn.init.zeros_(self.output.weight)
 
 
 class MLP(nn.Module):
@@ -52,7 +49,6 @@ class MLP(nn.Module):
         self.output = nn.Linear(HIDDEN_FEATURES, 1)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map features `(batch, *input_shape)` to logits `(batch,)`."""
         hidden = torch.relu(self.hidden(features.flatten(1)))  # (batch, 64)
         scores: torch.Tensor = self.output(hidden)  # (batch, 1)
         return scores.squeeze(1)
@@ -62,41 +58,29 @@ class Table3CNN(nn.Module):
     """The FashionMNIST classifier of LocalSCGDAM, for images of any channels and sides of at least 8.
 
     Source: "Federated Compositional Deep AUC Maximization" (LocalSCGDAM), Appendix B, Table 3: two blocks of
-    convolution (32, then 64 channels), batch norm, ReLU and 2 x 2 max-pooling with stride 2, then fully
-    connected layers of 600, 120 and 1 outputs.
+    convolution, batch norm, ReLU and max-pooling, then three fully connected layers.
 
-    The table leaves open the kernel size, the padding and what stands between the fully connected layers.
-    Chosen here, as is usual for this network: kernel 3 with padding 1 in the first block, kernel 3 without
-    padding in the second (28 x 28 -> 14 x 14 -> 6 x 6, 2304 features), and ReLU after the layers of 600 and
-    120.
+    The table leaves open the kernel size, the padding and what stands between the fully connected layers. Chosen here,
+    as is usual for this network: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second
+    (28 x 28 -> 14 x 14 -> 6 x 6, 2304 features), and ReLU after the layers of 600 and 120.
     """
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         super().__init__()
         channels, height, width = input_shape
-        self.block1 = nn.Sequential(
-            nn.Conv2d(channels, 32, kernel_size=3, padding=1),
-            nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.MaxPool2d(kernel_size=2, stride=2),
-        )
-        self.block2 = nn.Sequential(
-            nn.Conv2d(32, 64, kernel_size=3),
-            nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.MaxPool2d(kernel_size=2, stride=2),
-        )
+
+        def block(inputs: int, outputs: int, padding: int) -> nn.Sequential:
+            convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=padding)
+            return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
+
+        self.block1 = block(channels, 32, padding=1)
+        self.block2 = block(32, 64, padding=0)
         rows, columns = ((side // 2 - 2) // 2 for side in (height, width))
         self.classifier = nn.Sequential(
-            nn.Linear(64 * rows * columns, 600),
-            nn.ReLU(),
-            nn.Linear(600, 120),
-            nn.ReLU(),
-            nn.Linear(120, 1),
+            nn.Linear(64 * rows * columns, 600), nn.ReLU(), nn.Linear(600, 120), nn.ReLU(), nn.Linear(120, 1)
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
         features = self.block2(self.block1(images))  # (batch, 64, rows, columns)
         scores: torch.Tensor = self.classifier(features.flatten(1))  # (batch, 1)
         return scores.squeeze(1)
@@ -114,20 +98,12 @@ class TutorialCNN(nn.Module):
     def __init__(self, input_shape: tuple[int, ...]) -> None:
         super().__init__()
         channels, height, width = input_shape
-        self.features = nn.Sequential(
-            nn.Conv2d(channels, 32, kernel_size=3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, kernel_size=3),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(64, 64, kernel_size=3),
-            nn.ReLU(),
-        )
+        first, second, third = (nn.Conv2d(*sizes, kernel_size=3) for sizes in ((channels, 32), (32, 64), (64, 64)))
+        pool = nn.MaxPool2d(2)
+        self.features = nn.Sequential(first, nn.ReLU(), pool, second, nn.ReLU(), pool, third, nn.ReLU())
         rows, columns = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
         self.classifier = nn.Sequential(nn.Linear(64 * rows * columns, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
         scores: torch.Tensor = self.classifier(self.features(images).flatten(1))  # (batch, 1)
         return scores.squeeze(1)

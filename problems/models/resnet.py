@@ -1,14 +1,12 @@
 """Residual networks for small images: ResNet-20 and ResNet-18 with one output.
 
-Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-20
-is the CIFAR-10 network of section 4.2 (n = 3, shortcuts of option A: identity, zeros for the new channels, no
-parameters). ResNet-18 is the network of Table 1 with its ImageNet stem (7 x 7 convolution, stride 2,
-max-pooling) replaced by one 3 x 3 convolution of stride 1, as is usual for 32 x 32 images, and shortcuts of
-option B (1 x 1 convolution).
+Source: K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image Recognition", CVPR 2016. ResNet-20 is the
+CIFAR-10 network of section 4.2 (n = 3, shortcuts of option A). ResNet-18 is the network of Table 1 with its ImageNet
+stem (7 x 7 convolution, stride 2, max-pooling) replaced by one 3 x 3 convolution of stride 1, as is usual for 32 x 32
+images, and shortcuts of option B.
 
-The paper does not say where option A's zero channels go; here they follow the old ones. Convolutions have no
-bias (the batch norm after them has one) and start from He's normal initialisation over the fan-out; the last
-layer starts from torch's default.
+The paper does not say where option A's zero channels go; here they follow the old ones. Convolutions start from He's
+normal initialisation over the fan-out, the last layer from torch's default.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ class ZeroPadShortcut(nn.Module):
         self.stride = stride
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map `(batch, c, h, w)` to `(batch, c + new_channels, ceil(h / stride), ceil(w / stride))`."""
         return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
 
 
@@ -46,15 +43,12 @@ class BasicBlock(nn.Module):
         if stride == 1 and in_channels == out_channels:
             self.shortcut = nn.Identity()
         elif projection:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
-                nn.BatchNorm2d(out_channels),
-            )
+            convolution = nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(out_channels))
         else:
             self.shortcut = ZeroPadShortcut(out_channels - in_channels, stride)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map `(batch, in_channels, h, w)` to `(batch, out_channels, ceil(h / stride), ceil(w / stride))`."""
         residual = torch.relu(self.norm1(self.conv1(x)))
         residual = self.norm2(self.conv2(residual))
         return torch.relu(residual + self.shortcut(x))
@@ -63,38 +57,31 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """A 3 x 3 stem, stages of basic blocks (all but the first halve the sides), global average, one logit.
 
-    Parameters
-    ----------
-    in_channels
-        Channels of the image.
-    widths
-        Channels of each stage.
-    blocks_per_stage
-        Basic blocks in a stage (the paper's n).
-    projection
-        Shortcuts that change shape: True for option B (1 x 1 convolution), False for option A (zero padding).
+    Args:
+        in_channels: channels of the image.
+        widths: channels of each stage.
+        blocks_per_stage: basic blocks in a stage (the paper's n).
+        projection: shortcuts that change shape: True for option B (1 x 1 convolution), False for option A (zeros for
+            the new channels, no parameters).
     """
 
     def __init__(self, in_channels: int, widths: Sequence[int], blocks_per_stage: int, *, projection: bool) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(widths[0])
-        stages = []
-        channels = widths[0]
+        self.stages, channels = nn.Sequential(), widths[0]
         for index, width in enumerate(widths):
             first_stride = 1 if index == 0 else 2
             blocks = [BasicBlock(channels, width, first_stride, projection=projection)]
             blocks += [BasicBlock(width, width, 1, projection=projection) for _ in range(blocks_per_stage - 1)]
-            stages.append(nn.Sequential(*blocks))
+            self.stages.append(nn.Sequential(*blocks))
             channels = width
-        self.stages = nn.Sequential(*stages)
         self.output = nn.Linear(channels, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Map images `(batch, channels, height, width)` to logits `(batch,)`."""
         features = self.stages(torch.relu(self.norm(self.conv(images))))  # (batch, widths[-1], h, w)
         scores: torch.Tensor = self.output(features.mean(dim=(2, 3)))  # (batch, 1)
         return scores.squeeze(1)

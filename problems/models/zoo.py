@@ -1,8 +1,7 @@
 """The table of models and `build_model`, which makes one: named, seeded and checked.
 
-A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)` and returns one raw logit a
-sample, `(batch,)`. A user's own comes in as `package.module:factory`, where `factory(input_shape)` returns
-the module.
+A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)` and returns one raw logit a sample,
+`(batch,)`. A user's own comes in as `package.module:factory`, where `factory(input_shape)` returns the module.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from problems.errors import InputError
@@ -25,14 +25,14 @@ from problems.randomness import seed_sequence
 
 MINIMUM_SIDE = 8  # pixels; Table 3's two poolings leave one pixel of eight
 DENSENET_SIDE = 32  # pixels; DenseNet halves the sides five times
-
-
 DOTTED_FORM = "package.module:factory"
 PAGE = "docs/configuration.md"
 # where the models are listed, and what a factory of a user's own must do
 _LISTED = "`python -m simulations list models` explains them"
 _PAGE = f"see model in {PAGE}"
 _FACTORY = f"'{DOTTED_FORM}' with factory(input_shape) -> torch.nn.Module"
+
+Build = Callable[[tuple[int, ...]], nn.Module]
 
 
 class ModelError(InputError, ValueError):
@@ -44,33 +44,25 @@ class ModelEntry:
     """One row of the table: a line of description, and the factory `build(input_shape) -> module`."""
 
     description: str
-    build: Callable[[tuple[int, ...]], nn.Module]
+    build: Build
 
 
 def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module:
-    """Build the model `name` for samples of `input_shape`, with weights that depend on `seed` only.
+    """Build a model, in train mode, with weights that depend on the seed only.
 
-    The factory runs on a fork of torch's CPU generator, seeded with `seed_sequence(seed, "model weights")`: the
-    same seed gives the same weights and the global generators stay as they were. Then one forward pass in
-    eval mode on two random samples and one on a single sample check the output: it must be `(2,)` and `(1,)`.
-    A column, `(2, 1)` and `(1, 1)`, is accepted too: a forward hook drops the last axis, so that the names of
-    the parameters stay the factory's own. The buffers (batch-norm statistics) are those the factory left; the
-    module comes back in train mode.
+    The factory runs on a fork of torch's CPU generator, so that the global generators stay as they were. Then forward
+    passes on two samples and on one check the output, which must be `(2,)` and `(1,)`. A column, `(2, 1)` and
+    `(1, 1)`, is accepted too: a forward hook drops the last axis, so that the names of the parameters stay the
+    factory's own. The buffers (batch-norm statistics) are those the factory left.
 
-    Parameters
-    ----------
-    name
-        A key of `MODELS`, or `package.module:factory`.
-    input_shape
-        The shape of one sample, such as `(30,)` or `(3, 32, 32)`.
-    seed
-        The run's seed, not negative.
+    Args:
+        name: a key of `MODELS`, or `package.module:factory`.
+        input_shape: the shape of one sample, such as `(30,)` or `(3, 32, 32)`.
+        seed: the run's seed, not negative.
 
-    Raises
-    ------
-    ModelError
-        Unknown name, factory not importable, a shape that the model cannot take, a factory that fails or
-        returns no module, or an output that is not one score per sample.
+    Raises:
+        ModelError: unknown name, factory not importable, a shape that the model cannot take, a factory that fails or
+            returns no module, or an output that is not one score per sample.
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
@@ -92,21 +84,43 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
                 "model", got=f"'{name}' {error.got}", allowed=error.allowed, hint=error.hint
             ) from error.__cause__
         except Exception as error:
-            raise ModelError(
-                "model",
-                got=f"'{name}', which failed on input_shape {shape} ({_one_line(error)})",
-                allowed=_FACTORY,
-                hint=_PAGE,
-            ) from error
+            raise _unfit(f"'{name}', which failed on input_shape {shape} ({_one_line(error)})") from error
         if not isinstance(module, nn.Module):
-            raise ModelError(
-                "model", got=f"'{name}', which returned {type(module).__name__}", allowed=_FACTORY, hint=_PAGE
-            )
+            raise _unfit(f"'{name}', which returned {type(module).__name__}")
         _check_scores(name, module, shape)
     return module
 
 
-def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
+def check_module(module: nn.Module) -> None:
+    """Raise ModelError for a module whose parameters or buffers flat vectors cannot carry."""
+    if not any(True for _ in module.parameters()):
+        raise ModelError(
+            "model",
+            got=f"{type(module).__name__}, which has no parameters to train",
+            allowed="one at least",
+            hint=f"see {PAGE}",
+        )
+    for name, parameter in module.named_parameters():
+        if not parameter.is_floating_point():
+            raise ModelError(
+                "model", got=f"parameter '{name}' of {parameter.dtype}", allowed="floating point", hint=f"see {PAGE}"
+            )
+    for name, child in module.named_modules():
+        if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
+            raise ModelError(
+                "model",
+                got=f"batch norm '{name}' with momentum=None",
+                allowed="a number, since a cumulative average needs its count of batches, and counts do not travel",
+                hint="give it one, such as momentum=0.1",
+            )
+
+
+def _unfit(got: str, allowed: str = _FACTORY) -> ModelError:
+    """The error of a model that is none, or whose scores are not what is expected."""
+    return ModelError("model", got=got, allowed=allowed, hint=_PAGE)
+
+
+def _import_factory(name: str) -> Build:
     """Import the factory that `package.module:factory` names."""
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
@@ -116,23 +130,13 @@ def _import_factory(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's own code may raise anything while it is imported
-        raise ModelError(
-            "model", got=f"'{name}': cannot import '{module_name}' ({_one_line(error)})", allowed=_FACTORY, hint=_PAGE
-        ) from error
+        raise _unfit(f"'{name}': cannot import '{module_name}' ({_one_line(error)})") from error
     if not hasattr(module, attribute):
-        raise ModelError(
-            "model",
-            got=f"'{name}': module '{module_name}' has no attribute '{attribute}'",
-            allowed=_FACTORY,
-            hint=_PAGE,
-        )
-    factory = getattr(module, attribute)
+        raise _unfit(f"'{name}': module '{module_name}' has no attribute '{attribute}'")
+    factory: Build = getattr(module, attribute)
     if not callable(factory) or isinstance(factory, nn.Module):
-        raise ModelError(
-            "model", got=f"'{name}', a {type(factory).__name__}, which is not callable", allowed=_FACTORY, hint=_PAGE
-        )
-    build: Callable[[tuple[int, ...]], nn.Module] = factory
-    return build
+        raise _unfit(f"'{name}', a {type(factory).__name__}, which is not callable")
+    return factory
 
 
 def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
@@ -148,20 +152,11 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
             with torch.no_grad():
                 output = module(features)
         except Exception as error:
-            raise ModelError(
-                "model",
-                got=f"'{name}', which failed on an input of shape {tuple(features.shape)} ({_one_line(error)})",
-                allowed=_FACTORY,
-                hint=_PAGE,
-            ) from error
+            failed = f"'{name}', which failed on an input of shape {tuple(features.shape)}"
+            raise _unfit(f"{failed} ({_one_line(error)})") from error
         if not isinstance(output, torch.Tensor) or not output.is_floating_point():
             got = output.dtype if isinstance(output, torch.Tensor) else type(output).__name__
-            raise ModelError(
-                "model",
-                got=f"'{name}', which returned {got}",
-                allowed="one floating-point tensor of scores",
-                hint=_PAGE,
-            )
+            raise _unfit(f"'{name}', which returned {got}", "one floating-point tensor of scores")
         outputs.append((batch, tuple(output.shape)))
     module.train()
     with torch.no_grad():
@@ -171,11 +166,9 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
     is_column = all(shape == (batch, 1) for batch, shape in outputs)
     for batch, shape in outputs:
         if shape != (batch,) and not is_column:
-            raise ModelError(
-                "model",
-                got=f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}",
-                allowed=f"one score per sample, ({batch},) or ({batch}, 1)",
-                hint=_PAGE,
+            raise _unfit(
+                f"'{name}', which returned shape {shape} for an input of shape {(batch, *input_shape)}",
+                f"one score per sample, ({batch},) or ({batch}, 1)",
             )
     if is_column:
         module.register_forward_hook(_drop_last_axis)
@@ -192,9 +185,7 @@ def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
-def _images_only(
-    build: Callable[[tuple[int, ...]], nn.Module], side: int = MINIMUM_SIDE
-) -> Callable[[tuple[int, ...]], nn.Module]:
+def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
     """Let `build` see nothing but `(channels, height, width)` with sides of at least `side`."""
 
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
@@ -213,10 +204,10 @@ def _images_only(
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     """DenseNet-121 as MONAI has it, one output, random weights.
 
-    Source: G. Huang, Z. Liu, L. van der Maaten, K. Weinberger, "Densely Connected Convolutional Networks",
-    CVPR 2017. FedX and LocalSCGDAM use it on medical images, FedX from ImageNet weights: bring those in with
-    a factory of your own. Its five halvings need 29 pixels a side, one more than ChestMNIST has, so a side
-    shorter than 32 is padded with zeros, evenly, to 32.
+    Source: G. Huang, Z. Liu, L. van der Maaten, K. Weinberger, "Densely Connected Convolutional Networks", CVPR 2017.
+    FedX and LocalSCGDAM use it on medical images, FedX from ImageNet weights: bring those in with a factory of your
+    own. Its five halvings need 29 pixels a side, one more than ChestMNIST has, so a side shorter than 32 is padded with
+    zeros, evenly, to 32.
     """
     try:
         nets = importlib.import_module("monai.networks.nets")

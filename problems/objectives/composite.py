@@ -15,7 +15,7 @@ def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
     if type(module) not in (Linear, LinearNoIntercept):
         return None
     rows = features.flatten(1)
-    return torch.cat((rows, rows.new_ones(len(rows), 1)), 1) if isinstance(module, Linear) else rows
+    return rows if isinstance(module, LinearNoIntercept) else torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
 
 
 def linear_smoothness(module: nn.Module, features: Tensor, loss: SampleLoss) -> float | None:

@@ -3,7 +3,7 @@
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.factory import PENALTIES, make_penalty
 from problems.penalties.norms import L1, ElasticNet, SquaredL2
-from problems.penalties.parameters import Layout, OnParameters, selected
+from problems.penalties.parameters import OnParameters, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
 from problems.penalties.structured import GroupLasso, NuclearNorm
 
@@ -14,7 +14,6 @@ __all__ = [
     "ElasticNet",
     "GroupLasso",
     "L2Ball",
-    "Layout",
     "NoPenalty",
     "NonNegative",
     "NuclearNorm",

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from problems.models.vectors import Layout, spans
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.norms import L1, ElasticNet, SquaredL2
-from problems.penalties.parameters import Layout, as_indices, chosen, on_parameters, runs, selected, spans
+from problems.penalties.parameters import as_indices, chosen, on_parameters, runs, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
 from problems.penalties.structured import GroupLasso, NuclearNorm
 
@@ -92,7 +93,8 @@ def make_penalty(
 
 def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[slice | Tensor, Penalty]]:
     parts: list[tuple[slice | Tensor, Penalty]] = []
-    for (name, shape), span, wanted in zip(layout, spans(layout), chosen(layout, parameters), strict=True):
+    coordinates = spans(shape for _, shape in layout)
+    for (name, shape), span, wanted in zip(layout, coordinates, chosen(layout, parameters), strict=True):
         if wanted and len(shape) < 2:
             raise ValueError(f"penalty 'nuclear-norm': parameter {name!r} of shape {shape} is not a matrix")
         if wanted:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
+from problems.models.vectors import Layout
 from problems.penalties.base import Penalty, norm
 
-Layout = Sequence[tuple[str, tuple[int, ...]]]
 Indices = slice | Tensor
 
 
@@ -127,12 +126,6 @@ def selected(layout: Layout, parameters: str) -> Tensor:
     """
     sizes = [math.prod(shape) for _, shape in layout]
     return torch.tensor(chosen(layout, parameters), dtype=torch.bool).repeat_interleave(torch.tensor(sizes))
-
-
-def spans(layout: Layout) -> list[slice]:
-    """The coordinates of each parameter of the layout."""
-    stops = list(accumulate((math.prod(shape) for _, shape in layout), initial=0))
-    return [slice(start, stop) for start, stop in pairwise(stops)]
 
 
 def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods.fedx import FedXPredictions, History, Predictions, make_predictions
+from methods.fedx import FedXPredictions, History, make_predictions
 from methods.method import Task
 from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings
@@ -24,7 +24,7 @@ SITE = Site.from_arrays(1, np.zeros((2, 1)), np.array([0, 1]))
 def history(count: int, per_step: int = 4) -> History:
     """A history of `count` positives with u = 10 * score, as many partners, each labelled by its parity."""
     steps = torch.arange(count, dtype=torch.float64).split(per_step)
-    return [(Predictions(step, 10 * step[:, None]), Predictions(step + 0.5, labels=step % 2)) for step in steps]
+    return [(step, 10 * step[:, None], step + 0.5, step % 2) for step in steps]
 
 
 def sent(made: History, size: int, server_round: int = 0) -> FedXPredictions:

@@ -122,7 +122,6 @@ def test_a_problem_needs_no_more_than_a_value() -> None:
     with torch.no_grad():  # wherever it is called from
         np.testing.assert_allclose(oracle.gradient(oracle.parameters, rows), expected, **EXACT)
     assert oracle.value() == pytest.approx(np.mean((features @ x - labels) ** 2) / 2, rel=1e-12)
-    assert oracle.problem.maximiser(torch.zeros(4)) is None
 
 
 # AUC.
