@@ -14,7 +14,7 @@ from apps.config import RunConfig, parse_run_config
 from apps.evaluation import ModelEvaluator, ProblemEvaluator
 from apps.evaluators import make_evaluator
 from problems.data import DataSpec, FederatedData, Samples, load
-from problems.data.bundled import synthetic_pl
+from problems.data.formats.bundled import synthetic_pl
 from problems.minimax import (
     AUCOracle,
     FunctionOracle,
