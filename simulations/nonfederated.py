@@ -10,8 +10,8 @@ from apps.vertical import settings_of, vertical_data
 from apps.vertical_evaluation import VerticalEvaluator
 from problems.metrics import accuracy, binary_metrics
 from problems.vertical.analysis import value
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, SVRG
-from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Array, Objective, make_objective
 from problems.vertical.schedule import Schedule
 from simulations.centralized import RoundHook

@@ -18,8 +18,7 @@ from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
-from problems.vertical.blocks.base import Features
-from problems.vertical.blocks.sparse import canonical
+from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import Array
 
 COLUMN_PARTITIONS: dict[str, str] = {

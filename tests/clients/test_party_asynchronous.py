@@ -18,9 +18,9 @@ from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.transport.failures import PartyError
 from clients.vertical.transport.frames import Frame
 from clients.vertical.transport.limits import Delays
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
-from problems.vertical.blocks.make import make_block
 from problems.vertical.blocks.sparse import SparseBlock
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import gradient, minimum, value

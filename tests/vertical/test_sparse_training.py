@@ -11,8 +11,7 @@ from scipy import sparse
 
 from clients.vertical.segment.plan import Holding, Outcome, Plan
 from clients.vertical.transport.limits import Limits
-from problems.vertical.blocks.base import Features
-from problems.vertical.blocks.sparse import canonical
+from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import Array, make_objective
 from problems.vertical.solvers import train, value
 from simulations.parties import run_parties

@@ -11,8 +11,8 @@ from clients.vertical.segment.introductions import Hello, agree_keys
 from clients.vertical.segment.masked_sums import DirectSums, LoneSums, Send, Sums, TreeSums
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.segment.sum_order import Agenda
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, Block
-from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Objective
 
 
