@@ -15,7 +15,7 @@ import numpy as np
 from harness import alternate, arguments, check, table
 from numpy.typing import NDArray
 
-from problems.data.bundled import PL_SAMPLES, synthetic_pl
+from problems.data.formats.bundled import PL_SAMPLES, synthetic_pl
 
 Vector = NDArray[np.float32]
 COHORT, STEPS, BATCH = 5, 5, 5

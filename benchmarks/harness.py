@@ -25,7 +25,7 @@ from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
 from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
-from problems.data.images import FASHION_FILES, fashion_mnist
+from problems.data.formats.images import FASHION_FILES, fashion_mnist
 from simulations.engines.in_process import run_in_process
 
 TEST_ROWS = 256

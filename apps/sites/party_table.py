@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
-from problems.data.inspection import check_columns, is_numeric, numeric_column
+from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
+from problems.data.formats.tables import PARQUET_ENDINGS, one_hot, read_table
 from problems.data.source import label_classes, positive_classes
 from problems.data.spec import Column
-from problems.data.tables import PARQUET_ENDINGS, one_hot, read_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,8 +2,8 @@
 
 from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load
+from problems.data.formats.readers import check_readable
 from problems.data.own import SiteRows, read_own
-from problems.data.readers import check_readable
 from problems.data.samples import Samples
 from problems.data.spec import (
     DATASETS,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.columns import Columns
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
+from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
+from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
-from problems.data.readers import DEFAULT_POSITIVE, read
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, Source, positive_classes
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set, validate

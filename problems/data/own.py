@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from problems.data.columns import Array, Encoded, standardised
 from problems.data.disturb import hold_out, validation_split
-from problems.data.readers import read_site
+from problems.data.formats.readers import read_site
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, positive_classes
 from problems.data.spec import DataError, DataSpec, in_data_set, validate

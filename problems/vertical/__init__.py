@@ -1,7 +1,7 @@
 """Linear models whose columns are spread over parties: problems, blocks of columns, the order of batches, solvers."""
 
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import ALGORITHMS, Block
-from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import PROBLEMS, Objective, corrected, make_objective
 from problems.vertical.schedule import Schedule
 

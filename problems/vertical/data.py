@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.data.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
-from problems.data.files import find, folder, locate, not_found
-from problems.data.readers import DEFAULT_POSITIVE, read
+from problems.data.formats.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
+from problems.data.formats.files import find, folder, locate, not_found
+from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.source import Rows, label_classes, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
-from problems.vertical.blocks.base import Features
-from problems.vertical.blocks.sparse import canonical
+from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import Array
 
 COLUMN_PARTITIONS: dict[str, str] = {

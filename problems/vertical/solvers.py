@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, smoothness, value
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, SVRG, Block, Features, Rows, product
-from problems.vertical.blocks.make import make_block
 from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array, Objective
 from problems.vertical.schedule import Schedule
@@ -59,7 +59,6 @@ def train(
     weights: Array | None = None,
     synchronous: bool = True,
     frozen_columns: NDArray[np.int64] | None = None,
-    kernels: str = "auto",
 ) -> Array:
     """Return the (d,) weights after `epochs` passes of SGD, SVRG or SAGA over (n, d) features and (n,) labels.
 
@@ -80,13 +79,12 @@ def train(
         synchronous: with m > 1, take the slopes of the t-th batches of all slices at one point before the m updates;
             else at the point after the update before it.
         frozen_columns: that keep their weights, as where a party without labels never updates (AFSVRG-VP).
-        kernels: as `make_block` has them.
 
     Raises:
         ValueError: an argument out of range, labels that do not fit the objective or the rows, or slopes that
             overflow because the step is too large.
     """
-    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns, kernels)
+    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns)
     for _ in run.epochs(Schedule(len(labels), active, batch_size, seed), epochs, synchronous):
         pass
     return run.weights
@@ -106,7 +104,6 @@ def trace(
     weights: Array | None = None,
     synchronous: bool = True,
     frozen_columns: NDArray[np.int64] | None = None,
-    kernels: str = "auto",
     every: int = 1,
 ) -> Trace:
     """Do as `train` does and note f at the start, after each `every`-th epoch and at the end.
@@ -116,7 +113,7 @@ def trace(
     """
     if every < 1:
         raise ValueError(f"every must be 1 or more epochs, got {every}")
-    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns, kernels)
+    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns)
     seen = [(0, value(features, labels, objective, run.weights))]
     for done in run.epochs(Schedule(len(labels), active, batch_size, seed), epochs, synchronous):
         if done % every == 0 or done == epochs:
@@ -136,7 +133,6 @@ class _Run:
         step: float,
         weights: Array | None,
         frozen: NDArray[np.int64] | None,
-        kernels: str,
     ) -> None:
         rows, columns = features.shape
         objective.check_labels(labels)
@@ -154,7 +150,7 @@ class _Run:
         self._start, self._labels, self._objective, self._algorithm = start, labels, objective, algorithm
         self._offset = product(features, np.where(np.isin(np.arange(columns), kept), start, 0.0))  # (n,)
         mine = features if not len(kept) else features[:, self._trained]
-        self._block: Block = make_block(mine, algorithm, objective, step, kernels=kernels)
+        self._block: Block = make_block(mine, algorithm, objective, step)
         self._block.set_weights(start[self._trained])
 
     @property

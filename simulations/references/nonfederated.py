@@ -10,8 +10,8 @@ from apps.registry import ALGORITHMS
 from apps.sites.vertical import settings_of, vertical_data
 from problems.metrics import accuracy, binary_metrics
 from problems.vertical.analysis import value
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, SVRG
-from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Array, Objective, make_objective
 from problems.vertical.schedule import Schedule
 from simulations.references.centralized import RoundHook

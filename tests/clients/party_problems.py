@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from scipy import sparse
 from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Array, Holding, Outcome, Plan
 from clients.vertical.transport.frames import Frame
-from problems.vertical.blocks.load import load_dense_kernels
 from tests.reference import vfb2 as reference
 
 PROBLEMS = ("logistic", "nonconvex-logistic", "ridge", "robust")
@@ -92,7 +92,7 @@ def make_case(
     parties: int = 4, active: tuple[int, ...] = (0,), *, rows: int = 30, columns: int = 13, data: int = 0, **fields: Any
 ) -> Case:
     """A case of random data; `fields` are the plan's."""
-    load_dense_kernels("auto")  # which may take seconds, before anything is timed
+    import_module("problems.vertical.blocks.dense_kernels")  # which may take seconds, before anything is timed
     rng = np.random.default_rng(data)
     features, test_features = rng.standard_normal((rows, columns)), rng.standard_normal((11, columns))
     truth = rng.standard_normal(columns)

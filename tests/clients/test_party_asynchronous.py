@@ -19,9 +19,9 @@ from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.workers import Workers
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame, PartyError
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
-from problems.vertical.blocks.make import make_block
 from problems.vertical.blocks.sparse import SparseBlock
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import gradient, minimum, value

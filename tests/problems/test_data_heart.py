@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from problems.data import DataError, DataSpec, load
-from problems.data.heart import FILES
+from problems.data.formats.heart import FILES
 
 HEALTHY = "{age},1.0,4.0,120.0,200.0,0.0,2.0,150.0,0.0,-0.5,?,?,?,0"
 ILL = HEALTHY[:-1] + "{degree}"

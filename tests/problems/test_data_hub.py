@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from problems.data import DataError, DataSpec, hub, load
+from problems.data import DataError, DataSpec, load
+from problems.data.formats import hub
 
 
 @pytest.mark.parametrize(

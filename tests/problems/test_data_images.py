@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from problems.data import DataError, DataSpec, load
-from problems.data.cifar import _ArraysOnly
-from problems.data.images import read_idx
+from problems.data.formats.cifar import _ArraysOnly
+from problems.data.formats.images import read_idx
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:

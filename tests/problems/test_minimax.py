@@ -14,7 +14,7 @@ from apps.evaluation.choose import make_evaluator
 from apps.evaluation.models import ModelEvaluator, ProblemEvaluator
 from apps.sites import resources
 from problems.data import DataSpec, FederatedData, Samples, load
-from problems.data.bundled import synthetic_pl
+from problems.data.formats.bundled import synthetic_pl
 from problems.minimax import (
     AUCOracle,
     FunctionOracle,

@@ -1,6 +1,5 @@
 """Blocks of columns against the updates of the reference, on dense arrays: every algorithm, problem and kind."""
 
-import importlib.util
 import math
 from collections.abc import Callable
 
@@ -17,13 +16,7 @@ from tests.reference import vfb2
 Array = NDArray[np.float64]
 
 LOGISTIC = make_objective("logistic", 0.1)
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
-KINDS = [
-    "dense",
-    "dense-numpy",
-    "numpy",
-    pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing")),
-]
+KINDS = ["dense", "sparse"]
 
 
 def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
@@ -33,9 +26,7 @@ def features(rows: int, columns: int, seed: int, density: float = 0.2) -> Array:
 
 
 def block_of(x: Array, kind: str, algorithm: str, objective: Objective = LOGISTIC, step: float = 0.1) -> Block:
-    if kind.startswith("dense"):
-        return make_block(x, algorithm, objective, step, kernels="auto" if kind == "dense" else "numpy")
-    return make_block(sparse.csr_array(x), algorithm, objective, step, kernels=kind)
+    return make_block(x if kind == "dense" else sparse.csr_array(x), algorithm, objective, step)
 
 
 def close(got: Array, expected: Array, tolerance: float = 1e-12) -> None:
@@ -138,7 +129,7 @@ def test_a_new_block_is_zero_and_predicts_other_rows(kind: str) -> None:
     block.set_weights(np.arange(5.0))
     block.apply(np.array([1, 2]), np.array([0.5, -0.5]))
     other = features(4, 5, 1, density=0.9)
-    close(block.predict(other if kind.startswith("dense") else sparse.csr_array(other)), other @ block.weights)
+    close(block.predict(other if kind == "dense" else sparse.csr_array(other)), other @ block.weights)
     with pytest.raises(ValueError, match=r"features must be \(k, 5\), got \(4, 3\)"):
         block.predict(other[:, :3])
 

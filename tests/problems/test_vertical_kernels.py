@@ -1,24 +1,17 @@
-"""The loops of sparse blocks: updates put off, numba and NumPy alike, compiled before they are needed."""
+"""The loops of sparse blocks: updates put off, and the columns that a batch does not touch."""
 
-import importlib.util
 import itertools
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
 from problems.vertical import ALGORITHMS, make_block, make_objective
-from problems.vertical.blocks.lazy import Lazy
-from problems.vertical.blocks.load import load_kernels
 from problems.vertical.blocks.sparse import SparseBlock
-
-HAS_NUMBA = importlib.util.find_spec("numba") is not None
-KINDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, reason="numba is missing"))]
+from problems.vertical.blocks.sparse_kernels import settle
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @given(
     rate=st.floats(-7.0, -2.5).map(lambda exponent: 10.0**exponent),
     reach=st.floats(-8.0, -2.5).map(lambda exponent: 10.0**exponent),
@@ -28,7 +21,7 @@ KINDS = ["numpy", pytest.param("numba", marks=pytest.mark.skipif(not HAS_NUMBA, 
 @example(rate=1e-4, reach=3.8e-3, count=400, seed=0)
 @example(rate=1e-4, reach=1e-6, count=400, seed=1)
 @example(rate=1e-6, reach=3.8e-3, count=400, seed=2)
-def test_put_off_drifts_of_the_nonconvex_problem(kind: str, rate: float, reach: float, count: int, seed: int) -> None:
+def test_put_off_drifts_of_the_nonconvex_problem(rate: float, reach: float, count: int, seed: int) -> None:
     """Columns of all sizes, k drifts at once against k drifts one by one in a longer float."""
     rng = np.random.default_rng(seed)
     w = np.concatenate([rng.uniform(-3, 3, 12), 10.0 ** rng.uniform(-9, 2, 7), [0.0]])
@@ -40,21 +33,20 @@ def test_put_off_drifts_of_the_nonconvex_problem(kind: str, rate: float, reach: 
         exact -= np.longdouble(step) * (mean + weight * exact / (1 + exact**2) ** 2)
         largest = np.maximum(largest, np.abs(exact).astype(float))
     got = w.copy()
-    load_kernels(kind).settle(Lazy(got, settled, mean, count, step, weight, False))
+    settle(got, settled, mean, count, step, weight, False)
     assert (settled == count).all()
     error = np.abs(got - exact).astype(float)
     # 2e-14 of following the flow, 1e-16 a step of walking
     assert (error <= (4e-14 + 2e-16 * count) * largest + 1e-300).all(), (error / largest.clip(1e-300)).max()
 
 
-def test_numpy_and_numba_agree_on_many_columns() -> None:
-    pytest.importorskip("numba")
+def test_sparse_and_dense_agree_on_many_columns() -> None:
     rng = np.random.default_rng(1)
     x = sparse.random_array((200, 5000), density=0.004, rng=rng, format="csr")
     theta = rng.standard_normal(200)
     for index_type, algorithm in itertools.product((np.int32, np.int64), ALGORITHMS):
         x.indices, x.indptr = x.indices.astype(index_type), x.indptr.astype(index_type)
-        blocks = [make_block(x, algorithm, make_objective("logistic"), 0.5, kernels=k) for k in ("numpy", "numba")]
+        blocks = [make_block(features, algorithm, make_objective("logistic"), 0.5) for features in (x, x.toarray())]
         for block in blocks:
             if algorithm != "sgd":
                 block.remember(theta)
@@ -67,11 +59,10 @@ def test_numpy_and_numba_agree_on_many_columns() -> None:
 def test_an_update_touches_only_the_columns_of_its_rows() -> None:
     """The cost of an update is its rows' entries: nothing of size d is written but by settling."""
     x = sparse.csr_array(([1.0, 2.0], [3, 5], [0, 2, 2]), shape=(2, 1000))
-    for loops in ("numpy", "auto"):
-        block = make_block(x, "svrg", make_objective("logistic", 0.1), 0.1, kernels=loops)
-        assert isinstance(block, SparseBlock)
-        block.set_weights(np.ones(1000))
-        block.remember(np.array([1.0, 1.0]))
-        block.apply(np.array([0]), np.array([2.0]))
-        assert np.flatnonzero(block._w != 1.0).tolist() == [3, 5]
-        assert (block.weights != 1.0).all()
+    block = make_block(x, "svrg", make_objective("logistic", 0.1), 0.1)
+    assert isinstance(block, SparseBlock)
+    block.set_weights(np.ones(1000))
+    block.remember(np.array([1.0, 1.0]))
+    block.apply(np.array([0]), np.array([2.0]))
+    assert np.flatnonzero(block._w != 1.0).tolist() == [3, 5]
+    assert (block.weights != 1.0).all()

@@ -10,6 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -20,7 +21,6 @@ from clients.vertical.transport.addresses import socket_folder
 from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.identity import Identity
-from problems.vertical.blocks.load import load_dense_kernels
 from problems.vertical.objectives import Array
 from tests.battery.ports import addresses_for
 
@@ -167,7 +167,7 @@ def posts(
 def _live(pipe: Connection) -> None:
     post: Post = pipe.recv()
     with contextlib.suppress(BrokenPipeError):
-        load_dense_kernels("auto")  # before anything is timed
+        import_module("problems.vertical.blocks.dense_kernels")  # before anything is timed
         if post.act is not None:
             post.act()
         pipe.send("ready")

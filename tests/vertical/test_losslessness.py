@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
-from problems.data.credit import AMOUNTS, CODES
+from problems.data.formats.credit import AMOUNTS, CODES
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import minimum, train, value

@@ -18,8 +18,8 @@ from clients.vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSum
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.transport.frames import PartyError
+from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, Block
-from problems.vertical.blocks.make import make_block
 from problems.vertical.objectives import Objective
 
 _FORM = struct.Struct("<32s32sQQ")

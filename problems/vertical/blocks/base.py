@@ -1,6 +1,19 @@
 """A party's columns, the weights on them and the state of its algorithm, whatever form the columns have.
 
-`problems.vertical.blocks.updates` has the updates as formulas.
+The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
+Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B in place of one row. A party
+holds columns X (n, d) and weights w (d,). The dominator of an update, an active party, turns the sum z (b,) of all
+parties' partial sums X_B w into theta (b,), the slopes of the losses there, and sends theta to all others, the
+collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
+
+| algorithm  | boxes    | direction, beside weight g'(w)              | remembered before the first update            |
+|------------|----------|---------------------------------------------|-----------------------------------------------|
+| VFB2-SGD   | 2 and 3  | X_B' theta / b                              | nothing                                       |
+| VFB2-SVRG  | 4 and 5  | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start  |
+| VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), of every row the newest slope     |
+
+The paper keeps gradients, with the regulariser in them. Here one slope is kept for each row, and the regulariser is
+taken at the block as it is, which is the same update.
 """
 
 from __future__ import annotations
@@ -157,6 +170,16 @@ def product(features: Features, weights: Array) -> Array:
 def transposed_product(features: Features, values: Array) -> Array:
     """(d,) features' values, of dense or sparse (n, d) features and (n,) values."""
     return cast(Array, features.T @ values)
+
+
+def canonical(features: SparseRows) -> SparseRows:
+    """Return (n, d) features as float64 CSR with sorted columns, none twice; the same memory where they are so."""
+    matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
+    matrix.check_format(full_check=True)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
 
 
 def _checked_step(step: float) -> float:

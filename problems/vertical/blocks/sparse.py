@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
-from problems.vertical.blocks.base import SAGA, SGD, Block, Features, Rows, SparseRows, product, transposed_product
-from problems.vertical.blocks.lazy import Lazy, Matrix
-from problems.vertical.blocks.load import load_kernels
+from problems.vertical.blocks import sparse_kernels as kernels
+from problems.vertical.blocks.base import (
+    SAGA,
+    SGD,
+    Block,
+    Features,
+    Rows,
+    SparseRows,
+    canonical,
+    product,
+    transposed_product,
+)
 from problems.vertical.objectives import Array, Objective
 
 _NO_MEAN = np.zeros(0)
 
 
 class SparseBlock(Block):
-    """A block of (n, d) CSR features, its drift put off column by column as `kernels` describes.
+    """A block of (n, d) CSR features, its drift put off column by column as `sparse_kernels` describes.
 
     `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter bring all d columns up to
     date first.
     """
 
-    def __init__(
-        self,
-        features: SparseRows,
-        algorithm: str,
-        objective: Objective,
-        step: float,
-        kernels: str,
-    ) -> None:
+    def __init__(self, features: SparseRows, algorithm: str, objective: Objective, step: float) -> None:
         if features.ndim != 2:
             raise ValueError(f"features must be (n, d), got {features.shape}")
         matrix = canonical(features)
@@ -35,8 +36,7 @@ class SparseBlock(Block):
         if not np.isfinite(matrix.data).all():
             raise ValueError(f"features must be finite, {int((~np.isfinite(matrix.data)).sum()):,} are not")
         self._x = matrix
-        self._matrix = Matrix(matrix.indptr, matrix.indices, matrix.data)
-        self._kernels = load_kernels(kernels)
+        self._matrix: kernels.Matrix = (matrix.indptr, matrix.indices, matrix.data)
         self._done = 0  # updates so far
         self._settled = np.zeros(self.columns, dtype=np.int64)
         self._late = False
@@ -47,7 +47,8 @@ class SparseBlock(Block):
             self._settle()
             return product(self._x, self._w)
         rows, out = _own(rows), np.empty(len(rows))
-        if not self._kernels.partials(self._matrix, rows, self._lazy(), out):
+        indptr, indices, data = self._matrix
+        if not kernels.partials(indptr, indices, data, rows, out, *self._lazy()):
             raise self._outside(rows)
         return out
 
@@ -60,7 +61,8 @@ class SparseBlock(Block):
             change = theta - self._theta.take(rows, mode="clip")
             share = 1.0 / self.rows if self.algorithm == SAGA else 0.0
         self._done += 1
-        if not self._kernels.apply(self._matrix, rows, self._lazy(), change, share):
+        indptr, indices, data = self._matrix
+        if not kernels.apply(indptr, indices, data, rows, change, share, *self._lazy()):
             self._done -= 1
             raise self._outside(rows)
         self._late = True
@@ -75,14 +77,15 @@ class SparseBlock(Block):
     def _compile(self) -> None:
         """Call all kernels once, to no effect, so that no update waits for a compiler."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
-        self._kernels.partials(self._matrix, rows, self._lazy(), np.zeros(1))
-        self._kernels.apply(self._matrix, rows, self._lazy(), nothing, 0.0)
-        self._kernels.settle(self._lazy())
+        self.partials(rows)
+        indptr, indices, data = self._matrix
+        kernels.apply(indptr, indices, data, rows, nothing, 0.0, *self._lazy())
+        kernels.settle(*self._lazy())
 
-    def _lazy(self) -> Lazy:
+    def _lazy(self) -> kernels.Lazy:
         mean = _NO_MEAN if self._mean is None else self._mean
         objective = self.objective
-        return Lazy(
+        return kernels.Lazy(
             self._w, self._settled, mean, self._done, self.step, float(objective.weight), objective.linear_decay
         )
 
@@ -91,20 +94,10 @@ class SparseBlock(Block):
 
     def _settle(self) -> None:
         if self._late:
-            self._kernels.settle(self._lazy())
+            kernels.settle(*self._lazy())
             self._late = False
 
 
 def _own(rows: Rows) -> Rows:
     """A copy of the one type that kernels are compiled for: read-only or strided arrays would be another."""
     return np.array(rows, dtype=np.int64)
-
-
-def canonical(features: SparseRows) -> SparseRows:
-    """Return (n, d) features as float64 CSR with sorted columns, none twice; the same memory where they are so."""
-    matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
-    matrix.check_format(full_check=True)
-    if not matrix.has_canonical_format:
-        matrix = matrix.copy()
-        matrix.sum_duplicates()
-    return matrix

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from problems.data import arrays, bundled, cifar, images, tables
-from problems.data.credit import FILES as CREDIT_FILES
-from problems.data.credit import credit
-from problems.data.files import find, folder, locate, not_found
-from problems.data.heart import FILES as HEART_FILES
-from problems.data.heart import heart_disease
-from problems.data.hub import HUB, fetch
+from problems.data.formats import arrays, bundled, cifar, images, tables
+from problems.data.formats.credit import FILES as CREDIT_FILES
+from problems.data.formats.credit import credit
+from problems.data.formats.files import find, folder, locate, not_found
+from problems.data.formats.heart import FILES as HEART_FILES
+from problems.data.formats.heart import heart_disease
+from problems.data.formats.hub import HUB, fetch
 from problems.data.source import Source
 from problems.data.spec import OWN, SPARSE_LOGISTIC, TABLES, UNLABELLED, DataError, DataSpec, in_data_set
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.inspection import numeric_column
+from problems.data.formats.inspection import numeric_column
+from problems.data.formats.tables import read_table
 from problems.data.source import Rows, Source, make_source
 from problems.data.spec import DataError
-from problems.data.tables import read_table
 
 FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
 LABELS = ("default.payment.next.month", "default payment next month")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.files import homes, read_bytes
+from problems.data.formats.files import homes, read_bytes
 from problems.data.source import Source, make_source
 from problems.data.spec import DataError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.files import find, homes, read_bytes
+from problems.data.formats.files import find, homes, read_bytes
 from problems.data.source import Source, make_source
 from problems.data.spec import DataError
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.columns import Encoded
+from problems.data.formats.tables import read_table
 from problems.data.source import Rows, Source, make_source
 from problems.data.spec import DataError
-from problems.data.tables import read_table
 
 FILES = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
 COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")

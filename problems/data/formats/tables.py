@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.columns import Encoded
-from problems.data.inspection import check_columns, is_numeric, numeric_column
+from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
 from problems.data.source import Rows, Source, as_text, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
