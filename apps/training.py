@@ -141,9 +141,9 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save what a resumed run needs, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
-            self.directory.save_checkpoint(
-                server_round, arrays, self.strategy.snapshot(), self.strategy.site_states(), self.best
-            )
+            roster = self.strategy.join(self.grid)
+            sites = self.strategy.states.snapshot(len(roster))
+            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
@@ -221,7 +221,8 @@ class Training:
             if state_type is not None and checkpoint.state:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
-                self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
+                roster = self.strategy.join(self.grid)
+                self.strategy.states.restore(SiteStates.from_arrays(checkpoint.sites), len(roster))
         except (ValueError, LookupError) as error:
             raise ConfigError(
                 "resume",
