@@ -19,7 +19,7 @@ from apps.evaluation.metric_names import better, shown, suffixed
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
-from apps.run_directory.missing import Watch, dropped_sites
+from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
 from apps.run_directory.versions import NAME, project_version
 from apps.sites import resources
 from apps.sites.rows import reads_own
@@ -247,6 +247,19 @@ class Training:
         if self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
+
+    def tell_result(self, result: Mapping[str, Any]) -> None:
+        """The log's last line: the metrics, and which sites were missing."""
+        missing = in_words(result["dropped"], result["rounds"])
+        log(
+            WARNING if missing else INFO,
+            "%s: %s  in %.1f s; %ssee %s",
+            WITH_MISSING if missing else "finished",
+            shown(result["metrics"], self.strategy.headline),
+            result["wall_seconds"],
+            f"{missing}; " if missing else "",
+            self.directory.path / "result.json",
+        )
 
     def result(self, num_clients: int) -> dict[str, Any]:
         """What result.json holds."""
