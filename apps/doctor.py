@@ -73,10 +73,10 @@ def packages() -> str:
         try:
             found = version(one.name)
         except PackageNotFoundError:
-            bad.append(WrongError(one.name, got=NOTHING, allowed=str(one.specifier) or "any version", hint=INSTALL))
-            continue
-        if not one.specifier.contains(found, prereleases=True):
-            bad.append(WrongError(one.name, got=found, allowed=str(one.specifier), hint=INSTALL))
+            found = NOTHING
+        if found == NOTHING or not one.specifier.contains(found, prereleases=True):
+            allowed = str(one.specifier) or "any version"
+            bad.append(WrongError(one.name, got=found, allowed=allowed, hint=INSTALL))
     if bad:
         raise WrongError.joined(bad)
     return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
@@ -217,13 +217,10 @@ def port_free(host: str, port: int) -> str:
 
 def no_installation(environment: Mapping[str, str]) -> str:
     """Flower will not install the project's dependencies anew for every run."""
-    if environment.get(NO_INSTALLATION) != "1":  # as Flower reads it: "true" is not enough
-        raise WrongError(
-            NO_INSTALLATION,
-            got=environment.get(NO_INSTALLATION, NOTHING),
-            allowed="1, or every run installs all packages anew",
-            hint="give flower-superlink --disable-runtime-dependency-installation",
-        )
+    got = environment.get(NO_INSTALLATION, NOTHING)
+    if got != "1":  # as Flower reads it: "true" is not enough
+        hint = "give flower-superlink --disable-runtime-dependency-installation"
+        raise WrongError(NO_INSTALLATION, got=got, allowed="1, or every run installs all packages anew", hint=hint)
     return f"{NO_INSTALLATION} is set"
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from logging import ERROR, INFO, WARNING
+from logging import ERROR
 
 from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from apps.config import ConfigError, parse_run_config
-from apps.evaluation.metric_names import shown
 from apps.run_directory.artifacts import RunDirectory
-from apps.run_directory.missing import WITH_MISSING, in_words
 from apps.training import FLOWER_SIMULATION, Training
 from payloads.flower_internals import add_exit_handler
 from payloads.record import PayloadError
@@ -55,16 +53,7 @@ def main(grid: Grid, context: Context) -> None:
     except BaseException:  # what `flwr stop` and signals raise here
         _stopped(training)
         raise
-    missing = in_words(result["dropped"], result["rounds"])
-    log(
-        WARNING if missing else INFO,
-        "%s: %s  in %.1f s; %ssee %s",
-        WITH_MISSING if missing else "finished",
-        shown(result["metrics"], training.strategy.headline),
-        result["wall_seconds"],
-        f"{missing}; " if missing else "",
-        directory.path / "result.json",
-    )
+    training.tell_result(result)
 
 
 def _stopped(training: Training) -> None:

@@ -19,7 +19,7 @@ from apps.evaluation.metric_names import better, shown, suffixed
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
-from apps.run_directory.missing import Watch, dropped_sites
+from apps.run_directory.missing import WITH_MISSING, Watch, dropped_sites, in_words
 from apps.run_directory.versions import NAME, project_version
 from apps.sites import resources
 from apps.sites.rows import reads_own
@@ -141,9 +141,9 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save what a resumed run needs, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
-            self.directory.save_checkpoint(
-                server_round, arrays, self.strategy.snapshot(), self.strategy.site_states(), self.best
-            )
+            roster = self.strategy.join(self.grid)
+            sites = self.strategy.states.snapshot(len(roster))
+            self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
         """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
@@ -221,7 +221,8 @@ class Training:
             if state_type is not None and checkpoint.state:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
-                self.strategy.restore_site_states(SiteStates.from_arrays(checkpoint.sites))
+                roster = self.strategy.join(self.grid)
+                self.strategy.states.restore(SiteStates.from_arrays(checkpoint.sites), len(roster))
         except (ValueError, LookupError) as error:
             raise ConfigError(
                 "resume",
@@ -246,6 +247,19 @@ class Training:
         if self.engine != DEPLOYMENT:
             self.directory.client_state.mkdir(exist_ok=True)
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
+
+    def tell_result(self, result: Mapping[str, Any]) -> None:
+        """The log's last line: the metrics, and which sites were missing."""
+        missing = in_words(result["dropped"], result["rounds"])
+        log(
+            WARNING if missing else INFO,
+            "%s: %s  in %.1f s; %ssee %s",
+            WITH_MISSING if missing else "finished",
+            shown(result["metrics"], self.strategy.headline),
+            result["wall_seconds"],
+            f"{missing}; " if missing else "",
+            self.directory.path / "result.json",
+        )
 
     def result(self, num_clients: int) -> dict[str, Any]:
         """What result.json holds."""

@@ -75,12 +75,10 @@ class SiteReport(Payload):
         return int(self.identity[1])
 
     @property
-    def num_negatives(self) -> int:
-        return 0 if self.class_counts is None else int(self.class_counts[0])
-
-    @property
-    def num_positives(self) -> int:
-        return 0 if self.class_counts is None else int(self.class_counts[1])
+    def counts(self) -> tuple[int, int]:
+        """Negatives and positives; 0 where they are not told."""
+        negatives, positives = (0, 0) if self.class_counts is None else self.class_counts.tolist()
+        return negatives, positives
 
 
 def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:

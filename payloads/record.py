@@ -227,10 +227,10 @@ def _decode(field: str, blob: object, longest: tuple[int, ...] | None) -> NDArra
         raise PayloadError(f"{field}: got {size} bytes, allowed: at most {_shape(longest)} numbers of 8 bytes")
     try:
         dtype, shape = _layout_of(blob[:start], size)
+    except PayloadError as error:
+        raise PayloadError(f"{field}: {error}") from None
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise PayloadError(f"{field}: not safetensors bytes ({error})") from None
-    except _OtherTensorsError as error:
-        raise PayloadError(f"{field}: got tensors {error}, expected one named {_TENSOR!r}") from None
     if longest is not None and any(got > most for got, most in zip(shape, longest, strict=False)):
         raise PayloadError(f"{field}: got shape {shape}, allowed: at most {_shape(longest)}")
     try:
@@ -245,10 +245,6 @@ def _shape(lengths: Sequence[str | int]) -> str:
 
 
 # What stands before an array's bytes depends on its dtype and shape only: it is written and read once.
-
-
-class _OtherTensorsError(Exception):
-    """Tensors of other names than ours."""
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +262,7 @@ def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]
         raise TypeError("its header is no object")
     tensors.pop("__metadata__", None)
     if set(tensors) != {_TENSOR}:
-        raise _OtherTensorsError(sorted(tensors))
+        raise PayloadError(f"got tensors {sorted(tensors)}, expected one named {_TENSOR!r}")
     described = tensors[_TENSOR]
     dtype, shape = np.dtype(_NAMED[described["dtype"]]), tuple(described["shape"])
     if not all(type(length) is int and length >= 0 for length in shape):

@@ -24,7 +24,7 @@ from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Question, Reply, RoundReport
 from strategies.rounds.schema import Schema, agreed
-from strategies.rounds.site_states import SiteStates, StateLedger
+from strategies.rounds.site_states import StateLedger
 
 
 class PayloadStrategy(Family, Strategy):
@@ -174,19 +174,3 @@ class PayloadStrategy(Family, Strategy):
     def summary(self) -> None:
         """Log the settings."""
         log(INFO, "\t%s: %s %s", type(self).__name__, self.training, self.settings or "")
-
-    # Checkpoints.
-
-    def site_states(self) -> SiteStates | None:
-        """What is known of the clients' states, or None before any keeps one; a part of the checkpoint."""
-        assert self.roster is not None
-        return self.states.snapshot(len(self.roster))
-
-    def restore_site_states(self, states: SiteStates) -> None:
-        """Continue from `site_states`.
-
-        Raises:
-            PayloadError: they are those of another number of sites.
-        """
-        assert self.roster is not None
-        self.states.restore(states, len(self.roster))

@@ -31,29 +31,23 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
     """
     import click
 
+    page = "see docs/configuration.md"
     try:
         values: dict[str, Scalar] = parse_config_args(text)
     except click.ClickException:
         found = [key for key, _ in re.findall(_PAIR, text)]
         twice = [key for place, key in enumerate(found) if key in found[:place]]
         if twice:
-            raise ConfigError(
-                option, got=f"{text!r}: {twice[0]} is there twice", allowed="once", hint="leave one out"
-            ) from None
-        raise ConfigError(option, got=_culprit(text), allowed=_PAIRS, hint="see docs/configuration.md") from None
+            got = f"{text!r}: {twice[0]} is there twice"
+            raise ConfigError(option, got=got, allowed="once", hint="leave one out") from None
+        raise ConfigError(option, got=_culprit(text), allowed=_PAIRS, hint=page) from None
     except (OSError, ValueError) as error:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
-        raise ConfigError(
-            option,
-            got=f"{text!r}: {reason}",
-            allowed=f"a .toml file that can be read, or {_PAIRS}",
-            hint="see docs/configuration.md",
-        ) from None
+        allowed = f"a .toml file that can be read, or {_PAIRS}"
+        raise ConfigError(option, got=f"{text!r}: {reason}", allowed=allowed, hint=page) from None
     # Flower's parser passes over what is no pair
     if not text.endswith(".toml") and re.sub(_PAIR, "", text).strip():
-        raise ConfigError(
-            option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint="see docs/configuration.md"
-        )
+        raise ConfigError(option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint=page)
     return values
 
 

@@ -113,11 +113,10 @@ class RunDirectory:
         path = self.path / "metrics.jsonl"
         with room_for(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-        if not event:
-            return
-        numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
-        if importable(TENSORBOARD):
-            self.events.add(numbers, line["round"])
+        if event and importable(TENSORBOARD):
+            numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
+            server_round = int(numbers.pop("round"))
+            self.events.add(numbers, server_round)
 
     def lines(self) -> list[dict[str, Any]]:
         """All rounds so far. A last line that was being written when the run ended is none.

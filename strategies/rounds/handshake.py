@@ -48,8 +48,7 @@ class Roster:
     @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site; 0 where they are not told."""
-        counts = [(report.num_negatives, report.num_positives) for report in self.reports]
-        array = np.array(counts, dtype=np.int64).reshape(-1, 2)
+        array = np.array([report.counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
         array.setflags(write=False)  # kept, and read in every round
         return array
 

@@ -62,7 +62,7 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
     """
     if reports[0].means is None:
         return None
-    counts = np.array([report.num_negatives + report.num_positives for report in reports], dtype=np.float64)
+    counts = np.array([sum(report.counts) for report in reports], dtype=np.float64)
     means = np.stack([np.asarray(report.means, dtype=np.float64) for report in reports])
     variances = np.stack([np.asarray(report.variances, dtype=np.float64) for report in reports])
     constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)

@@ -3,7 +3,6 @@
 import math
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +18,7 @@ from apps.config import (
     RunSettings,
     Scalar,
     SyntheticSettings,
+    flattened,
     known_keys,
     parse_run_config,
 )
@@ -31,13 +31,6 @@ from problems.penalties import PENALTIES
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    found: dict[str, Scalar] = {}
-    for key, value in tree.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
 def fields() -> dict[str, Any]:
     """Every run-config key with its pydantic field."""
     models: list[tuple[str, type[Settings]]] = [("", RunSettings), ("", TrainingSettings), ("", DataSettings)]
@@ -47,7 +40,7 @@ def fields() -> dict[str, Any]:
 
 
 FIELDS = fields()
-IN_PYPROJECT = flat(tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["flwr"]["app"]["config"])
+IN_PYPROJECT = flattened(tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["flwr"]["app"]["config"])
 
 
 # Defaults.
@@ -86,11 +79,11 @@ def test_the_synthetic_table_belongs_to_its_data_set() -> None:
     assert config.data == own
     written = config.resolved()
     assert written["synthetic"] == {"alpha": 0.0, "beta": 2.5, "samples": 7}
-    assert parse_run_config(flat(tomllib.loads(tomli_w.dumps(written)))) == config
+    assert parse_run_config(flattened(tomllib.loads(tomli_w.dumps(written)))) == config
     # another data set reads it as little as another strategy reads the table fedx
     config = parse_run_config(given)
     assert config == parse_run_config({})
-    assert not [key for key in flat(config.resolved()) if "synthetic" in key]
+    assert not [key for key in flattened(config.resolved()) if "synthetic" in key]
 
 
 # What it accepts.
@@ -167,7 +160,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
 @given(st.fixed_dictionaries({}, optional={key: valid(key) for key in sorted(FIELDS)}).map(fitting))
 def test_a_valid_config_survives_config_toml(given_values: dict[str, Scalar]) -> None:
     config = parse_run_config(given_values)
-    written = flat(tomllib.loads(tomli_w.dumps(config.resolved())))
+    written = flattened(tomllib.loads(tomli_w.dumps(config.resolved())))
     assert parse_run_config(written) == config
     own = {key for key in given_values if "." not in key or key.split(".")[0] == config.algorithm.table}
     assert {key: written[key] for key in own - {"loss"}} == {key: given_values[key] for key in own - {"loss"}}

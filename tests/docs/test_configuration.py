@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.config import known_keys, parse_run_config
+from apps.config import flattened, known_keys
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
@@ -19,21 +19,8 @@ SECTIONS = ("The run", "Local training", "Results", "Data", *TABLES)
 DOCUMENTED = [row for title in SECTIONS for row in rows(section(PAGE, title))]
 
 
-def flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
 def typed(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
     return {key: (type(value).__name__, value) for key, value in values.items()}
-
-
-@pytest.fixture(scope="module")
-def pyproject() -> dict[str, Any]:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
-    return flat(project["tool"]["flwr"]["app"]["config"])
 
 
 def defaults() -> dict[str, Any]:
@@ -44,16 +31,10 @@ def test_the_page_names_exactly_the_known_keys() -> None:
     assert sorted(codes(row[0])[0] for row in DOCUMENTED) == sorted(known_keys())
 
 
-def test_the_defaults_are_those_of_pyproject(pyproject: dict[str, Any]) -> None:
-    assert typed(defaults()) == typed(pyproject)
-
-
-def test_the_defaults_are_those_of_the_settings(pyproject: dict[str, Any]) -> None:
-    resolved = flat(parse_run_config({}).resolved())
-    own = {key: value for key, value in pyproject.items() if "." not in key or key.startswith("fedx.")}
-    assert typed(resolved) == typed(
-        {**own, "loss": "kl-opauc", "model": "mlp", "dtype": "float32"}  # what auto means for fedx2 and digits
-    )
+def test_the_defaults_are_those_of_pyproject() -> None:
+    """Which are those of the settings, see ``tests/apps/test_config.py``."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    assert typed(defaults()) == typed(flattened(project["tool"]["flwr"]["app"]["config"]))
 
 
 @pytest.mark.parametrize(
