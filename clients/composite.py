@@ -5,8 +5,7 @@ from __future__ import annotations
 from clients.base import ScoringClient
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
-from methods.fedda import FEDDA
-from methods.fedmid import FEDMID
+from methods.fedda import FEDDA, FEDMID
 
 
 class CompositeClient(ScoringClient):
