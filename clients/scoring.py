@@ -9,8 +9,7 @@ from flwr.common import Scalar
 from clients.base import ScoringClient
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
-from methods.fedda import FEDDA
-from methods.fedmid import FEDMID
+from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR

@@ -11,7 +11,7 @@ Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 | alpha_s between two stages   | ``restart_dual``, from `ClassScores`      |
 | I                            | ``local-steps``                           |
 
-A stage pulls x towards a reference, the mean of the stage before, while training goes on from the last point; it
+A stage pulls v towards a reference, the mean of the stage before, while training goes on from the last point; it
 divides the learning rate, and starts from the lambda that is best for the scores of its first point: E[s|-] - E[s|+]
 (for `AUC_MINIMAX`; other problems keep their dual block).
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -75,8 +75,7 @@ CodaTask = Task[CodaSettings, Oracle]
 CodaPlan = Plan[CodaSettings]
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(NamedTuple):
     """Where a round stands: the stage's number, counted from 0, and its first round."""
 
     index: int
@@ -141,7 +140,6 @@ def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
 
 
 def start(x: Tensor, down: CodaDown, memory: object, task: CodaTask) -> Carry:
-    """v is pulled towards the point that came down where nothing else did."""
     reference = x.clone() if down.reference is None else as_tensor(down.reference, x)
     return Carry(x, reference[: task.f.primal_dim], fill_blocks(task.f, -1.0, 1.0), weigh(task, down))
 
@@ -165,7 +163,7 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
 
 
 def sum_scores(x: Tensor, down: CodaDown, task: CodaTask) -> ClassScores:
-    """What the scores at the message's point sum to in each class."""
+    """The site's scores, summed by class, at the message's point."""
     assert isinstance(task.f, AUCOracle)
     sums, counts = task.f.class_sums()
     return ClassScores(sums=as_array(sums), counts=as_array(counts).astype(np.int64))

@@ -1,5 +1,8 @@
-"""FedDA, there FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021): steps of a dual point,
-and gradients at its prox, whose parameter sums all steps of the run."""
+"""FedMid and FedDA, there FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021).
+
+FedMid takes proximal steps at the clients and at the server. FedDA takes steps of a dual point, and gradients at its
+prox, whose parameter sums all steps of the run.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,31 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from methods import local_sgd
+from methods.local_sgd import Point
 from methods.method import Plan, Replies, ServerHalf
 from methods.penalised import CompositeSettings, PenalisedTask, between, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 from payloads.settings import TrainingSettings
+
+
+def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Point:
+    """x <- P_{eta g}(x - eta grad f_i(x))."""
+    x = carry.x.sub_(task.f.gradient(carry.x, batch), alpha=eta)
+    task.f.penalty.prox(x, eta, out=x)
+    return carry
+
+
+def update_mid(
+    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
+) -> tuple[FloatArray, None]:
+    """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
+    moved = replies.moved(x, plan.training.server_learning_rate)
+    return prox_at(moved, between(plan.training, plan.server_round), plan), None
+
+
+FEDMID = make_method(local_sgd.start, step_mid, local_sgd.finish, ServerHalf(update=update_mid))
 
 
 @dataclass(frozen=True)

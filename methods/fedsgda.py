@@ -15,8 +15,8 @@ Frameworks 1 to 3).
 
 A round has two exchanges with two independent samples of clients: S'_t sends gradients, from which the estimator makes
 (u_t, v_t); S_t takes K local steps that they correct, and the mean of its points is the next point. The paper's clients
-send their gradients at both points; every estimator uses nothing but one combination of the two, so that is what
-travels: half the bytes. The learning rate has no effect: the steps in x and y have constants of their own.
+send their gradients at both points; here the one combination of the two travels that every estimator uses. The learning
+rate has no effect: the steps in x and y have constants of their own.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ FedSGDAPlan = Plan[FedSGDASettings]
 
 @dataclass(frozen=True, eq=False)
 class FedSGDADown(MinimaxDown):
-    """Down. The gradient phase sends the reference point and its weight, where the estimator has one; the update
-    phase sends the estimate."""
+    """Down: in the gradient phase the reference point and its weight, where the estimator has one; in the update phase
+    the estimate."""
 
     reference: FloatArray | None = array("d", optional=True)
     weight: FloatArray | None = array(1, optional=True)
@@ -90,8 +90,7 @@ class LocalGradient(Payload):
 
 @dataclass(frozen=True, eq=False)
 class EstimatorState(Payload):
-    """What the server keeps from round to round, in float64: the last point and estimate; SVRG: the snapshot and its
-    gradient."""
+    """What the server keeps, in float64: the last point and estimate; of SVRG the snapshot and its gradient."""
 
     previous: FloatArray = array("d")
     estimate: FloatArray = array("d")
@@ -214,7 +213,7 @@ class Batch(NamedTuple):
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
     """Each iteration's mini-batch; `start` has taken the first step where there is no batch norm."""
-    for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if task.f.has_buffers else 1, None)):
+    for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
         yield eta, Batch(rows, place)
 
 
@@ -228,7 +227,7 @@ def start(x: Tensor, down: FedSGDADown, memory: None, task: FedSGDATask, rho: fl
     f, own, origin, estimate = weigh(task, down), task.settings, x.clone(), as_tensor(down.estimate, x)
     shrink = task.server_round ** own.decay(rho)  # (t + 1)^rho
     steps = fill_blocks(f, -own.primal_step / shrink, own.dual_step / shrink)
-    if not f.has_buffers:
+    if not len(f.buffers):
         x.addcmul_(steps, estimate)
     at_origin = f.batch_gradients(origin, (batch.rows for _, batch in draw(task, down)))
     return Carry(x, origin, estimate, steps, f, at_origin)

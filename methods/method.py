@@ -10,12 +10,11 @@ The client half is what one site computes in one round. The server half is what 
     down = tell(x, state, plan)                   # what goes to the clients beside x
     x, state = update(x, state, replies, plan)    # what the replies of a round make of the model
 
-None of them reads a file, a clock or a message, and none knows of Flower: all they use stands in their arguments.
-`clients.base.MethodClient` and `strategies.method.MethodStrategy` are the adapters between a `Method` and Flower.
+All they use stands in their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are the
+adapters between a `Method` and Flower.
 
-At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors. A step may change
-the tensors of its carry in place and hand the same carry on, so nobody looks at a carry after it was given to a step.
-At the server all arrays are NumPy's.
+At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors, which a step may
+change in place: nobody looks at a carry after it was given to a step. At the server all arrays are NumPy's.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Plan(Generic[S]):
 
     @property
     def by_examples(self) -> bool:
-        """Whether a client counts by its samples, so that the objective is the mean over the samples of all sites."""
+        """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
         return self.training.client_weights == EXAMPLES
 
 

@@ -152,8 +152,10 @@ def active_batches(
     second = site.sampler(task.f.partners, settings.negative_batch_size, seed, purposes[1])
     for iteration in task.iterations:
         p, q = first.batch(iteration + shift), second.batch(iteration + shift)
-        places = on_device(np.searchsorted(site.positives, p), site.labels.device)
-        labels = site.targets(q).double() if task.f.objective.partners == "all" else None
+        device, labels = site.labels.device, None
+        if task.f.objective.partners == "all":
+            labels = site.labels.index_select(0, on_device(q, device)).double()
+        places = on_device(np.searchsorted(site.positives, p), device)
         yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
 
 

@@ -24,7 +24,7 @@ class SampleObjective:
     """f_i(w): the mean over the site's samples of a loss of their scores; with a ridge term plus ridge' w^2 / 2.
 
     Attributes:
-        loss: its value, slope and curvature; None where every gradient names a slope of its own.
+        loss: None where every gradient names a slope of its own.
         ridge: (d,) factors of the ridge term, or None.
     """
 
@@ -37,8 +37,7 @@ class SampleObjective:
         """(d,) the gradient at w; valid until the next call.
 
         Args:
-            slope: scores and labels (b,) -> (b,) the derivative of each sample's loss in its score, a new tensor; that
-                of the loss where none is given.
+            slope: as that of `SampleLoss`, which is taken where none is given.
         """
         scores, pull = self.model.forward(w, batch[0])
         gradient = pull(self._slopes(scores, batch[1], slope))

@@ -7,21 +7,18 @@ Algorithm 1).
 | h, the estimate of g(x)                    | ``inner``, (p,), p = d - 1                                      |
 | (u, v), one vector                         | ``momentum``, (d,)                                              |
 | xi, zeta                                   | `Batch`                                                         |
-| eta, gamma_x, gamma_y                      | the same: a step is gamma_x eta in x, gamma_y eta in y          |
-| beta_x, beta_y                             | the same: a new gradient weighs beta_x eta in u, beta_y eta in v|
 | alpha                                      | the same: a new g(x; xi) weighs alpha eta in h                  |
 | rho                                        | the same: g(x) = (w - rho grad CE(w), w1, w2)                   |
-| p (communication period)                   | ``local-steps``                                                 |
 
-The network at h is another network than that at w: it has batch-norm statistics of its own, ``inner_buffers``. Only the
-drops of the learning rate count: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
+The other symbols, and what the learning rate does, are as in `methods.sgdam`. The network at h is another network than
+that at w: it has batch-norm statistics of its own, ``inner_buffers``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -94,8 +91,7 @@ class CompositionalState(Payload):
     inner_buffers: FloatArray | None = array("b", optional=True)
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """The rows of a batch xi of g, and of a batch zeta of f."""
 
     xi: Indices
@@ -176,8 +172,8 @@ def finish(carry: Carry, task: SCGDAMTask) -> tuple[Tensor, CompositionalUp, Non
 
 
 def tell(x: FloatArray, state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
-    told = {} if state is None else {**state.arrays(), "inner": state.inner[:-1]}
-    return SCGDAMDown(population=count_population(plan), **told)
+    means = {} if state is None else {**state.arrays(), "inner": state.inner[:-1]}
+    return SCGDAMDown(population=count_population(plan), **means)
 
 
 def update(

@@ -10,7 +10,7 @@ class MissingExtraError(ValueError):
 
 
 def install(extra: str) -> str:
-    """What to do about a missing extra."""
+    """The command that brings an extra."""
     return f'pip install "florilegium[{extra}]"'
 
 

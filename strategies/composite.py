@@ -12,8 +12,7 @@ from flwr.serverapp import Grid
 
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
-from methods.fedda import FEDDA
-from methods.fedmid import FEDMID
+from methods.fedda import FEDDA, FEDMID
 from methods.penalised import SMOOTHNESS, CompositeSettings, between
 from payloads.record import FloatArray
 from payloads.wire import model_arrays

@@ -11,7 +11,7 @@ Site i has its samples' terms weighted, and the last one not:
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
 for N sites of n samples, n_i of them its own. So the plain mean of f_i is f of all samples, whatever the sites hold,
-and every f_i is as strongly concave in lambda as f. (FedX's omega_1i on a mean over positives alone come to the same.)
+and every f_i is as strongly concave in lambda as f.
 With omega_i = 1 on unequal sites p is not the share of positives in that mean, p~ = mean_i p_i: adding c to all
 scores, a and b then changes it by 2 (1 + lambda) c (p - p~), so that it has no saddle but at lambda = -1, where no term
 separates the classes. With p = p~ it is the AUC of a population in which every site counts the same.
@@ -33,8 +33,8 @@ from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 
 AUC_MINIMAX = "auc-minimax"
-# What s is by default. Errors of raw outputs count in the square, so that the rows farthest out decide how large a step
-# may be; tanh has the slope of the raw output near 0, and bounds them.
+# What s is by default. Raw outputs count in the square, so that the rows farthest out would decide how large a step may
+# be; tanh has their slope near 0, and bounds them.
 AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
@@ -69,7 +69,7 @@ class AUCOracle(Oracle):
         self.model, self.features, self.labels, self.score = model, features, labels, score
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
-        self.buffers, self.has_buffers, self.stochastic = model.buffers, model.num_buffers > 0, model.stochastic
+        self.buffers, self.stochastic = model.buffers, model.stochastic
         self.prior, self.weight = float("nan"), 1.0
 
     def load(self, arrays: Sequence[FloatArray]) -> None:

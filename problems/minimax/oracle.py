@@ -26,8 +26,7 @@ class Oracle(Protocol):
         num_samples: n.
         prior: the share p of positives.
         weight: omega_i, what the site's samples count in f_i.
-        buffers: (b,) what a gradient leaves behind beside its value (batch-norm statistics).
-        has_buffers: whether there is any of it.
+        buffers: (b,) what a gradient leaves behind beside its value (batch-norm statistics); b may be 0.
         stochastic: whether a gradient draws random numbers (dropout).
     """
 
@@ -38,7 +37,6 @@ class Oracle(Protocol):
     prior: float
     weight: float
     buffers: Tensor
-    has_buffers: bool
     stochastic: bool
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
@@ -85,8 +83,6 @@ class FunctionOracle(Oracle):
     Raises:
         ProblemError: gradients whose shapes are not (p,) and (q,), or that are not tensors.
     """
-
-    has_buffers = False
 
     def __init__(self, problem: MinimaxProblem, *, dtype: torch.dtype, device: torch.device) -> None:
         self.problem = problem
@@ -136,12 +132,8 @@ class FunctionOracle(Oracle):
     def _blocks(self, what: str, blocks: Any) -> tuple[Tensor, Tensor]:
         expected = ((self.primal_dim,), (len(self.parameters) - self.primal_dim,))
         if not (isinstance(blocks, tuple) and len(blocks) == 2 and all(isinstance(b, Tensor) for b in blocks)):
-            raise ProblemError(
-                f"{type(self.problem).__name__}.{what}",
-                got=type(blocks).__name__,
-                allowed="a pair of tensors (x, y)",
-                hint=f"see {PAGE}",
-            )
+            key, got = f"{type(self.problem).__name__}.{what}", type(blocks).__name__
+            raise ProblemError(key, got=got, allowed="a pair of tensors (x, y)", hint=f"see {PAGE}")
         shapes = tuple(tuple(block.shape) for block in blocks)
         if shapes != expected:
             raise ProblemError(

@@ -11,21 +11,13 @@ from torch import Tensor, nn
 SCALARS = 3
 
 
-class _Scalars(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Parameter(torch.zeros(()))
-        self.b = nn.Parameter(torch.zeros(()))
-        self.dual = nn.Parameter(torch.zeros(()))
-
-
 class SaddleNetwork(nn.Module):
     """A network's scores; ``saddle.a``, ``saddle.b`` and ``saddle.dual`` come last in the flat vector, from zero."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.saddle = _Scalars()
+        self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in ("a", "b", "dual")})
 
     def forward(self, features: Tensor) -> Tensor:
         scores: Tensor = self.network(features)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,24 +23,9 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, labels)
 
 
-def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n,) the binary cross-entropy of each sample."""
-    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-
-
 def cross_entropy_slope(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n,) the derivative of each sample's in its logit: sigmoid(logit) - label."""
+    """(n,) the derivative of each sample's cross-entropy in its logit: sigmoid(logit) - label."""
     return torch.sigmoid(logits).sub_(labels)
-
-
-def squared_errors(scores: Tensor, labels: Tensor) -> Tensor:
-    """(n,) half the squared differences of scores to -1 and +1, for (n,) labels 0 and 1."""
-    return (scores - (2 * labels - 1)).square() / 2
-
-
-def squared_error_slope(scores: Tensor, labels: Tensor) -> Tensor:
-    """(n,) the derivative of each in its score."""
-    return torch.sub(scores, labels, alpha=2).add_(1)
 
 
 @dataclass(frozen=True)
@@ -57,9 +43,16 @@ class SampleLoss:
     curvature: float
 
 
-SAMPLE_LOSSES: dict[str, SampleLoss] = {
-    CROSS_ENTROPY: SampleLoss(cross_entropies, cross_entropy_slope, 0.25),
-    SQUARED_ERROR: SampleLoss(squared_errors, squared_error_slope, 1.0),
+SAMPLE_LOSSES = {
+    CROSS_ENTROPY: SampleLoss(
+        partial(functional.binary_cross_entropy_with_logits, reduction="none"), cross_entropy_slope, 0.25
+    ),
+    # half the squared difference of the score to -1 or +1
+    SQUARED_ERROR: SampleLoss(
+        lambda scores, labels: (scores - (2 * labels - 1)).square() / 2,
+        lambda scores, labels: torch.sub(scores, labels, alpha=2).add_(1),
+        1.0,
+    ),
 }
 
 
@@ -69,8 +62,6 @@ def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tup
 
     Args:
         class_counts: negatives and positives.
-        alpha: >= 0.
-        beta: >= 0.
 
     Raises:
         ValueError: a class is empty.

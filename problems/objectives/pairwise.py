@@ -27,7 +27,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,8 +42,7 @@ DIRECT_PAIRS = 2**22
 _LOG_ZERO = -1e300
 
 
-@dataclass(frozen=True)
-class Surrogate:
+class Surrogate(NamedTuple):
     """A pairwise loss l(s) of the score difference s = partner - positive, and its derivative."""
 
     value: Callable[[Tensor], Tensor]
@@ -262,8 +261,8 @@ PAIRWISE_LOSSES = LINEAR | NON_LINEAR
 def pairwise_score(setting: str, loss: str) -> Score:
     """What a loss compares under a setting of ``score``: ``auto`` is the sigmoid where f is not linear.
 
-    The derivative of such an f multiplies losses that grow without bound on raw outputs, so that a step which suits
-    most pairs throws the model away at the first one that is far out of order.
+    On raw outputs, the derivative of such an f multiplies losses without bound: a step that suits most pairs throws the
+    model away at the first one that is far out of order.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """(n,) scores of (n,) raw outputs, and the derivatives of the former by the latter, of (n,) scores."""
 
     value: Callable[[Tensor], Tensor]

@@ -4,8 +4,8 @@ Notation of Zhang, Hu, Johansson, "Composite Federated Learning with Heterogeneo
 
     P_{eta g}(w) = argmin_u eta g(u) + 1/2 ||u - w||^2.
 
-Rounding: a point is in a set, and a constraint is active, within 64 machine epsilons of the dtype of x, relative to
-the size that each set names. Whatever `prox` returns is well inside that; so is a mean of such points.
+Rounding: a point is in a set, and a constraint is active, within 64 machine epsilons of the dtype of x, relative to the
+size that each set names. Whatever `prox` returns is well inside that; so is a mean of such points.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ class Penalty(ABC):
         """`prox` for a step that was checked, a new tensor."""
 
     def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
-        """The same, put into ``out``."""
         return out.copy_(self._prox(x, step))
 
     @abstractmethod

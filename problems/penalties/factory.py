@@ -10,7 +10,7 @@ from torch import Tensor
 from problems.models.vectors import Layout, spans
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.norms import L1, ElasticNet, SquaredL2
-from problems.penalties.parameters import as_indices, chosen, on_parameters, runs, selected
+from problems.penalties.parameters import Indices, chosen, on_parameters, runs, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
 from problems.penalties.structured import GroupLasso, NuclearNorm
 
@@ -48,8 +48,7 @@ def make_penalty(
         layout: names and shapes of the consecutive parts of the vector.
         weight: of the norms.
         ratio: the share of l1 in ``elastic-net``.
-        lower: of ``box``.
-        upper: of ``box``.
+        lower, upper: of ``box``.
         radius: of ``l2-ball``; the sum of the entries of ``simplex``.
         groups: of ``group-lasso``: "rows", a group for each index of a parameter's first axis (an output), or
             "columns", for each index of its second (an input, with all outputs and kernel positions).
@@ -86,13 +85,15 @@ def make_penalty(
             penalty = Simplex(radius)
         case _:
             penalty = NonNegative()
+    parts: list[Indices] = [*runs(mask)]
     # what acts on each coordinate alone needs no gathering of those that lie apart
-    alone = isinstance(penalty, L1 | SquaredL2 | ElasticNet | Box)
-    return on_parameters(dim, [(part, penalty) for part in (runs(mask) if alone else [as_indices(mask)])])
+    if len(parts) != 1 and not isinstance(penalty, L1 | SquaredL2 | ElasticNet | Box):
+        parts = [torch.nonzero(mask).flatten()]
+    return on_parameters(dim, [(part, penalty) for part in parts])
 
 
-def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[slice | Tensor, Penalty]]:
-    parts: list[tuple[slice | Tensor, Penalty]] = []
+def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indices, Penalty]]:
+    parts: list[tuple[Indices, Penalty]] = []
     coordinates = spans(shape for _, shape in layout)
     for (name, shape), span, wanted in zip(layout, coordinates, chosen(layout, parameters), strict=True):
         if wanted and len(shape) < 2:

@@ -12,17 +12,18 @@ from problems.penalties.base import Penalty, check_weight, norm
 
 
 @dataclass(frozen=True)
-class L1(Penalty):
-    """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding.
-
-    Raises:
-        ValueError: weight < 0.
-    """
+class _Weighted(Penalty):
+    """What a weight >= 0 multiplies; another one is a ValueError."""
 
     weight: float
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
+
+
+@dataclass(frozen=True)
+class L1(_Weighted):
+    """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding."""
 
     def value(self, x: Tensor) -> float:
         return self.weight * float(x.abs().sum(dtype=torch.float64))
@@ -39,17 +40,8 @@ class L1(Penalty):
 
 
 @dataclass(frozen=True)
-class SquaredL2(Penalty):
-    """weight / 2 * ||x||^2.
-
-    Raises:
-        ValueError: weight < 0.
-    """
-
-    weight: float
-
-    def __post_init__(self) -> None:
-        check_weight(self.weight)
+class SquaredL2(_Weighted):
+    """weight / 2 * ||x||^2."""
 
     def value(self, x: Tensor) -> float:
         return self.weight / 2 * norm(x) ** 2
@@ -62,18 +54,17 @@ class SquaredL2(Penalty):
 
 
 @dataclass(frozen=True)
-class ElasticNet(Penalty):
+class ElasticNet(_Weighted):
     """weight * (ratio * ||x||_1 + (1 - ratio) / 2 * ||x||^2) (Zou & Hastie 2005, scaled as in scikit-learn).
 
     Raises:
-        ValueError: weight < 0, or ratio outside [0, 1].
+        ValueError: ratio outside [0, 1].
     """
 
-    weight: float
     ratio: float
 
     def __post_init__(self) -> None:
-        check_weight(self.weight)
+        super().__post_init__()
         if not 0 <= self.ratio <= 1:
             raise ValueError(f"ratio must be in [0, 1], got {self.ratio}")
 

@@ -74,13 +74,6 @@ class OnParameters(Penalty):
             self._parts = [(_moved(indices, x.device), penalty) for indices, penalty in self._parts]
 
 
-def as_indices(mask: Tensor) -> Indices:
-    """The coordinates of a (d,) bool mask: a slice if they are consecutive, else a (k,) LongTensor."""
-    where = torch.nonzero(mask).flatten()
-    start, stop = (int(where[0]), int(where[-1]) + 1) if len(where) else (0, 0)
-    return slice(start, stop) if stop - start == len(where) else where
-
-
 def runs(mask: Tensor) -> list[slice]:
     """The consecutive stretches of a (d,) bool mask."""
     edges = torch.diff(mask.int(), prepend=torch.zeros(1), append=torch.zeros(1))

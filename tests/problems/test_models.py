@@ -356,7 +356,7 @@ def test_frozen_parameters_have_no_gradient_and_no_ridge_term(frozen: str) -> No
     for ridge in (0.0, 1.0):
         settings = CompositeSettings(ridge=ridge, parameters="all")
         f = PenalisedObjective(model, site, "cross-entropy", training, settings)
-        gradient = f.gradient(model.parameters, site.samples(None))
+        gradient = f.gradient(model.parameters, (site.features, site.labels))
         moved = (bool(gradient[:3].any()), bool(gradient[3]))
         assert moved == ((False, True) if frozen == "weight" else (True, False))
 
