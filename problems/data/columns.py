@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,9 +56,6 @@ class Encoded:
         means, variances = self.statistics(train_rows)
         columns = Columns(self.names, means, np.sqrt(variances))
         return standardised(self.values, means, columns.deviations).astype(np.float32), columns
-
-
-Encode = Callable[[Rows], Encoded]
 
 
 def standardised(values: Array, means: Array, deviations: Array) -> Array:

@@ -14,7 +14,7 @@ from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logisti
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
 from problems.data.samples import Samples, as_float32, check_finite
-from problems.data.source import Rows, Source, positive_classes
+from problems.data.source import Rows, Source, check_both_classes, positive_classes
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set, validate
 
 
@@ -115,13 +115,13 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     source = read(spec)
     marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
     labels = marked[source.codes].astype(np.int8)
-    _both_classes(labels, "the data set", source.classes)
+    check_both_classes(labels, "the data set", source.classes)
     if source.train_count is None:
         train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
     else:
-        train_rows, test_rows = np.split(np.arange(len(source)), [source.train_count])
-        _both_classes(labels[train_rows], "the training set", source.classes)
-        _both_classes(labels[test_rows], "the test set", source.classes)
+        train_rows, test_rows = source.own_split()
+        check_both_classes(labels[train_rows], "the training set", source.classes)
+        check_both_classes(labels[test_rows], "the test set", source.classes)
     site_sizes = source.site_sizes
     if spec.validation_fraction:
         train_rows, test_rows, site_sizes = _validation(spec, source, labels, train_rows)
@@ -154,8 +154,8 @@ def _validation(
         validation_split(labels, rows, spec.validation_fraction, spec.seed, site) for site, rows in enumerate(sites)
     ]
     kept, held = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
-    _both_classes(labels[kept], "the training set without its validation rows", source.classes)
-    _both_classes(labels[held], "the validation set", source.classes)
+    check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
+    check_both_classes(labels[held], "the validation set", source.classes)
     return kept, held, None if source.site_sizes is None else tuple(len(pair[0]) for pair in pairs)
 
 
@@ -232,14 +232,3 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
                 hint="take more clients, a larger synthetic.samples or another seed",
             )
     return FederatedData(train, test, [len(pair[0]) for pair in rows], spec)
-
-
-def _both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:
-    positives = int(labels.sum())
-    if positives in (0, len(labels)):
-        raise DataError(
-            what,
-            got=f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives",
-            allowed=f"both classes; labels that occur: {', '.join(classes[:20])}",
-            hint="set positive-label",
-        )

@@ -116,18 +116,17 @@ def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
 
 def _read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     source = read_site(Path(path).expanduser(), spec)
-    everything = np.arange(len(source))
+    train_rows, test_rows = source.own_split()
+    everything = np.concatenate((train_rows, test_rows))
     marked = positive_classes(source.classes, spec.positive_label, site=True)
     labels = marked[source.codes].astype(np.int8)
-    table = None if source.columns is None else source.columns(everything)
-    features = source.encode(everything) if table is None else table.values
+    features = source.encode(everything)
+    table = features if isinstance(features, Encoded) else None
+    if table is not None:
+        features = table.values
     if partition_id is None:
         train_rows, test_rows = everything[:0], everything
-    elif spec.data_dir or source.train_count is not None:
-        train_rows, test_rows = np.split(
-            everything, [len(everything) if source.train_count is None else source.train_count]
-        )
-    else:
+    elif not spec.data_dir and source.train_count is None:
         train_rows, test_rows = hold_out(labels, spec.test_fraction, spec.seed, partition_id)
     if spec.validation_fraction and partition_id is not None:
         train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed, partition_id)

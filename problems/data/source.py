@@ -9,42 +9,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.columns import Columns, Encode, standardised
+from problems.data.columns import Columns, Encoded
 from problems.data.spec import DataError
 from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
-Encoder = Callable[[Rows], NDArray[Any]]
+Encoder = Callable[[Rows], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """All rows of a data set, those of its own test split (if it has one) last.
-
-    `encode(train_rows)` returns the features of all rows, (n, *shape), float or uint8 pixels, with any
-    statistics taken from `train_rows` alone.
-    """
+    """All rows of a data set, those of its own test split (if it has one) last."""
 
     classes: tuple[str, ...]
     """The original labels as text, sorted: by value when all are numbers."""
     codes: NDArray[np.int64]
     """(n,) each row's index into `classes`."""
     encode: Encoder
+    """From the training rows to the features of all rows, with any statistics taken from the training rows alone:
+    (n, *shape), float or uint8 pixels, or a table's as `Encoded`, not yet scaled."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
     site_sizes: tuple[int, ...] | None = None
     """Sizes of the sites that the training rows come from, in order; None when there are none."""
-    columns: Encode | None = None
-    """Of tables: the features before they are scaled, their text encoded by the values in the given rows."""
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def features(self, train_rows: Rows) -> tuple[NDArray[Any], Columns | None]:
-        """What `encode` returns, and of a table what its columns are and were scaled by."""
-        if self.columns is None:
-            return self.encode(train_rows), None
-        return self.columns(train_rows).features(train_rows)
+    def features(self, train_rows: Rows) -> tuple[Any, Columns | None]:
+        """The features of all rows, scaled, and of a table what its columns are and were scaled by."""
+        encoded = self.encode(train_rows)
+        return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
+
+    def own_split(self) -> tuple[Rows, Rows]:
+        """The rows before the set's own test split, and those of it, none where it has none."""
+        train_count = len(self) if self.train_count is None else self.train_count
+        return np.arange(train_count), np.arange(train_count, len(self))
 
 
 def make_source(
@@ -52,7 +52,6 @@ def make_source(
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
     site_sizes: tuple[int, ...] | None = None,
-    columns: Encode | None = None,
 ) -> Source:
     """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
 
@@ -60,17 +59,16 @@ def make_source(
         DataError: when a label is missing, or features and labels differ in number.
     """
     classes, codes = label_classes(np.asarray(labels))
-    if not callable(features):
-        array = features
-        if len(array) != len(codes):
-            raise DataError(
-                "features",
-                got=f"{len(array):,} rows of features but {len(codes):,} labels",
-                allowed="one label a row",
-                hint="bring as many",
-            )
-        return Source(classes, codes, lambda train_rows: array, train_count, site_sizes)
-    return Source(classes, codes, features, train_count, site_sizes, columns)
+    if callable(features):
+        return Source(classes, codes, features, train_count, site_sizes)
+    if len(features) != len(codes):
+        raise DataError(
+            "features",
+            got=f"{len(features):,} rows of features but {len(codes):,} labels",
+            allowed="one label a row",
+            hint="bring as many",
+        )
+    return Source(classes, codes, lambda train_rows: features, train_count, site_sizes)
 
 
 def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
@@ -96,7 +94,8 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
 
     values, codes = np.unique(labels, return_inverse=True)
     texts = [as_text(value) for value in values]
-    classes = sorted(set(texts), key=_numeric_key) if all(map(_is_number, texts)) else sorted(set(texts))
+    by_value = all(map(_is_number, texts))
+    classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))
     place = {text: index for index, text in enumerate(classes)}
     return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
 
@@ -154,11 +153,16 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
     return marked
 
 
-def standardise(columns: NDArray[np.float64], train_rows: Rows) -> NDArray[np.float64]:
-    """Return `columns` (n, d) with mean 0 and variance 1 over `train_rows`; a constant column becomes 0."""
-    training = columns[train_rows]
-    constant = training.max(axis=0) == training.min(axis=0)
-    return standardised(columns, training.mean(axis=0), np.where(constant, 0.0, training.std(axis=0)))
+def check_both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:
+    """Raise DataError where some rows' labels, 0 or 1, are all the same."""
+    positives = int(labels.sum())
+    if positives in (0, len(labels)):
+        raise DataError(
+            what,
+            got=f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives",
+            allowed=f"both classes; labels that occur: {', '.join(classes[:20])}",
+            hint="set positive-label",
+        )
 
 
 def as_text(value: Any) -> str:
@@ -173,7 +177,3 @@ def _is_number(text: str) -> bool:
         return bool(np.isfinite(float(text)))
     except ValueError:
         return False
-
-
-def _numeric_key(text: str) -> tuple[float, str]:
-    return float(text), text

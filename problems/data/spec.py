@@ -10,6 +10,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from problems.errors import NOTHING, InputError
 
@@ -208,26 +209,27 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     """
     _known("dataset", spec.dataset, DATASETS)
     _known("partition", spec.partition, PARTITIONS)
-    _inside("partition-alpha", spec.partition_alpha, 0.0 < spec.partition_alpha < math.inf, "a number above 0")
-    _inside("partition-classes", spec.partition_classes, spec.partition_classes >= 1, "1 or more")
-    _inside("partition-sites", spec.partition_sites, spec.partition_sites >= 0, "0 (as many as clients) or more")
-    if spec.partition == GIVEN:
+    given = spec.partition == GIVEN
+    if given:
         parse_rows(spec.partition_rows)
-        _inside("partition-sites", spec.partition_sites, not spec.partition_sites, f"0 with partition {GIVEN!r}")
-    else:
-        _inside("partition-rows", spec.partition_rows, not spec.partition_rows, f"'' but with partition {GIVEN!r}")
-    _inside("imbalance", spec.imbalance, 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1")
-    _inside("label-noise", spec.label_noise, 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5")
-    _inside("client-shift", spec.client_shift, math.isfinite(spec.client_shift), "a finite number")
-    _inside("client-shift-std", spec.client_shift_std, 0.0 <= spec.client_shift_std < math.inf, "0 or above")
-    _inside("test-fraction", spec.test_fraction, 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded")
-    _inside(
-        "validation-fraction", spec.validation_fraction, 0.0 <= spec.validation_fraction < 1.0, "0 (none) or below 1"
-    )
-    _inside("synthetic.alpha", spec.synthetic_alpha, 0.0 <= spec.synthetic_alpha < math.inf, "0 or above")
-    _inside("synthetic.beta", spec.synthetic_beta, 0.0 <= spec.synthetic_beta < math.inf, "0 or above")
-    _inside("synthetic.samples", spec.synthetic_samples, spec.synthetic_samples >= 1, "1 or more")
-    _inside("seed", spec.seed, spec.seed >= 0, "0 or a positive integer")
+    for key, holds, allowed in (
+        ("partition-alpha", 0.0 < spec.partition_alpha < math.inf, "a number above 0"),
+        ("partition-classes", spec.partition_classes >= 1, "1 or more"),
+        ("partition-sites", spec.partition_sites >= 0, "0 (as many as clients) or more"),
+        ("partition-sites", not (given and spec.partition_sites), f"0 with partition {GIVEN!r}"),
+        ("partition-rows", given or not spec.partition_rows, f"'' but with partition {GIVEN!r}"),
+        ("imbalance", 0.0 <= spec.imbalance < 1.0, "0 (off) or a number between 0 and 1"),
+        ("label-noise", 0.0 <= spec.label_noise < 0.5, "at least 0 and below 0.5"),
+        ("client-shift", math.isfinite(spec.client_shift), "a finite number"),
+        ("client-shift-std", 0.0 <= spec.client_shift_std < math.inf, "0 or above"),
+        ("test-fraction", 0.0 < spec.test_fraction < 1.0, "between 0 and 1, both excluded"),
+        ("validation-fraction", 0.0 <= spec.validation_fraction < 1.0, "0 (none) or below 1"),
+        ("synthetic.alpha", 0.0 <= spec.synthetic_alpha < math.inf, "0 or above"),
+        ("synthetic.beta", 0.0 <= spec.synthetic_beta < math.inf, "0 or above"),
+        ("synthetic.samples", spec.synthetic_samples >= 1, "1 or more"),
+        ("seed", spec.seed >= 0, "0 or a positive integer"),
+    ):
+        _inside(spec, key, holds, allowed)
     _check_columns(spec)
     if spec.partition == OWN:
         _check_own(spec)
@@ -243,19 +245,20 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         )
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
-        for key, got, allowed in (
-            ("partition", spec.partition, ("iid", "natural")),
-            ("imbalance", spec.imbalance, (0.0,)),
-            ("label-noise", spec.label_noise, (0.0,)),
-            ("client-shift", spec.client_shift, (0.0,)),
-            ("positive-label", spec.positive_label, ("",)),
-            ("partition-sites", spec.partition_sites, (0,)),
-        ):
-            if got not in allowed:
+        only: dict[str, tuple[object, ...]] = {
+            "partition": ("iid", "natural"),
+            "imbalance": (0.0,),
+            "label-noise": (0.0,),
+            "client-shift": (0.0,),
+            "positive-label": ("",),
+            "partition-sites": (0,),
+        }
+        for key, values in only.items():
+            if _value(spec, key) not in values:
                 raise DataError(
                     key,
-                    got=repr(got),
-                    allowed=f"{allowed[-1]!r}, since dataset {spec.dataset!r} {nature} in sites of its own",
+                    got=repr(_value(spec, key)),
+                    allowed=f"{values[-1]!r}, since dataset {spec.dataset!r} {nature} in sites of its own",
                     hint=f"leave it out, see {PAGE}",
                 )
     if spec.dataset in UNLABELLED and spec.validation_fraction:
@@ -286,7 +289,8 @@ def _check_columns(spec: DataSpec) -> None:
         parse_columns(spec.feature_columns)
     elif spec.dataset == "svmlight":
         number = spec.feature_columns
-        _inside("feature-columns", number, not number or (number.isdigit() and int(number) > 0), "a number of features")
+        counts = not number or (number.isdigit() and int(number) > 0)
+        _inside(spec, "feature-columns", counts, "a number of features")
     elif spec.feature_columns:
         raise DataError(
             "feature-columns",
@@ -317,16 +321,11 @@ def _check_own(spec: DataSpec) -> None:
             ),
             hint=f"see {PAGE}",
         )
-    for key, got in (
-        ("imbalance", spec.imbalance),
-        ("label-noise", spec.label_noise),
-        ("client-shift", spec.client_shift),
-        ("partition-sites", spec.partition_sites),
-    ):
-        if got:
+    for key in ("imbalance", "label-noise", "client-shift", "partition-sites"):
+        if _value(spec, key):
             raise DataError(
                 key,
-                got=got,
+                got=_value(spec, key),
                 allowed=f"0 with partition {OWN!r}, since the sites' rows are used as they are",
                 hint="leave it out",
             )
@@ -353,6 +352,10 @@ def _known(key: str, got: str, allowed: Iterable[str]) -> None:
     )
 
 
-def _inside(key: str, got: object, holds: bool, allowed: str) -> None:
+def _inside(spec: DataSpec, key: str, holds: bool, allowed: str) -> None:
     if not holds:
-        raise DataError(key, got=repr(got), allowed=allowed, hint=f"see {PAGE}")
+        raise DataError(key, got=repr(_value(spec, key)), allowed=allowed, hint=f"see {PAGE}")
+
+
+def _value(spec: DataSpec, key: str) -> Any:
+    return getattr(spec, key.replace("-", "_").replace(".", "_"))

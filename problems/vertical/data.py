@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
-from problems.data.formats.arrays import SVMLIGHT_ENDINGS, W8A_FEATURES, W8A_FILES
-from problems.data.formats.files import find, folder, locate, not_found
-from problems.data.formats.readers import DEFAULT_POSITIVE, read
-from problems.data.source import Rows, label_classes, positive_classes
+from problems.data.formats.arrays import read_svmlight
+from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
+from problems.data.source import Rows, Source, check_both_classes, make_source, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, canonical
@@ -66,16 +62,6 @@ class VerticalData:
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """All rows as `problems.data.source.Source` has them, the features dense (n, d) float64 or CSR."""
-
-    classes: tuple[str, ...]
-    codes: NDArray[np.int64]
-    encode: Callable[[Rows], Features]
-    train_count: int | None
-
-
 def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False) -> VerticalData:
     """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
 
@@ -101,12 +87,12 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
 
 
 def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
-    table = _read(spec)
+    source = _read(spec)
     marked = None
     if not regression:
-        marked = positive_classes(table.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
-    labels, train_rows, test_rows = _targets(table, spec) if marked is None else _signs(table, marked, spec)
-    features = table.encode(train_rows)
+        marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
+    labels, train_rows, test_rows = _targets(source, spec) if marked is None else _signs(source, marked, spec)
+    features = _encoded(source, train_rows)
     _check_finite(features)
     if marked is not None:
         train_rows = train_rows[drop_positives(_codes(labels[train_rows]), spec.imbalance, spec.seed)]
@@ -119,8 +105,8 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
         test_features=_rows_of(features, test_rows),
         test_labels=labels[test_rows],
         columns=_spread(features.shape[1], parties, partition, spec.seed),
-        classes=() if marked is None else table.classes,
-        positives=() if marked is None else tuple(np.array(table.classes)[marked].tolist()),
+        classes=() if marked is None else source.classes,
+        positives=() if marked is None else tuple(np.array(source.classes)[marked].tolist()),
     )
 
 
@@ -159,73 +145,45 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
             )
 
 
-def _read(spec: DataSpec) -> _Table:
-    if spec.dataset == "w8a":
-        path = Path(spec.data_dir).expanduser()
-        found = path if path.is_file() else find(folder(spec.data_dir), *W8A_FILES)
-        if found is None:
-            raise not_found("w8a", [" or ".join(W8A_FILES)], spec.data_dir)
-        return _svmlight(found, None, W8A_FEATURES)
-    if spec.dataset == "svmlight":
-        return _svmlight(*locate("svmlight", spec.data_dir, SVMLIGHT_ENDINGS), None)
-    source = read(spec)
-
-    def encode(train_rows: Rows) -> Array:
-        raw = source.encode(train_rows)
-        scale = 255.0 if raw.dtype == np.uint8 else 1.0
-        return raw.reshape(len(raw), -1).astype(np.float64) / scale
-
-    return _Table(source.classes, source.codes, encode, source.train_count)
+def _read(spec: DataSpec) -> Source:
+    if spec.dataset in ("w8a", "svmlight"):
+        matrix, labels, train_count = read_svmlight(*svmlight_files(spec))
+        features = canonical(matrix)
+        return make_source(labels, lambda train_rows: features, train_count)
+    return read(spec)
 
 
-def _svmlight(train: Path, test: Path | None, features: int | None) -> _Table:
-    """The rows of svmlight text as CSR; `features` fixes d, and then indices start at 1."""
-    from sklearn.datasets import load_svmlight_files
-
-    paths = [str(path) for path in (train, test) if path is not None]
-    try:
-        loaded = load_svmlight_files(paths, n_features=features, zero_based="auto" if features is None else False)
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(
-            " or ".join(paths),
-            got=f"a file that cannot be read as svmlight ({error})",
-            allowed="lines such as '1 3:0.5 7:1'",
-            hint="mend the file, or set dataset to its kind",
-        ) from error
-    matrix = canonical(sparse.csr_array(sparse.vstack(loaded[0::2], format="csr")))
-    classes, codes = label_classes(np.concatenate(loaded[1::2]))
-    return _Table(classes, codes, lambda train_rows: matrix, None if test is None else len(loaded[1]))
+def _encoded(source: Source, train_rows: Rows) -> Features:
+    """The features of all rows, dense (n, d) float64 or CSR."""
+    features = source.features(train_rows)[0]
+    if not isinstance(features, np.ndarray):
+        return cast(Features, features)
+    scale = 255.0 if features.dtype == np.uint8 else 1.0
+    return features.reshape(len(features), -1).astype(np.float64) / scale
 
 
-def _signs(table: _Table, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Array, Rows, Rows]:
+def _signs(source: Source, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Array, Rows, Rows]:
     """Labels -1 and +1 of all rows, the training rows and the test rows."""
-    codes = marked[table.codes].astype(np.int8)
-    if table.train_count is None:
+    codes = marked[source.codes].astype(np.int8)
+    if source.train_count is None:
         train_rows, test_rows = split(codes, spec.test_fraction, spec.seed)
     else:
-        train_rows, test_rows = np.split(np.arange(len(codes)), [table.train_count])
+        train_rows, test_rows = source.own_split()
     held = "the test set"
     if spec.validation_fraction:
         train_rows, test_rows = validation_split(codes, train_rows, spec.validation_fraction, spec.seed)
         held = "the validation set"
-    for rows, what in ((train_rows, "the training set"), (test_rows, held)):
-        positives = int(codes[rows].sum())
-        if positives in (0, len(rows)):
-            raise DataError(
-                what,
-                got=f"one class only: {positives:,} positives and {len(rows) - positives:,} negatives",
-                allowed=f"both classes; labels that occur: {', '.join(table.classes[:20])}",
-                hint="set positive-label",
-            )
+    check_both_classes(codes[train_rows], "the training set", source.classes)
+    check_both_classes(codes[test_rows], held, source.classes)
     return _as_signs(codes), train_rows, test_rows
 
 
-def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
+def _targets(source: Source, spec: DataSpec) -> tuple[Array, Rows, Rows]:
     """Labels of all rows as the numbers they are, the training rows and the test rows."""
     try:
-        numbers = np.array([float(name) for name in table.classes])
+        numbers = np.array([float(name) for name in source.classes])
     except ValueError:
-        named = ", ".join(table.classes[:20])
+        named = ", ".join(source.classes[:20])
         raise DataError(
             "labels of a regression", got=named, allowed="numbers", hint="set vfb2.problem to another"
         ) from None
@@ -236,11 +194,10 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
             allowed="finite numbers",
             hint="drop such rows",
         )
-    count = len(table.codes)
-    if table.train_count is not None:
-        train_rows, test_rows = np.split(np.arange(count), [table.train_count])
+    if source.train_count is not None:
+        train_rows, test_rows = source.own_split()
     else:
-        train_rows, test_rows = split_rows(count, spec.test_fraction, spec.seed, "test split")
+        train_rows, test_rows = split_rows(len(source), spec.test_fraction, spec.seed, "test split")
     if spec.validation_fraction:
         if len(train_rows) < 2:
             raise DataError(
@@ -251,7 +208,7 @@ def _targets(table: _Table, spec: DataSpec) -> tuple[Array, Rows, Rows]:
             )
         kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
         train_rows, test_rows = train_rows[kept], train_rows[held]
-    return numbers[table.codes], train_rows, test_rows
+    return numbers[source.codes], train_rows, test_rows
 
 
 def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:

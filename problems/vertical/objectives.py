@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,6 @@ class Objective:
     name: str
     weight: float
     tilt: float = 0.0
-    _loss: Loss = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.name not in _LOSSES:
@@ -118,17 +118,20 @@ class Objective:
             raise ValueError(f"the tilt must be >= 0 and finite, got {self.tilt}")
         if self.tilt and not self.classification:
             raise ValueError(f"problem {self.name!r} has no two classes, so no flipped labels to correct")
-        object.__setattr__(self, "_loss", _LOSSES[self.name])
+
+    @cached_property
+    def _loss(self) -> Loss:
+        return _LOSSES[self.name]
 
     @property
     def classification(self) -> bool:
         """Whether labels are -1 and +1."""
-        return _LOSSES[self.name].classification
+        return self._loss.classification
 
     @property
     def curvature_bound(self) -> float:
         """The largest second derivative of the loss in z: 1/4, 1/4, 2, 1. The correction does not change it."""
-        return _LOSSES[self.name].curvature_bound
+        return self._loss.curvature_bound
 
     @property
     def linear_decay(self) -> bool:

@@ -6,43 +6,27 @@ updates of `train` to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, smoothness, value
 from problems.vertical.blocks import make_block
-from problems.vertical.blocks.base import SAGA, SVRG, Block, Features, Rows, product
+from problems.vertical.blocks.base import SAGA, SVRG, Features, Rows, product
 from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array, Objective
 from problems.vertical.schedule import Schedule
 
 __all__ = [
-    "Trace",
     "gradient",
     "largest_eigenvalue",
     "largest_step",
     "minimum",
     "smoothness",
-    "trace",
     "train",
     "value",
 ]
-
-
-@dataclass
-class Trace:
-    """What `trace` saw.
-
-    Attributes:
-        weights: (d,) at the end.
-        objective: (epoch, f) at the start, as epoch 0, and after each epoch that was asked for.
-    """
-
-    weights: Array
-    objective: list[tuple[int, float]] = field(default_factory=list)
 
 
 def train(
@@ -59,6 +43,7 @@ def train(
     weights: Array | None = None,
     synchronous: bool = True,
     frozen_columns: NDArray[np.int64] | None = None,
+    each_epoch: Callable[[int, Array], object] | None = None,
 ) -> Array:
     """Return the (d,) weights after `epochs` passes of SGD, SVRG or SAGA over (n, d) features and (n,) labels.
 
@@ -79,104 +64,48 @@ def train(
         synchronous: with m > 1, take the slopes of the t-th batches of all slices at one point before the m updates;
             else at the point after the update before it.
         frozen_columns: that keep their weights, as where a party without labels never updates (AFSVRG-VP).
+        each_epoch: called after each epoch with their number so far and the (d,) weights.
 
     Raises:
         ValueError: an argument out of range, labels that do not fit the objective or the rows, or slopes that
             overflow because the step is too large.
     """
-    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns)
-    for _ in run.epochs(Schedule(len(labels), active, batch_size, seed), epochs, synchronous):
-        pass
-    return run.weights
+    rows, columns = features.shape
+    objective.check_labels(labels)
+    if len(labels) != rows:
+        raise ValueError(f"{rows:,} rows of features but {len(labels):,} labels")
+    w = np.zeros(columns) if weights is None else np.array(weights, dtype=np.float64)
+    if w.shape != (columns,):
+        raise ValueError(f"weights must be ({columns},), got {w.shape}")
+    kept = np.zeros(0, dtype=np.int64) if frozen_columns is None else np.asarray(frozen_columns, dtype=np.int64)
+    if len(kept) and not 0 <= kept.min() <= kept.max() < columns:
+        raise ValueError(f"frozen_columns must be 0 to {columns - 1}, got {kept.min()} to {kept.max()}")
+    trained = np.setdiff1d(np.arange(columns), kept)
+    if not len(trained):
+        raise ValueError(f"all {columns} columns are frozen: nothing to train")
+    if epochs < 0:
+        raise ValueError(f"epochs must be 0 or more, got {epochs}")
+    offset = product(features, np.where(np.isin(np.arange(columns), kept), w, 0.0))  # (n,)
+    block = make_block(features[:, trained] if len(kept) else features, algorithm, objective, step)
+    block.set_weights(w[trained])
+    schedule = Schedule(rows, active, batch_size, seed)
 
+    def slopes(batch: Rows | None = None) -> Array:
+        chosen = slice(None) if batch is None else batch
+        return objective.slopes(block.partials(batch) + offset[chosen], labels[chosen])
 
-def trace(
-    features: Features,
-    labels: Array,
-    objective: Objective,
-    algorithm: str,
-    *,
-    step: float,
-    epochs: int,
-    batch_size: int,
-    seed: int,
-    active: int = 1,
-    weights: Array | None = None,
-    synchronous: bool = True,
-    frozen_columns: NDArray[np.int64] | None = None,
-    every: int = 1,
-) -> Trace:
-    """Do as `train` does and note f at the start, after each `every`-th epoch and at the end.
-
-    Raises:
-        ValueError: as `train`, or `every` below 1.
-    """
-    if every < 1:
-        raise ValueError(f"every must be 1 or more epochs, got {every}")
-    run = _Run(features, labels, objective, algorithm, step, weights, frozen_columns)
-    seen = [(0, value(features, labels, objective, run.weights))]
-    for done in run.epochs(Schedule(len(labels), active, batch_size, seed), epochs, synchronous):
-        if done % every == 0 or done == epochs:
-            seen.append((done, value(features, labels, objective, run.weights)))
-    return Trace(run.weights, seen)
-
-
-class _Run:
-    """A block of the columns that are trained, beside those that are not."""
-
-    def __init__(
-        self,
-        features: Features,
-        labels: Array,
-        objective: Objective,
-        algorithm: str,
-        step: float,
-        weights: Array | None,
-        frozen: NDArray[np.int64] | None,
-    ) -> None:
-        rows, columns = features.shape
-        objective.check_labels(labels)
-        if len(labels) != rows:
-            raise ValueError(f"{rows:,} rows of features but {len(labels):,} labels")
-        start = np.zeros(columns) if weights is None else np.array(weights, dtype=np.float64)
-        if start.shape != (columns,):
-            raise ValueError(f"weights must be ({columns},), got {start.shape}")
-        kept = np.zeros(0, dtype=np.int64) if frozen is None else np.asarray(frozen, dtype=np.int64)
-        if len(kept) and not 0 <= kept.min() <= kept.max() < columns:
-            raise ValueError(f"frozen_columns must be 0 to {columns - 1}, got {kept.min()} to {kept.max()}")
-        self._trained = np.setdiff1d(np.arange(columns), kept)
-        if not len(self._trained):
-            raise ValueError(f"all {columns} columns are frozen: nothing to train")
-        self._start, self._labels, self._objective, self._algorithm = start, labels, objective, algorithm
-        self._offset = product(features, np.where(np.isin(np.arange(columns), kept), start, 0.0))  # (n,)
-        mine = features if not len(kept) else features[:, self._trained]
-        self._block: Block = make_block(mine, algorithm, objective, step)
-        self._block.set_weights(start[self._trained])
-
-    @property
-    def weights(self) -> Array:
-        """(d,) of all columns."""
-        weights = self._start.copy()
-        weights[self._trained] = self._block.weights
-        return weights
-
-    def epochs(self, schedule: Schedule, count: int, synchronous: bool) -> Iterator[int]:
-        """Train for `count` epochs, and yield after each how many are done."""
-        if count < 0:
-            raise ValueError(f"epochs must be 0 or more, got {count}")
-        for epoch in range(count):
-            if self._algorithm == SVRG or (self._algorithm == SAGA and epoch == 0):
-                self._block.remember(self._slopes(None))
-            for batches in _rounds(schedule, epoch, together=synchronous):
-                thetas = [self._slopes(rows) for rows in batches]
-                for rows, theta in zip(batches, thetas, strict=True):
-                    self._block.apply(rows, theta)
-            yield epoch + 1
-
-    def _slopes(self, rows: Rows | None) -> Array:
-        partials = self._block.partials(rows)
-        offset, labels = (self._offset, self._labels) if rows is None else (self._offset[rows], self._labels[rows])
-        return self._objective.slopes(partials + offset, labels)
+    for epoch in range(epochs):
+        if algorithm == SVRG or (algorithm == SAGA and epoch == 0):
+            block.remember(slopes())
+        for batches in _rounds(schedule, epoch, together=synchronous):
+            thetas = [slopes(batch) for batch in batches]
+            for batch, theta in zip(batches, thetas, strict=True):
+                block.apply(batch, theta)
+        if each_epoch is not None:
+            w[trained] = block.weights
+            each_epoch(epoch + 1, w.copy())
+    w[trained] = block.weights
+    return w
 
 
 def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[Rows]]:

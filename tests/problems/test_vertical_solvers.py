@@ -17,7 +17,6 @@ from problems.vertical.solvers import (
     largest_step,
     minimum,
     smoothness,
-    trace,
     train,
     value,
 )
@@ -77,17 +76,17 @@ def test_frozen_columns_keep_their_weights_and_still_count(algorithm: str) -> No
     assert start.tolist() == np.linspace(-1.0, 1.0, 7).tolist()
 
 
-def test_a_trace_sees_the_values_of_shorter_runs() -> None:
+def test_each_epoch_sees_the_weights_of_a_shorter_run() -> None:
     x, y = data("logistic")
     objective = make_objective("logistic", 0.1)
     settings = {"step": 0.1, "batch_size": 8, "seed": 0}
-    seen = trace(x, y, objective, "saga", epochs=5, every=2, **settings)
-    assert [epoch for epoch, _ in seen.objective] == [0, 2, 4, 5]
-    for epoch, found in seen.objective:
-        w = train(x, y, objective, "saga", epochs=epoch, **settings)
+    seen: dict[int, Array] = {}
+    train(x, y, objective, "saga", epochs=3, each_epoch=seen.__setitem__, **settings)
+    assert list(seen) == [1, 2, 3]
+    for epoch, w in seen.items():
+        np.testing.assert_allclose(w, train(x, y, objective, "saga", epochs=epoch, **settings), rtol=1e-13)
         direct = np.mean([math.log1p(math.exp(-b * float(a @ w))) for a, b in zip(x, y, strict=True)]) + 0.05 * w @ w
-        assert found == pytest.approx(direct, rel=1e-12)
-    np.testing.assert_allclose(seen.weights, train(x, y, objective, "saga", epochs=5, **settings), rtol=1e-13)
+        assert value(x, y, objective, w) == pytest.approx(direct, rel=1e-12)
 
 
 def test_the_minimum_of_ridge_solves_the_normal_equations() -> None:

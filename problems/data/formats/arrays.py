@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from problems.data.source import Source, make_source
 from problems.data.spec import DataError
@@ -22,32 +23,13 @@ MAX_DENSE_BYTES = 8 * 2**30
 
 
 def svmlight(train: Path, test: Path | None, features: int | None = None, *, site: bool = False) -> Source:
-    """Return svmlight text as dense rows, (n, d) float32; `features` fixes d.
-
-    Whether indices start at 0 or 1 is found from the files; a site's file (`site`) must count from 1, because
-    a guess at each site could move the columns of one against another.
+    """Return svmlight text as dense rows, (n, d) float32; the rest is as `read_svmlight` has it.
 
     Raises:
-        DataError: when a file cannot be read as svmlight, or would not fit into memory as dense rows.
+        DataError: as `read_svmlight`, or when dense rows would not fit into memory.
     """
-    from sklearn.datasets import load_svmlight_files
-
-    paths = [train] if test is None else [train, test]
-    zero_based: bool | str = False if site or features is not None else "auto"
-    try:
-        loaded = load_svmlight_files(
-            [str(path) for path in paths], n_features=features, dtype=np.float32, zero_based=zero_based
-        )
-    except (OSError, EOFError, ValueError) as error:
-        why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
-        raise DataError(
-            " or ".join(map(str, paths)),
-            got=f"a file that cannot be read as svmlight ({why})",
-            allowed="lines such as '1 3:0.5 7:1'",
-            hint="mend the file, or set dataset to its kind",
-        ) from error
-    matrices, labels = loaded[0::2], loaded[1::2]
-    rows, columns = sum(matrix.shape[0] for matrix in matrices), matrices[0].shape[1]
+    matrix, labels, train_count = read_svmlight(train, test, features, dtype=np.float32, site=site)
+    rows, columns = matrix.shape
     if rows * columns * 4 > MAX_DENSE_BYTES:
         raise DataError(
             train,
@@ -55,8 +37,37 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
             allowed=f"{MAX_DENSE_BYTES // 2**30} GiB",
             hint="choose fewer features",
         )
-    dense = np.concatenate([matrix.toarray() for matrix in matrices])
-    return make_source(np.concatenate(labels), dense, None if test is None else len(labels[0]))
+    return make_source(labels, matrix.toarray(), train_count)
+
+
+def read_svmlight(
+    train: Path, test: Path | None, features: int | None, *, dtype: type = np.float64, site: bool = False
+) -> tuple[Any, NDArray[np.float64], int | None]:
+    """Return the rows of svmlight text as CSR (n, d), their labels (n,), and where there is a test file the number of
+    training rows; `features` fixes d.
+
+    Whether indices start at 0 or 1 is found from the files, but where d is fixed they start at 1. A site's file
+    (`site`) must count from 1 too, because a guess at each site could move the columns of one against another.
+
+    Raises:
+        DataError: when a file cannot be read as svmlight.
+    """
+    from sklearn.datasets import load_svmlight_files
+
+    paths = [str(path) for path in (train, test) if path is not None]
+    zero_based: bool | str = False if site or features is not None else "auto"
+    try:
+        loaded = load_svmlight_files(paths, n_features=features, dtype=dtype, zero_based=zero_based)
+    except (OSError, EOFError, ValueError) as error:
+        why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
+        raise DataError(
+            " or ".join(paths),
+            got=f"a file that cannot be read as svmlight ({why})",
+            allowed="lines such as '1 3:0.5 7:1'",
+            hint="mend the file, or set dataset to its kind",
+        ) from error
+    matrix = sparse.csr_array(sparse.vstack(loaded[0::2], format="csr"))
+    return matrix, np.concatenate(loaded[1::2]), None if test is None else len(loaded[1])
 
 
 def npz(train: Path, test: Path | None) -> Source:

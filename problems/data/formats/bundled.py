@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.source import Source, make_source, standardise
+from problems.data.columns import Encoded, standardised
+from problems.data.source import Rows, Source, make_source
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 
@@ -32,7 +33,13 @@ def breast_cancer() -> Source:
     from sklearn.datasets import load_breast_cancer
 
     data, target = load_breast_cancer(return_X_y=True)
-    return make_source(np.where(target == 0, "malignant", "benign"), lambda rows: standardise(data, rows))
+    table = Encoded(data, (), np.ones(data.shape[1], dtype=bool))
+
+    def encode(train_rows: Rows) -> NDArray[np.float64]:
+        means, variances = table.statistics(train_rows)
+        return standardised(data, means, np.sqrt(variances))
+
+    return make_source(np.where(target == 0, "malignant", "benign"), encode)
 
 
 def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:

@@ -17,14 +17,11 @@ from problems.data.spec import DataError
 
 IMAGE_BYTES = 3 * 32 * 32
 
-# Training files, test file, bytes of labels before an image in the binary form, pickle key of the labels.
-PICKLED: dict[str, tuple[tuple[str, ...], str, bytes]] = {
-    "cifar10": (tuple(f"data_batch_{number}" for number in range(1, 6)), "test_batch", b"labels"),
-    "cifar100": (("train",), "test", b"fine_labels"),
-}
-BINARY: dict[str, tuple[tuple[str, ...], str, int]] = {
-    "cifar10": (tuple(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin", 1),
-    "cifar100": (("train.bin",), "test.bin", 2),
+# The test file's name after those of the training files, the labels' key in a pickle, and the bytes of labels before an
+# image in a binary file, whose name ends in .bin.
+BATCHES: dict[str, tuple[tuple[str, ...], bytes, int]] = {
+    "cifar10": ((*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"), b"labels", 1),
+    "cifar100": (("train", "test"), b"fine_labels", 2),
 }
 
 Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -56,18 +53,20 @@ def cifar(name: str, root: Path) -> Source | None:
     Raises:
         DataError: when some batches are missing, damaged, or hold anything but arrays.
     """
+    names, key, label_bytes = BATCHES[name]
     for home in homes(root):
-        batches, test, key = PICKLED[name]
-        if (home / batches[0]).is_file():
-            return _join([_read_pickled(path, key) for path in _all_there(home, (*batches, test))])
-        batches, test, label_bytes = BINARY[name]
-        if (home / batches[0]).is_file():
-            return _join([_read_binary(path, label_bytes) for path in _all_there(home, (*batches, test))])
+        for ending in ("", ".bin"):
+            paths = [home / f"{name}{ending}" for name in names]
+            if paths[0].is_file():
+                _check_all_there(home, paths)
+                return _join(
+                    [_read_binary(path, label_bytes) if ending else _read_pickled(path, key) for path in paths]
+                )
     return None
 
 
-def _all_there(home: Path, names: tuple[str, ...]) -> list[Path]:
-    missing = [name for name in names if not (home / name).is_file()]
+def _check_all_there(home: Path, paths: list[Path]) -> None:
+    missing = [path.name for path in paths if not path.is_file()]
     if missing:
         raise DataError(
             home,
@@ -75,22 +74,13 @@ def _all_there(home: Path, names: tuple[str, ...]) -> list[Path]:
             allowed="all files of the data set",
             hint="unpack the archive again",
         )
-    return [home / name for name in names]
 
 
 def _read_pickled(path: Path, key: bytes) -> Batch:
     try:
         batch = _ArraysOnly(io.BytesIO(read_bytes(path)), encoding="bytes").load()
         pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[key])
-    except (
-        pickle.UnpicklingError,
-        KeyError,
-        TypeError,
-        ValueError,
-        EOFError,
-        IndexError,
-        AttributeError,
-    ) as error:
+    except (pickle.UnpicklingError, LookupError, TypeError, ValueError, EOFError, AttributeError) as error:
         raise DataError(
             path,
             got=f"a file that is not a CIFAR batch ({error})",

@@ -51,11 +51,14 @@ def homes(root: Path) -> list[Path]:
 
 def find(root: Path, *names: str) -> Path | None:
     """Return the first file called one of `names`, in `root` or one folder below it; None without one."""
-    for home in homes(root):
-        for name in names:
-            if (home / name).is_file():
-                return home / name
-    return None
+    paths = (home / name for home in homes(root) for name in names)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
+    """Return for each file the first that has one of its names, as `find`; None where one is lacking."""
+    paths = [path for path in (find(root, *names) for names in files) if path is not None]
+    return paths if len(paths) == len(files) else None
 
 
 def not_found(dataset: str, looked_for: Sequence[str], data_dir: str, also: str = "") -> DataError:

@@ -45,9 +45,7 @@ def heart_disease(paths: Sequence[Path]) -> Source:
         names += [f"{name}={code}" for code in codes] or [name]
     encoded = Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(["=" not in name for name in names]))
     sizes = tuple(map(len, train))
-    return make_source(
-        patients[:, -1], lambda rows: encoded.features(rows)[0], sum(sizes), sizes, columns=lambda rows: encoded
-    )
+    return make_source(patients[:, -1], lambda rows: encoded, sum(sizes), sizes)
 
 
 def _read(path: Path) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.formats.files import find, homes, read_bytes
+from problems.data.formats.files import find_all, homes, read_bytes
 from problems.data.source import Source, make_source
 from problems.data.spec import DataError
 
@@ -56,10 +56,10 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 def fashion_mnist(root: Path) -> Source | None:
     """Return Fashion-MNIST from its IDX files in or below `root`; None when they are not there."""
-    paths = [find(root, name, f"{name}.gz", name.replace("-idx", ".idx")) for name in FASHION_FILES]
-    if any(path is None for path in paths):
+    paths = find_all(root, [(name, f"{name}.gz", name.replace("-idx", ".idx")) for name in FASHION_FILES])
+    if paths is None:
         return None
-    images, labels, test_images, test_labels = (read_idx(path) for path in paths if path is not None)
+    images, labels, test_images, test_labels = map(read_idx, paths)
     for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
         if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
             raise DataError(
@@ -74,13 +74,11 @@ def fashion_mnist(root: Path) -> Source | None:
 
 def stl10(root: Path) -> Source | None:
     """Return STL-10's labelled images from its binary files in or below `root`; None without them."""
-    paths = [find(root, name) for name in STL10_FILES]
-    if any(path is None for path in paths):
+    paths = find_all(root, [(name,) for name in STL10_FILES])
+    if paths is None:
         return None
     pixels, labels = [], []
     for images_path, labels_path in (paths[:2], paths[2:]):
-        assert images_path is not None
-        assert labels_path is not None
         label = np.frombuffer(read_bytes(labels_path), dtype=np.uint8)
         raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
         if len(raw) != len(label) * 3 * 96 * 96:
@@ -109,8 +107,8 @@ def class_folders(root: Path, *, bare: bool = True) -> Source | None:
     return _read_folders(root, None) if bare and _classes(root) else None
 
 
-def _classes(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+def _classes(folder: Path | None) -> list[Path]:
+    if folder is None or not folder.is_dir():
         return []
     return sorted(entry for entry in folder.iterdir() if entry.is_dir() and _images(entry))
 
@@ -120,26 +118,18 @@ def _images(folder: Path) -> list[Path]:
 
 
 def _read_folders(train: Path, test: Path | None) -> Source:
-    paths, labels, train_count = [], [], None
-    for split in (train, test):
-        if split is None or not (classes := _classes(split)):
-            continue
-        for folder in classes:
-            files = _images(folder)
-            paths += files
-            labels += [folder.name] * len(files)
-        if split is train:
-            train_count = len(labels)
-    unknown = set(labels[train_count:]) - set(labels[:train_count])
+    training, held_out = ([path for folder in _classes(split) for path in _images(folder)] for split in (train, test))
+    paths = training + held_out
+    labels = [path.parent.name for path in paths]
+    unknown = set(labels[len(training) :]) - set(labels[: len(training)])
     if unknown:
-        named = ", ".join(sorted(unknown))
         raise DataError(
             train.parent,
-            got=f"test classes without training images: {named}",
+            got=f"test classes without training images: {', '.join(sorted(unknown))}",
             allowed="images of each class in train/ too",
             hint="add them, or remove these classes",
         )
-    return make_source(labels, _read_images(paths), train_count if len(labels) != train_count else None)
+    return make_source(labels, _read_images(paths), len(training) if held_out else None)
 
 
 def _read_images(paths: list[Path]) -> Pixels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from problems.data.formats import arrays, bundled, cifar, images, tables
@@ -11,7 +11,7 @@ from problems.data.formats.credit import credit
 from problems.data.formats.files import find, folder, locate, not_found
 from problems.data.formats.heart import FILES as HEART_FILES
 from problems.data.formats.heart import heart_disease
-from problems.data.formats.hub import HUB, fetch
+from problems.data.formats.hub import fetch
 from problems.data.source import Source
 from problems.data.spec import OWN, SPARSE_LOGISTIC, TABLES, UNLABELLED, DataError, DataSpec, in_data_set
 
@@ -46,33 +46,36 @@ def read(spec: DataSpec) -> Source:
     Raises:
         DataError: when its files are missing or damaged.
     """
-    name = spec.dataset
-    if name == "digits":
-        return bundled.digits()
-    if name == "breast-cancer":
-        return bundled.breast_cancer()
-    if name == "synthetic-offset-sites":
-        return bundled.synthetic_offset_sites(spec.seed)
-    if name in HUB:
-        return _image_set(name, spec.data_dir)
-    if name in ("uci-credit", "w8a"):
-        return _named_file(name, spec.data_dir)
-    if name == "heart-disease":
-        return _hospitals(name, spec.data_dir)
-    if name == "image-folder":
-        return _folders(folder(spec.data_dir))
-    endings = {
-        "csv": tables.CSV_ENDINGS,
-        "parquet": tables.PARQUET_ENDINGS,
-        "svmlight": arrays.SVMLIGHT_ENDINGS,
-        "npz": arrays.NPZ_ENDINGS,
-    }[name]
-    train, test = locate(name, spec.data_dir, endings)
-    if name == "svmlight":
-        return arrays.svmlight(train, test, _width(spec))
-    if name == "npz":
-        return arrays.npz(train, test)
-    return tables.table(train, test, spec.label_column, spec.feature_columns, scale=spec.standardise)
+    match spec.dataset:
+        case "digits":
+            return bundled.digits()
+        case "breast-cancer":
+            return bundled.breast_cancer()
+        case "synthetic-offset-sites":
+            return bundled.synthetic_offset_sites(spec.seed)
+        case "uci-credit":
+            return credit(_named_file(spec, CREDIT_FILES))
+        case "heart-disease":
+            return heart_disease([_found(spec, (name,)) for name in HEART_FILES])
+        case "w8a" | "svmlight":
+            return arrays.svmlight(*svmlight_files(spec))
+        case "npz":
+            return arrays.npz(*locate("npz", spec.data_dir, arrays.NPZ_ENDINGS))
+        case "image-folder":
+            return _folders(folder(spec.data_dir))
+        case "csv" | "parquet" as kind:
+            endings = tables.CSV_ENDINGS if kind == "csv" else tables.PARQUET_ENDINGS
+            return _table(*locate(kind, spec.data_dir, endings), spec)
+        case name:
+            return _image_set(name, spec.data_dir)
+
+
+def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
+    """The training file of "w8a" or "svmlight", the test file if there is one, and the number of features if it is
+    fixed."""
+    if spec.dataset == "w8a":
+        return _named_file(spec, arrays.W8A_FILES), None, arrays.W8A_FEATURES
+    return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
 
 
 def check_readable(specs: Iterable[DataSpec]) -> None:
@@ -127,7 +130,11 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":
         return arrays.svmlight(path, None, _width(spec), site=True)
-    return tables.table(path, None, spec.label_column, spec.feature_columns, scale=spec.standardise, site=True)
+    return _table(path, None, spec, site=True)
+
+
+def _table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
+    return tables.table(train, test, spec.label_column, spec.feature_columns, scale=spec.standardise, site=site)
 
 
 def _width(spec: DataSpec) -> int | None:
@@ -153,21 +160,16 @@ def _image_set(name: str, data_dir: str) -> Source:
     return found
 
 
-def _named_file(name: str, data_dir: str) -> Source:
-    path: Path | None = Path(data_dir).expanduser()
-    if path is None or not path.is_file():
-        path = find(folder(data_dir), *(CREDIT_FILES if name == "uci-credit" else arrays.W8A_FILES))
+def _named_file(spec: DataSpec, names: Sequence[str]) -> Path:
+    path = Path(spec.data_dir).expanduser()
+    return path if path.is_file() else _found(spec, names)
+
+
+def _found(spec: DataSpec, names: Sequence[str]) -> Path:
+    path = find(folder(spec.data_dir), *names)
     if path is None:
-        raise not_found(name, _LOOKED_FOR[name], data_dir)
-    return credit(path) if name == "uci-credit" else arrays.svmlight(path, None, arrays.W8A_FEATURES)
-
-
-def _hospitals(name: str, data_dir: str) -> Source:
-    found = [find(folder(data_dir), file) for file in HEART_FILES]
-    paths = [path for path in found if path is not None]
-    if len(paths) < len(found):
-        raise not_found(name, _LOOKED_FOR[name], data_dir)
-    return heart_disease(paths)
+        raise not_found(spec.dataset, _LOOKED_FOR[spec.dataset], spec.data_dir)
+    return path
 
 
 def _folders(root: Path) -> Source:

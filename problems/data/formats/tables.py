@@ -120,7 +120,7 @@ def table(
     check_columns(frame, wanted, found, site=site)
     numeric = {column.name: not column.categories and is_numeric(frame[column.name]) for column in wanted}
 
-    def columns(train_rows: Rows) -> Encoded:
+    def encode(train_rows: Rows) -> Encoded:
         blocks, names, scaled = [], list[str](), list[bool]()
         values: tuple[str, ...]
         for column in wanted:
@@ -135,16 +135,14 @@ def table(
             scaled += [scale and numeric[column.name]] * block.shape[1]
         return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
 
-    return make_source(
-        labels.to_numpy(), lambda train_rows: columns(train_rows).features(train_rows)[0], train_count, columns=columns
-    )
+    return make_source(labels.to_numpy(), encode, train_count)
 
 
 def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[NDArray[np.float64], tuple[str, ...]]:
     """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted."""
     values = _texts(column)
     categories = np.unique(values[train_rows])
-    return _indicators(values, categories), tuple(categories.tolist())
+    return (values[:, None] == categories).astype(np.float64), tuple(categories.tolist())
 
 
 def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> NDArray[np.float64]:
@@ -165,20 +163,13 @@ def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> 
             allowed=", ".join(categories),
             hint="list them in feature-columns",
         )
-    return _indicators(values, np.array(categories))
+    indicators: NDArray[np.float64] = (values[:, None] == np.array(categories)).astype(np.float64)
+    return indicators
 
 
 def _texts(column: pd.Series[Any]) -> NDArray[np.str_]:
-    values = column.to_numpy(dtype=object)
-    texts: NDArray[np.str_] = (np.array([as_text(value) for value in values]) if is_numeric(column) else values).astype(
-        str
-    )
-    return texts
-
-
-def _indicators(values: NDArray[np.str_], categories: NDArray[np.str_]) -> NDArray[np.float64]:
-    indicators: NDArray[np.float64] = (values[:, None] == categories[None, :]).astype(np.float64)
-    return indicators
+    write = as_text if is_numeric(column) else str
+    return np.array([write(value) for value in column.to_numpy(dtype=object)], dtype=str)
 
 
 def _columns(frame: pd.DataFrame) -> str:
