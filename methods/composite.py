@@ -10,9 +10,9 @@ Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal site
 `methods.penalised` has the other symbols.
 
 A client makes its correction for a round when that round's model comes down, from what it kept of the round before. A
-model of the round it has just trained in says that the server discarded that round: it trains again, with the
-correction it had, so that a round whose upload was lost leaves no trace. Without a record of the round before, the
-correction is 0; the server, who is told of which round the record was, then has all clients begin afresh.
+second model of the round it has just trained in says that the server discarded that round: it trains again, with the
+correction it had. Without a record of the round before, the correction is 0; the server, who is told of which round the
+record was, then has all clients begin afresh.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from payloads.record import FloatArray, IntArray, Payload, array
 
 @dataclass(frozen=True, eq=False)
 class CorrectionState(Payload):
-    """What a client keeps of its newest round r; that round counts once a later round's model has come down."""
+    """What a client keeps of its newest round r."""
 
     server_round: IntArray = array(1, kind="int")
     # c_i^r, for a round that is made again
