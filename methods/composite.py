@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from methods.method import Plan, Replies, ServerHalf, as_array, as_tensor
-from methods.penalised import CompositeSettings, PenalisedTask, between, local, make_method, prox_at
+from methods.method import Replies, ServerHalf, as_array, as_tensor
+from methods.penalised import PenalisedPlan, PenalisedTask, between, local, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, IntArray, Payload, array
 
@@ -93,15 +93,13 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionS
     return carry.pre, None, kept
 
 
-def update(
-    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
-) -> tuple[FloatArray, None]:
+def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """Line 15: x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
     begun = prox_at(x, between(plan.training, plan.server_round - 1), plan)
-    return replies.moved(begun, plan.training.server_learning_rate), None
+    return replies.moved(begun, plan), None
 
 
-def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     """(d,) line 21: P(x-bar), the model that x-bar of a round stands for."""
     return prox_at(x, between(plan.training, plan.server_round), plan)
 

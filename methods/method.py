@@ -127,9 +127,9 @@ class Replies(Generic[U]):
         """The mean of a field of the records, rounded once."""
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
-    def moved(self, start: FloatArray, rate: float) -> FloatArray:
-        """(d,) start + rate (mean of the points - start), in float64 until it is rounded."""
-        begun = start.astype(np.float64)
+    def moved(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
+        """(d,) start + server-learning-rate (mean of the points - start), in float64 until it is rounded."""
+        begun, rate = start.astype(np.float64), plan.training.server_learning_rate
         moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
         return moved
 
