@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -75,7 +75,8 @@ CodaTask = Task[CodaSettings, Oracle]
 CodaPlan = Plan[CodaSettings]
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True)
+class Stage:
     """Where a round stands: the stage's number, counted from 0, and its first round."""
 
     index: int

@@ -72,7 +72,7 @@ def update(
     x: FloatArray, state: StageState, replies: Replies[ControlChange], plan: CodaPlan
 ) -> tuple[FloatArray, StageState]:
     """z <- z + eta_g mean (z_i - z), and c."""
-    point = replies.moved(x, plan.training.server_learning_rate)
+    point = replies.moved(x, plan)
     return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
 
 

@@ -10,9 +10,9 @@ Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal site
 `methods.penalised` has the other symbols.
 
 A client makes its correction for a round when that round's model comes down, from what it kept of the round before. A
-model of the round it has just trained in says that the server discarded that round: it trains again, with the
-correction it had, so that a round whose upload was lost leaves no trace. Without a record of the round before, the
-correction is 0; the server, who is told of which round the record was, then has all clients begin afresh.
+second model of the round it has just trained in says that the server discarded that round: it trains again, with the
+correction it had. Without a record of the round before, the correction is 0; the server, who is told of which round the
+record was, then has all clients begin afresh.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from methods.method import Plan, Replies, ServerHalf, as_array, as_tensor
-from methods.penalised import CompositeSettings, PenalisedTask, between, local, make_method, prox_at
+from methods.method import Replies, ServerHalf, as_array, as_tensor
+from methods.penalised import PenalisedPlan, PenalisedTask, between, local, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, IntArray, Payload, array
 
 
 @dataclass(frozen=True, eq=False)
 class CorrectionState(Payload):
-    """What a client keeps of its newest round r; that round counts once a later round's model has come down."""
+    """What a client keeps of its newest round r."""
 
     server_round: IntArray = array(1, kind="int")
     # c_i^r, for a round that is made again
@@ -93,15 +93,13 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionS
     return carry.pre, None, kept
 
 
-def update(
-    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
-) -> tuple[FloatArray, None]:
+def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """Line 15: x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
     begun = prox_at(x, between(plan.training, plan.server_round - 1), plan)
-    return replies.moved(begun, plan.training.server_learning_rate), None
+    return replies.moved(begun, plan), None
 
 
-def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     """(d,) line 21: P(x-bar), the model that x-bar of a round stands for."""
     return prox_at(x, between(plan.training, plan.server_round), plan)
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from methods.method import Plan, ServerHalf
-from methods.penalised import CompositeSettings, PenalisedTask, make_method, prox_at
+from methods.method import ServerHalf
+from methods.penalised import PenalisedPlan, PenalisedTask, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray
-from payloads.settings import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class Carry:
     t: int
 
 
-def weight(settings: CompositeSettings, training: TrainingSettings, t: int) -> float:
+def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
     """b_t = gamma + mu t / 2."""
-    gamma = settings.anchor_weight
-    return (1 / training.learning_rate if isinstance(gamma, str) else gamma) + settings.mu * t / 2
+    gamma = task.settings.anchor_weight
+    return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + task.settings.mu * t / 2
 
 
 def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
@@ -42,10 +41,10 @@ def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
 
 def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     """w = P_{t/b_t g}(v), v <- v + (mu/2 (w - v) - grad f_i(w)) / b_{t+1}."""
-    settings, t, v, half = task.settings, carry.t, carry.v, task.settings.mu / 2
-    w = task.f.penalty.prox(v, t / weight(settings, task.training, t), out=carry.w)
+    t, v, half = carry.t, carry.v, task.settings.mu / 2
+    w = task.f.penalty.prox(v, t / weight(task, t), out=carry.w)
     change = task.f.gradient(w, batch).neg_().add_(w, alpha=half).sub_(v, alpha=half)
-    v.add_(change, alpha=1 / weight(settings, task.training, t + 1))
+    v.add_(change, alpha=1 / weight(task, t + 1))
     return replace(carry, t=t + 1)
 
 
@@ -53,10 +52,10 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
     return carry.v, None, None
 
 
-def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     """(d,) the model that v of a round stands for: its prox."""
     t = plan.server_round * plan.training.local_steps
-    return prox_at(x, t / weight(plan.settings, plan.training, t), plan)
+    return prox_at(x, t / weight(plan, t), plan)
 
 
 FAST_FEDDA = make_method(start, step, finish, ServerHalf(output=output))

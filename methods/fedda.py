@@ -12,8 +12,8 @@ from torch import Tensor
 
 from methods import local_sgd
 from methods.local_sgd import Point
-from methods.method import Plan, Replies, ServerHalf
-from methods.penalised import CompositeSettings, PenalisedTask, between, make_method, prox_at
+from methods.method import Replies, ServerHalf
+from methods.penalised import PenalisedPlan, PenalisedTask, between, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 from payloads.settings import TrainingSettings
@@ -26,11 +26,9 @@ def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Poi
     return carry
 
 
-def update_mid(
-    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
-) -> tuple[FloatArray, None]:
+def update_mid(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
-    moved = replies.moved(x, plan.training.server_learning_rate)
+    moved = replies.moved(x, plan)
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
@@ -68,14 +66,12 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
     return carry.z, None, None
 
 
-def update(
-    x: FloatArray, state: None, replies: Replies[Payload], plan: Plan[CompositeSettings]
-) -> tuple[FloatArray, None]:
+def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """z <- z + eta_g (mean - z)."""
-    return replies.moved(x, plan.training.server_learning_rate), None
+    return replies.moved(x, plan), None
 
 
-def output(x: FloatArray, plan: Plan[CompositeSettings]) -> FloatArray:
+def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     """(d,) the model that the dual point of a round stands for: its prox."""
     return prox_at(x, until(plan.training, plan.server_round), plan)
 

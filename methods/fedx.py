@@ -59,7 +59,8 @@ from problems.sampling import Indices, PoolQueue, on_device
 SCORING_ROUND, SCORING = 0, "scoring"
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
-# of the table of runs
+# of the table of runs: the round and how many clients took part in it, the client's place, how many positives and
+# partners it sent, and whether (1 or 0) with u
 COLUMNS = "round", "participants", "place", "positives", "partners", "tracked"
 
 R = TypeVar("R", bound=Payload)
@@ -82,15 +83,14 @@ class FedXState(FedXPredictions):
     """What the server keeps: the predictions of the last ``tau`` rounds in n runs, one a client and round, the oldest
     first, and the participants' mean momentum. u is zero in a run that has none."""
 
-    # of every run, see `COLUMNS`: its round, how many clients took part in that, the client's place, the numbers of
-    # positives and of partners, and 1 where positives have u
+    # of every run: see `COLUMNS`
     runs: IntArray = array("n", 6, kind="int")
 
 
 @dataclass(frozen=True, eq=False)
 class FedXPool(Payload):
-    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one a contributing client and
-    round, each with its length and the weight its entries carry."""
+    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one a contributing client and round, each
+    with its length and the weight its entries carry."""
 
     # all sites together: clients N, positives |S_1|, partners |S_2|
     totals: IntArray = array(3, kind="int")
@@ -133,7 +133,8 @@ class Predictions:
 
     def take(self, rows: Indices) -> Predictions:
         places = on_device(rows, self.scores.device)
-        return Predictions(*(None if value is None else value[places] for value in vars(self).values()))
+        rows_of: list[Any] = [None if value is None else value[places] for value in vars(self).values()]
+        return Predictions(*rows_of)
 
 
 @dataclass(frozen=True)
@@ -282,8 +283,10 @@ def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
 def make_predictions(history: History, task: PairwiseTask) -> FedXPredictions:
     """What goes up of a history: at most ``history-size`` predictions of each kind, with noise where it is wanted."""
     settings, dtype = task.settings, task.training.dtype
-    columns: Iterator[Any] = zip(*history, strict=True)
-    scores, u, partner_scores, labels = (None if parts[0] is None else as_array(torch.cat(parts)) for parts in columns)
+    joined: list[Any] = [
+        None if parts[0] is None else as_array(torch.cat(parts)) for parts in zip(*history, strict=True)
+    ]
+    scores, u, partner_scores, labels = joined
     with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
         predictions = FedXPredictions(
             positive_scores=scores.astype(dtype),
@@ -315,10 +318,8 @@ def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator)
 
 
 def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
-    """The predictions with Gaussian noise on every score, drawn by the system's generator.
-
-    They have no u: it is a function of the exact score and of predictions that all know, and would undo the noise.
-    """
+    """The predictions with Gaussian noise on every score, drawn by the system's generator, and without u: it is a
+    function of the exact score and of predictions that all know, and would undo the noise."""
 
     exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
     with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names

@@ -20,7 +20,7 @@ change in place: nobody looks at a carry after it was given to a step. At the se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -127,9 +127,9 @@ class Replies(Generic[U]):
         """The mean of a field of the records, rounded once."""
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
-    def moved(self, start: FloatArray, rate: float) -> FloatArray:
-        """(d,) start + rate (mean of the points - start), in float64 until it is rounded."""
-        begun = start.astype(np.float64)
+    def moved(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
+        """(d,) start + server-learning-rate (mean of the points - start), in float64 until it is rounded."""
+        begun, rate = start.astype(np.float64), plan.training.server_learning_rate
         moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
         return moved
 
@@ -150,6 +150,12 @@ class Phase:
 def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
     """The plain server half: the mean of the points."""
     return replies.mean_point(), state
+
+
+def average_records(x: FloatArray, state: Any, replies: Replies[U], plan: Plan[Any]) -> tuple[FloatArray, U]:
+    """The means of the points and of every field of the records beside them, which the server keeps."""
+    first = replies.ups[0]
+    return replies.mean_point(), replace(first, **{name: replies.mean(name) for name in first.arrays()})
 
 
 @dataclass(frozen=True)

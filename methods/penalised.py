@@ -116,6 +116,7 @@ def _terms(
 
 
 PenalisedTask = Task[CompositeSettings, PenalisedObjective]
+PenalisedPlan = Plan[CompositeSettings]
 
 
 def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
@@ -139,7 +140,7 @@ def between(training: TrainingSettings, server_round: int) -> float:
     return local(training, max(server_round, 1)) * training.server_learning_rate * training.local_steps
 
 
-def prox_at(x: FloatArray, step: float, plan: Plan[CompositeSettings]) -> FloatArray:
+def prox_at(x: FloatArray, step: float, plan: PenalisedPlan) -> FloatArray:
     """P_{step g} of (d,) at the server, in the point's number type."""
     layout = plan.layout or (("parameters", (len(x), 1)),)
     penalty = _terms(plan.settings, layout, torch.float64, torch.device("cpu"), ())[0]

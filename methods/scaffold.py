@@ -108,7 +108,7 @@ def update(
 ) -> tuple[FloatArray, ControlVariate | None]:
     """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and c."""
     control = new_control(None if state is None else state.control, replies)
-    point = replies.moved(x, plan.training.server_learning_rate)
+    point = replies.moved(x, plan)
     return point, None if control is None else ControlVariate(control=control)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pydantic import Field, ValidationInfo, field_validator
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
+from methods.method import ClientHalf, Method, Plan, Records, ServerHalf, Task, as_array, as_tensor, average_records
 from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
 from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
@@ -123,16 +123,9 @@ def tell(x: FloatArray, state: SaddleMomentum | None, plan: Plan[SGDAMSettings])
     return SGDAMDown(population=count_population(plan), momentum=None if state is None else state.momentum)
 
 
-def update(
-    x: FloatArray, state: SaddleMomentum | None, replies: Replies[SaddleMomentum], plan: Plan[SGDAMSettings]
-) -> tuple[FloatArray, SaddleMomentum]:
-    """Line 6: the means of the round's points and momenta."""
-    return replies.mean_point(), SaddleMomentum(momentum=replies.mean("momentum"))
-
-
 LOCAL_SGDAM = Method(
     ClientHalf(take_oracle, draw_next, start, step, finish),
-    ServerHalf(tell=tell, update=update),
+    ServerHalf(tell=tell, update=average_records),
     Records(down=SGDAMDown, up=SaddleMomentum, state=SaddleMomentum),
     SGDAMSettings,
     loss=AUC_MINIMAX,

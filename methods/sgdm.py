@@ -22,11 +22,11 @@ from methods.method import (
     Method,
     Plan,
     Records,
-    Replies,
     ServerHalf,
     Task,
     as_array,
     as_tensor,
+    average_records,
     momentum_step,
 )
 from methods.samples import Batch, SampleObjective, Slope, sample_batches
@@ -101,16 +101,9 @@ def tell(x: FloatArray, state: LocalMomentum | None, plan: Plan[SGDMSettings]) -
     return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
 
 
-def update(
-    x: FloatArray, state: LocalMomentum | None, replies: Replies[LocalMomentum], plan: Plan[SGDMSettings]
-) -> tuple[FloatArray, LocalMomentum]:
-    """The means of the models and of the momenta."""
-    return replies.mean_point(), LocalMomentum(momentum=replies.mean("momentum"))
-
-
 LOCAL_SGDM = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
-    ServerHalf(tell=tell, update=update),
+    ServerHalf(tell=tell, update=average_records),
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,
 )

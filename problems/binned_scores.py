@@ -2,9 +2,8 @@
 
 A score is its float32's code, an integer in the order of the numbers, so that edges are integers and a bin can be as
 narrow as one number. The first bins are the same for everybody, a sixteenth of a power of 2 wide. Where their counts
-leave the AUC uncertain, others follow that cut the histogram into parts of equal shares: the same refinement by
-which quantiles are found in parallel (J. I. Munro and M. S. Paterson, "Selection and sorting with limited storage",
-Theoretical Computer Science 12, 1980).
+leave the AUC uncertain, others follow that cut the histogram into equal shares (J. I. Munro and M. S. Paterson,
+"Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
 
 from __future__ import annotations

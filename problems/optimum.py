@@ -17,8 +17,8 @@ from torch import Tensor
 
 from problems.penalties.base import Penalty, norm
 
-# Iterations without a new smallest residual until the rest is taken for rounding: where rounding was expected, and
-# elsewhere below sqrt(eps), where an f of larger rounding errors may never get as far.
+# Iterations without a new smallest residual until the rest is taken for rounding: where that is expected, and elsewhere
+# below sqrt(eps), where an f of larger rounding errors may never get as far.
 _PATIENCE, _LONG_PATIENCE = 50, 1000
 
 
@@ -27,7 +27,7 @@ class Optimum:
     """What `minimise` found.
 
     Attributes:
-        point: (d,) exactly what a proximal map returned: sparse, or in the set, without rounding.
+        point: (d,) what a proximal map returned: sparse, or in the set, without rounding.
         value: f + g there.
         iterations: proximal steps taken.
         residual: of the last point of `minimise`.

@@ -1,7 +1,6 @@
-"""Samplers: batches of a class without replacement, epoch by epoch, and the pool walked as a queue.
+"""Samplers: batches without replacement, epoch by epoch, and the pool walked as a queue.
 
-Both are functions of an address (seed, purpose, client, position), so a sampler has no state that could be lost:
-batch number ``t`` is the same whether or not the batches before it were asked for.
+Batch number ``t`` is a function of its address (seed, purpose, client, position): a sampler has no state to lose.
 """
 
 from __future__ import annotations

@@ -35,17 +35,9 @@ Pull = Callable[[Tensor], Tensor]
 
 
 class CompositionalOracle(AUCOracle):
-    """The oracle of f(g(x), y) with two networks: one at (x, y), and one at (h, y), h an estimate of g(x).
-
-    Each has batch-norm statistics of its own. What `AUCOracle` has, its gradients among it, is f at (x, y), without g.
-
-    Args:
-        model: a `FlatModel` of a `SaddleNetwork`, for w; its parameters are (x, y).
-        inner: another one, for h; its parameters are (h, y).
-        features: as of `AUCOracle`.
-        labels: as of `AUCOracle`.
-        score: as of `AUCOracle`.
-    """
+    """The oracle of f(g(x), y) with two networks, each with batch-norm statistics of its own: ``model`` at (x, y), and
+    ``inner``, another `FlatModel` of a `SaddleNetwork`, at (h, y), h an estimate of g(x). What `AUCOracle` has, its
+    gradients among it, is f at (x, y), without g."""
 
     def __init__(
         self, model: FlatModel, inner: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]
@@ -123,10 +115,8 @@ class CompositionalOracle(AUCOracle):
 
 @cache
 def _keep_freed_memory() -> None:
-    """Free one large block, by which glibc sets how much freed memory it keeps: up to 64 MiB.
-
-    Else it hands the memory of each step's graph back to the system, and faulting it in again is a fifth of a step.
-    """
+    """Free one large block, by which glibc sets how much freed memory it keeps: up to 64 MiB. Else it hands the memory
+    of each step's graph back to the system, and faulting it in again is a fifth of a step."""
     torch.empty(31 * 2**20, dtype=torch.uint8)  # just below the largest block that it adapts to
 
 

@@ -30,11 +30,11 @@ class ProblemError(InputError, ValueError):
 
 
 class MinimaxProblem(ABC):
-    """f_i of one site: its primal block x (p,), its dual block y (q,), q may be 0.
+    """f_i of one site.
 
     Attributes:
-        primal_dim: p.
-        dual_dim: q.
+        primal_dim: p of the primal block x (p,).
+        dual_dim: q of the dual block y (q,); q may be 0.
         num_samples: n, the samples of the site.
         stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
     """

@@ -6,10 +6,10 @@ An update rule is then one line on `model.parameters` and a payload one array, w
     scores, pull = model.forward(weights, features)     # (batch,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
-What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters
-(`requires_grad=False`) travel as well and have a zero gradient. Parameters that share one tensor count once, under the
-first of their names. Buffers here are the persistent floating-point ones (running means and variances). Integer buffers
-(batch norm's `num_batches_tracked`) do not travel: every `load` puts them back to what the module came with.
+What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters travel as well
+and have a zero gradient. Parameters that share one tensor count once, under the first of their names. Buffers here are
+the persistent floating-point ones (running means and variances). Integer buffers (batch norm's `num_batches_tracked`)
+do not travel: every `load` puts them back to what the module came with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.autograd import Variable
 from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.dense import Pullback, add_scaled, dense_network
-from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, Layout, cut, flatten, on_host, spans
+from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
 # Of predictions. On a CPU larger activations come fresh from the system every time, which halves the speed.
@@ -80,7 +80,7 @@ class FlatModel:
             for span, value in zip(self.spans, self._members, strict=True)
             if not value.requires_grad
         )
-        self.layout: Layout = tuple(
+        self.layout = tuple(
             (name, tuple(value.shape) if value.requires_grad else (value.numel(),)) for name, value in named.items()
         )
 
@@ -115,7 +115,7 @@ class FlatModel:
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
 
-        Arrays are `(d,)` and `(b,)`, of any float dtype. Nothing is changed when one of them is refused.
+        Arrays are `(d,)` and `(b,)`, of any float dtype. Where one is refused nothing is changed.
 
         Raises:
             ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
@@ -132,14 +132,10 @@ class FlatModel:
                     buffer.copy_(initial)
 
     def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
-        """Return independent copies: `[parameters]`, and `buffers` after it if there are any.
-
-        Args:
-            copy: what copies an array, where the model's own memory would be returned otherwise.
+        """Copies, made by ``copy``, of `[parameters]`, or `[parameters, buffers]` if there are buffers.
 
         Raises:
-            ModelError: the module has replaced one of its buffers in `forward` instead of changing it in place: the
-                vector then misses it.
+            ModelError: the module has replaced one of its buffers instead of changing it in place.
         """
         if self.num_buffers == 0:
             return [copy(on_host(self.parameters))]
@@ -157,8 +153,7 @@ class FlatModel:
     def scores(self, features: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
 
-        Features are cast to the model's dtype and device. Batch norm updates its running statistics. The weights
-        `(d,)` are the model's own where none are given.
+        The weights `(d,)` are the model's own where none are given. Batch norm updates its running statistics.
         """
         self._show(self.parameters if weights is None else weights)
         if not self.module.training:  # walks over all modules
@@ -170,10 +165,9 @@ class FlatModel:
         """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`; as `torch.func.vjp`.
 
         Returns:
-            The scores `(batch,)`, without a graph, and `pull`. `pull(slopes)`, for slopes `(batch,)`, is
-            `sum_i slopes_i * grad scores_i`, `(d,)`: `self.gradient` itself, overwritten by the next call.
-            `pull(slopes, into=vector, alpha=alpha)` adds alpha times that to a vector `(d,)` in place, which may be
-            the weights. It is called once, and before anything changes the weights.
+            The scores `(batch,)`, without a graph, and `pull`, which is called once and before anything changes the
+            weights: `pull(slopes)` is `vjp` of slopes `(batch,)`, and `pull(slopes, into=vector, alpha=alpha)` adds
+            alpha times that to a vector `(d,)` in place, which may be the weights.
         """
         if self._dense is not None:
             rows = features if features.ndim == 2 else features.flatten(1)
@@ -203,7 +197,7 @@ class FlatModel:
         return predictions
 
     def vjp(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return `sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
+        """`sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
 
         This is `self.gradient` itself, overwritten by the next call. The graph of `scores` is freed.
         """
@@ -218,10 +212,7 @@ class FlatModel:
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
         """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
 
-        The current values are neither read nor changed; integer buffers are those the module came with.
-
-        Raises:
-            ValueError: as `load`.
+        The model's own values are neither read nor changed. Arrays that do not fit are refused as by `load`.
         """
         parts = [cut(vector, shapes) for vector, shapes in zip(self._checked(arrays), self._shapes, strict=False)]
         named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
@@ -236,11 +227,8 @@ class FlatModel:
         self._seen = weights
 
     def _bind_gradient(self) -> None:
-        """Make every `.grad` a view of `gradient`, into which autograd then adds.
-
-        Repeated before each backward pass: a `module.zero_grad()` from outside drops the views, and autograd
-        would fill tensors of its own.
-        """
+        """Make every `.grad` a view of `gradient`, into which autograd then adds; before each backward pass, as a
+        `module.zero_grad()` from outside drops the views."""
         for parameter, gradient in self._trained:
             if parameter.grad is not gradient:
                 parameter.grad = gradient

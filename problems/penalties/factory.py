@@ -48,7 +48,8 @@ def make_penalty(
         layout: names and shapes of the consecutive parts of the vector.
         weight: of the norms.
         ratio: the share of l1 in ``elastic-net``.
-        lower, upper: of ``box``.
+        lower: of ``box``.
+        upper: of ``box``.
         radius: of ``l2-ball``; the sum of the entries of ``simplex``.
         groups: of ``group-lasso``: "rows", a group for each index of a parameter's first axis (an output), or
             "columns", for each index of its second (an input, with all outputs and kernel positions).

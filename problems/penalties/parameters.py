@@ -38,9 +38,6 @@ class OnParameters(Penalty):
         self._free = runs(counts == 0)
         self._device = torch.device("cpu")
 
-    def __repr__(self) -> str:
-        return f"OnParameters({self.dim}, {[penalty for _, penalty in self._parts]})"
-
     def value(self, x: Tensor) -> float:
         self._to(x)
         return sum((penalty.value(x[indices]) for indices, penalty in self._parts), 0.0)

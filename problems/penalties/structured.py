@@ -35,9 +35,6 @@ class GroupLasso(Penalty):
         order = torch.argsort(group, stable=True)
         self._tensors = group, order, sizes, weight * sizes.double().sqrt()
 
-    def __repr__(self) -> str:
-        return f"GroupLasso(weight={self.weight}, {len(self._tensors[2])} groups of {len(self._tensors[0])})"
-
     def value(self, x: Tensor) -> float:
         norms, weights, _ = self._norms(x)
         return float((weights * norms).sum(dtype=torch.float64))
@@ -90,9 +87,6 @@ class NuclearNorm(Penalty):
             raise ValueError(f"shape must have two axes or more, all >= 1, got {tuple(shape)}")
         self.weight = weight
         self.shape = (shape[0], math.prod(shape[1:]))
-
-    def __repr__(self) -> str:
-        return f"NuclearNorm(weight={self.weight}, shape={self.shape})"
 
     def value(self, x: Tensor) -> float:
         matrix = self._matrix(x)

@@ -27,7 +27,6 @@ from problems.penalties import PENALTIES
 from simulations.engines.in_process import FIRST_NODE_ID
 from strategies.rounds.replies import Reply
 from tests.algorithms.helpers import roster_of
-from tests.algorithms.test_sgdm import BATCH_NORM
 from tests.algorithms.watched import DROPS, Watched
 from tests.battery.federation import Wiretap, model_of, save_npz
 from tests.reference import composite
@@ -456,16 +455,6 @@ def test_the_exchange_before_round_1(strategy: str, data: dict[str, Scalar], tmp
 
 
 # What is saved.
-
-
-def test_buffers_are_averaged(data: dict[str, Scalar], tmp_path: Path) -> None:
-    """Batch norm's statistics travel beside the parameters, and their mean is kept."""
-    one = Played(tmp_path, {**data, **BATCH_NORM, "composite.parameters": "output.weight", "batch-size": 4})
-    for r in range(2, ROUNDS + 1):
-        ends = [model_of(e.reply)[1] for e in sorted(one.exchanges(r - 1), key=lambda e: e.partition)]
-        sent = [model_of(e.message)[1] for e in one.exchanges(r)]
-        np.testing.assert_allclose(sent, [np.average(ends, axis=0, weights=one.sizes)] * SITES, **CLOSE)
-        assert np.abs(ends[0] - ends[1]).max() > 1e-3
 
 
 # Steps that are too long.
