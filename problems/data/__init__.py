@@ -14,8 +14,8 @@ from problems.data.spec import (
     UNLABELLED,
     DataError,
     DataSpec,
-    validate,
 )
+from problems.data.validation import validate
 
 __all__ = [
     "DATASETS",

@@ -15,7 +15,8 @@ from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, Source, check_both_classes, positive_classes
-from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set, validate
+from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
+from problems.data.validation import validate
 
 
 class FederatedData:
@@ -55,7 +56,8 @@ class FederatedData:
                 allowed=f"0 to {self.num_clients - 1}, since there are {self.num_clients}",
                 hint="choose one of these",
             )
-        samples = self.train.part(slice(int(self._ends[index]), int(self._ends[index + 1])))
+        rows = slice(self._ends[index], self._ends[index + 1])
+        samples = Samples(self.train.features[rows], self.train.labels[rows])
         if self._spec.client_shift == 0.0:
             return samples
         if index not in self._shifted:
@@ -128,11 +130,16 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     features, columns = source.features(train_rows)
     check_finite(features)
 
+    def spread(rows: Rows) -> tuple[NDArray[np.int8], list[Rows]]:
+        """The labels of some training rows with their noise, and each client's places among these rows."""
+        noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
+        sites = spec.partition_sites or num_clients
+        return noisy, partition(spec, noisy, source.codes[rows], sites, site_sizes)[:num_clients]
+
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
-    train_labels, parts = _spread(spec, source, labels, rows, num_clients, site_sizes)
+    train_labels, parts = spread(rows)
     if spec.imbalance and not all(train_labels[part].any() for part in parts):
-        before = _spread(spec, source, labels, train_rows, num_clients, site_sizes)
-        _refuse_lost_positives(spec, (train_labels, parts), before)
+        _refuse_lost_positives(spec, (train_labels, parts), spread(train_rows))
     order = np.concatenate(parts)
     return FederatedData(
         train=Samples(as_float32(features[rows[order]]), train_labels[order]),
@@ -157,20 +164,6 @@ def _validation(
     check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
     return kept, held, None if source.site_sizes is None else tuple(len(pair[0]) for pair in pairs)
-
-
-def _spread(
-    spec: DataSpec,
-    source: Source,
-    labels: NDArray[np.int8],
-    rows: Rows,
-    num_clients: int,
-    site_sizes: tuple[int, ...] | None,
-) -> tuple[NDArray[np.int8], list[Rows]]:
-    """The labels of some training rows with their noise, and each client's places among these rows."""
-    noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-    sites = spec.partition_sites or num_clients
-    return noisy, partition(spec, noisy, source.codes[rows], sites, site_sizes)[:num_clients]
 
 
 def _refuse_lost_positives(

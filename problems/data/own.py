@@ -14,7 +14,8 @@ from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
 from problems.data.samples import Samples, as_float32, check_finite
 from problems.data.source import Rows, positive_classes
-from problems.data.spec import DataError, DataSpec, in_data_set, validate
+from problems.data.spec import DataError, DataSpec, in_data_set
+from problems.data.validation import validate
 
 # Means and variances over fewer rows tell of single ones.
 FEWEST_ROWS = 10

@@ -19,6 +19,7 @@ from problems.extras import require
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9
+_WAYS_OUT = {"dirichlet": ", or raise partition-alpha", "shard": ", or lower partition-classes"}
 
 
 def partition(
@@ -67,6 +68,7 @@ def partition(
     else:
         parts = _by_flwr_datasets(spec, classes, num_clients, rng)
 
+    hint = f"take fewer clients{_WAYS_OUT.get(kind, '')}"
     empty = [client for client, rows in enumerate(parts) if len(rows) == 0]
     if empty:
         raise DataError(
@@ -76,14 +78,14 @@ def partition(
                 f"a sample of {count:,}"
             ),
             allowed="one at least for each",
-            hint=f"take fewer clients{_way_out(kind)}",
+            hint=hint,
         )
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
         raise DataError(
             "partition",
             got=f"{kind!r} over {num_clients:,} clients, which does not place every sample",
             allowed="each sample at one client",
-            hint=f"take fewer clients{_way_out(kind)}",
+            hint=hint,
         )
     return parts
 
@@ -121,12 +123,9 @@ def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.
     order = rng.permutation(len(classes))
     cut = round(SORTED_SHARE * len(order))
     in_order = order[:cut][np.argsort(classes[order[:cut]], kind="stable")]
-    sorted_parts, dealt_parts = (
-        np.array_split(in_order, num_clients),
-        np.array_split(order[cut:][::-1], num_clients),
-    )
     # The larger slices come first in both halves: turning one round keeps the clients even.
-    return [np.concatenate(pair) for pair in zip(sorted_parts, dealt_parts[::-1], strict=True)]
+    dealt = np.array_split(order[cut:][::-1], num_clients)[::-1]
+    return [np.concatenate(pair) for pair in zip(np.array_split(in_order, num_clients), dealt, strict=True)]
 
 
 def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: np.random.Generator) -> list[Rows]:
@@ -229,14 +228,6 @@ def _by_flwr_datasets(
                 "partition",
                 got=f"{spec.partition!r} over {num_clients:,} clients, which fails ({error})",
                 allowed="one that places every sample",
-                hint=f"take fewer clients{_way_out(spec.partition)}",
+                hint=f"take fewer clients{_WAYS_OUT.get(spec.partition, '')}",
             ) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]
-
-
-def _way_out(kind: str) -> str:
-    hints = {
-        "dirichlet": ", or raise partition-alpha",
-        "shard": ", or lower partition-classes",
-    }
-    return hints.get(kind, "")

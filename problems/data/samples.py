@@ -56,10 +56,6 @@ class Samples:
         """Indices of the samples labelled 0, ascending."""
         return np.flatnonzero(self.labels == 0)
 
-    def part(self, rows: slice) -> Samples:
-        """Return the samples of a slice, without a copy."""
-        return Samples(self.features[rows], self.labels[rows])
-
 
 def as_float32(features: NDArray[Any]) -> NDArray[np.float32]:
     """Return `features` as float32; uint8 are pixels, which this project keeps in [0, 1]."""

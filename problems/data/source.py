@@ -77,13 +77,7 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
         raise DataError("labels", got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
     if len(labels) == 0:
         raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
-    if labels.dtype.kind == "f":
-        missing = int(np.isnan(labels).sum())
-    elif labels.dtype.kind == "O":
-        missing = sum(value is None or value != value for value in labels)
-        labels = labels if missing else labels.astype(str)
-    else:
-        missing = 0
+    missing = sum(value is None or value != value for value in labels.tolist())
     if missing:
         raise DataError(
             "labels",
@@ -92,7 +86,7 @@ def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int
             hint="fill them, or drop their rows",
         )
 
-    values, codes = np.unique(labels, return_inverse=True)
+    values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
     by_value = all(map(_is_number, texts))
     classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))

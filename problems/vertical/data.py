@@ -12,7 +12,8 @@ from problems.data.disturb import drop_positives, flip_labels, split, split_rows
 from problems.data.formats.arrays import read_svmlight
 from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
 from problems.data.source import Rows, Source, check_both_classes, make_source, positive_classes
-from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set, validate
+from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set
+from problems.data.validation import validate
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import Array
@@ -88,25 +89,32 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
 
 def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
     source = _read(spec)
-    marked = None
-    if not regression:
+    classes: tuple[str, ...] = ()
+    positives: tuple[str, ...] = ()
+    labels: NDArray[Any]
+    if regression:
+        labels, train_rows, test_rows = _targets(source, spec)
+    else:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
-    labels, train_rows, test_rows = _targets(source, spec) if marked is None else _signs(source, marked, spec)
+        classes, positives = source.classes, tuple(np.array(source.classes)[marked].tolist())
+        labels = marked[source.codes].astype(np.int8)
+        train_rows, test_rows = _split_classes(source, labels, spec)
     features = _encoded(source, train_rows)
     _check_finite(features)
-    if marked is not None:
-        train_rows = train_rows[drop_positives(_codes(labels[train_rows]), spec.imbalance, spec.seed)]
-    train_labels = labels[train_rows]
-    if marked is not None and spec.label_noise:
-        train_labels = _as_signs(flip_labels(_codes(train_labels), spec.label_noise, spec.seed))
+    if not regression:
+        train_rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
+    train_labels, test_labels = labels[train_rows], labels[test_rows]
+    if not regression:
+        train_labels = _signs(flip_labels(train_labels, spec.label_noise, spec.seed))
+        test_labels = _signs(test_labels)
     return VerticalData(
         train_features=_rows_of(features, train_rows),
         train_labels=train_labels,
         test_features=_rows_of(features, test_rows),
-        test_labels=labels[test_rows],
+        test_labels=test_labels,
         columns=_spread(features.shape[1], parties, partition, spec.seed),
-        classes=() if marked is None else source.classes,
-        positives=() if marked is None else tuple(np.array(source.classes)[marked].tolist()),
+        classes=classes,
+        positives=positives,
     )
 
 
@@ -162,23 +170,22 @@ def _encoded(source: Source, train_rows: Rows) -> Features:
     return features.reshape(len(features), -1).astype(np.float64) / scale
 
 
-def _signs(source: Source, marked: NDArray[np.bool_], spec: DataSpec) -> tuple[Array, Rows, Rows]:
-    """Labels -1 and +1 of all rows, the training rows and the test rows."""
-    codes = marked[source.codes].astype(np.int8)
+def _split_classes(source: Source, labels: NDArray[np.int8], spec: DataSpec) -> tuple[Rows, Rows]:
+    """The training rows and the test rows, of both classes each."""
     if source.train_count is None:
-        train_rows, test_rows = split(codes, spec.test_fraction, spec.seed)
+        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
     else:
         train_rows, test_rows = source.own_split()
     held = "the test set"
     if spec.validation_fraction:
-        train_rows, test_rows = validation_split(codes, train_rows, spec.validation_fraction, spec.seed)
+        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed)
         held = "the validation set"
-    check_both_classes(codes[train_rows], "the training set", source.classes)
-    check_both_classes(codes[test_rows], held, source.classes)
-    return _as_signs(codes), train_rows, test_rows
+    check_both_classes(labels[train_rows], "the training set", source.classes)
+    check_both_classes(labels[test_rows], held, source.classes)
+    return train_rows, test_rows
 
 
-def _targets(source: Source, spec: DataSpec) -> tuple[Array, Rows, Rows]:
+def _targets(source: Source, spec: DataSpec) -> tuple[NDArray[Any], Rows, Rows]:
     """Labels of all rows as the numbers they are, the training rows and the test rows."""
     try:
         numbers = np.array([float(name) for name in source.classes])
@@ -253,9 +260,6 @@ def _columns_of(features: Features, columns: NDArray[np.int64]) -> Features:
     return canonical(features[:, columns])
 
 
-def _as_signs(codes: NDArray[np.int8]) -> Array:
-    return np.where(codes > 0, 1.0, -1.0)
-
-
-def _codes(signs: Array) -> NDArray[np.int8]:
-    return (signs > 0).astype(np.int8)
+def _signs(labels: NDArray[np.int8]) -> Array:
+    """(n,) -1 and +1 for 0 and 1."""
+    return np.where(labels > 0, 1.0, -1.0)

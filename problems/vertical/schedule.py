@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -48,7 +49,7 @@ class Schedule:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
         self._chunks = shares(rows, active)
-        self._epochs: dict[int, list[list[Rows]]] = {}
+        self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
     def batches(self, epoch: int, place: int) -> list[Rows]:
         """The rows of each update that active party `place` dominates in `epoch`: read-only (b,) arrays, in order.
@@ -61,13 +62,7 @@ class Schedule:
         self._check_place(place)
         if epoch < 0:
             raise ValueError(f"epoch must be 0 or more, got {epoch}")
-        drawn = self._epochs.pop(epoch, None)
-        if drawn is None:
-            drawn = self._draw(epoch)
-        while len(self._epochs) >= _KEPT_EPOCHS:
-            del self._epochs[next(iter(self._epochs))]
-        self._epochs[epoch] = drawn
-        return list(drawn[place])
+        return list(self._drawn(epoch)[place])
 
     def count(self, place: int) -> int:
         """Updates that active party `place` dominates in an epoch.
