@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -111,8 +111,15 @@ class FedXPool(Payload):
 
 # The client half.
 
-# what each step has scored: (b,) positives, (b, k) their u or None, (m,) partners, (m,) their labels or None
-History = list[tuple[Tensor, Tensor | None, Tensor, Tensor | None]]
+
+class Scored(NamedTuple):
+    """What a step has scored: (b,) positives, their u (b, k), (m,) partners, their labels (m,); of u and labels None
+    where there are none."""
+
+    positives: Tensor
+    u: Tensor | None
+    partners: Tensor
+    labels: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -133,8 +140,8 @@ class Predictions:
 
     def take(self, rows: Indices) -> Predictions:
         places = on_device(rows, self.scores.device)
-        rows_of: list[Any] = [None if value is None else value[places] for value in vars(self).values()]
-        return Predictions(*rows_of)
+        taken: list[Any] = [None if value is None else value[places] for value in vars(self).values()]
+        return Predictions(*taken)
 
 
 @dataclass(frozen=True)
@@ -154,7 +161,7 @@ class Carry(pairwise.Carry):
 
     omegas: tuple[float, float]
     num_partners: int
-    history: History
+    history: list[Scored]
 
 
 def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
@@ -223,14 +230,12 @@ def start(
 
 
 @torch.no_grad()
-def score_others(
-    carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Line 14 of Algorithm 2: an entry of the history for an independent sample."""
+def score_others(carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask) -> Scored:
+    """Line 14 of Algorithm 2: the scores of an independent sample, with what is known of its u."""
     (a, b, _), u = task.f.forward(carry.x, sample), None
     if carry.u is not None:
         u = fill_in(carry.u[sample.places], observe(task, a, partners))
-    return a, u, b, sample.labels
+    return Scored(a, u, b, sample.labels)
 
 
 def compute_slopes(
@@ -257,7 +262,7 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     # line 15 of Algorithm 2: u(z_1), equation (8)
     u = None if carry.u is None else update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
     # the scores join H_1 and H_2, u joins U
-    carry.history.append(independent or (a, u, b, batch.active.labels))
+    carry.history.append(independent or Scored(a, u, b, batch.active.labels))
     # G_1 and G_2, equations (4) and (5), with u equation (9)
     slopes = compute_slopes(a, b, u, batch, carry, task)
     # w <- w - eta (G_1 + G_2) or, with u, the step along G
@@ -273,14 +278,14 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, FedXPredictions, I
 @torch.no_grad()
 def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
     """Lines 3 and 4 of both algorithms: K batches scored with the initial model, before any step."""
-    history: History = []
+    history = []
     for batch in active_batches(task, task.f.positives, task.training.local_steps):
         a, b, _ = task.f.forward(x, batch)
-        history.append((a, None, b, batch.labels))
+        history.append(Scored(a, None, b, batch.labels))
     return make_predictions(history, task)
 
 
-def make_predictions(history: History, task: PairwiseTask) -> FedXPredictions:
+def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
     """What goes up of a history: at most ``history-size`` predictions of each kind, with noise where it is wanted."""
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods.fedx import FedXPredictions, History, make_predictions
+from methods.fedx import FedXPredictions, Scored, make_predictions
 from methods.method import Task
 from methods.pairwise import FedXSettings
 from payloads.settings import TrainingSettings
@@ -21,13 +21,13 @@ BATCHES = (("positive_batch_size", 4), ("negative_batch_size", 6), ("gamma", 0.5
 SITE = Site.from_arrays(1, np.zeros((2, 1)), np.array([0, 1]))
 
 
-def history(count: int, per_step: int = 4) -> History:
+def history(count: int, per_step: int = 4) -> list[Scored]:
     """A history of `count` positives with u = 10 * score, as many partners, each labelled by its parity."""
     steps = torch.arange(count, dtype=torch.float64).split(per_step)
-    return [(step, 10 * step[:, None], step + 0.5, step % 2) for step in steps]
+    return [Scored(step, 10 * step[:, None], step + 0.5, step % 2) for step in steps]
 
 
-def sent(made: History, size: int, server_round: int = 0) -> FedXPredictions:
+def sent(made: list[Scored], size: int, server_round: int = 0) -> FedXPredictions:
     """What partition 1 sends of a history in a round."""
     task: Task[FedXSettings, Any] = Task(
         server_round, TrainingSettings(dtype="float64"), FedXSettings(history_size=size), SITE, None, "kl-opauc"
