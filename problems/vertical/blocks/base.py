@@ -49,15 +49,19 @@ class Block(ABC):
         step: gamma.
     """
 
-    def __init__(self, rows: int, columns: int, algorithm: str, objective: Objective, step: float) -> None:
-        if not (rows and columns):
-            raise ValueError(f"a block needs rows and columns, got {rows:,} x {columns:,}")
+    def __init__(self, features: Features, algorithm: str, objective: Objective, step: float) -> None:
+        self.rows, self.columns = features.shape
+        if not (self.rows and self.columns):
+            raise ValueError(f"a block needs rows and columns, got {self.rows:,} x {self.columns:,}")
         if algorithm not in ALGORITHMS:
             raise ValueError(f"algorithm {algorithm!r} is not known; one of: {', '.join(ALGORITHMS)}")
-        self.rows, self.columns = rows, columns
         self.algorithm, self.objective = algorithm, objective
         self.step = _checked_step(step)
-        self._w = np.zeros(columns)
+        values = features if isinstance(features, np.ndarray) else features.data
+        if not np.isfinite(values).all():
+            raise ValueError(f"features must be finite, {int((~np.isfinite(values)).sum()):,} are not")
+        self._features = features
+        self._w = np.zeros(self.columns)
         self._theta: Array | None = None  # (n,) theta0 of SVRG, alpha of SAGA
         self._mean: Array | None = None  # (d,) mu of SVRG, avg of SAGA
 
@@ -104,7 +108,7 @@ class Block(ABC):
             raise ValueError("sgd remembers no slopes: only svrg and saga do")
         theta = self._slopes(theta, self.rows).copy()
         self._settle()
-        self._theta, self._mean = theta, self._transposed(theta) / self.rows
+        self._theta, self._mean = theta, transposed_product(self._features, theta) / self.rows
 
     def penalty(self) -> float:
         """weight * sum_j g(w_j)."""
@@ -128,17 +132,16 @@ class Block(ABC):
                 SAGA before `remember`.
         """
 
-    @abstractmethod
     def predict(self, features: Features) -> Array:
         """(k,) features @ weights, for (k, d) other rows of the same columns.
 
         Raises:
             ValueError: another number of columns.
         """
-
-    @abstractmethod
-    def _transposed(self, theta: Array) -> Array:
-        """(d,) X' theta."""
+        if features.ndim != 2 or features.shape[1] != self.columns:
+            raise ValueError(f"features must be (k, {self.columns}), got {features.shape}")
+        self._settle()
+        return product(features, self._w)
 
     @abstractmethod
     def _settle(self) -> None:
@@ -156,10 +159,6 @@ class Block(ABC):
 
     def _outside(self, rows: Rows) -> ValueError:
         return ValueError(f"rows must be 0 to {self.rows - 1:,}, got {rows.min()} to {rows.max()}")
-
-    def _check_columns(self, features: Features) -> None:
-        if features.ndim != 2 or features.shape[1] != self.columns:
-            raise ValueError(f"features must be (k, {self.columns}), got {features.shape}")
 
 
 def product(features: Features, weights: Array) -> Array:

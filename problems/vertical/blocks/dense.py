@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from problems.vertical.blocks import dense_kernels as kernels
-from problems.vertical.blocks.base import SAGA, SGD, Block, Features, Rows, product, transposed_product
+from problems.vertical.blocks.base import SAGA, SGD, Block, Rows
 from problems.vertical.objectives import Array, Objective
 
 _NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
@@ -18,9 +18,7 @@ class DenseBlock(Block):
         features = np.ascontiguousarray(features, dtype=np.float64)
         if features.ndim != 2:
             raise ValueError(f"features must be (n, d), got {features.shape}")
-        super().__init__(features.shape[0], features.shape[1], algorithm, objective, step)
-        if not np.isfinite(features).all():
-            raise ValueError(f"features must be finite, {int((~np.isfinite(features)).sum()):,} are not")
+        super().__init__(features, algorithm, objective, step)
         self._x = features
         self._weight, self._linear = float(objective.weight), objective.linear_decay
         # Called once, to no effect, so that no update waits for what a first call does.
@@ -45,16 +43,9 @@ class DenseBlock(Block):
             self._slopes(theta, len(rows))
             raise self._outside(rows)
 
-    def predict(self, features: Features) -> Array:
-        self._check_columns(features)
-        return product(features, self._w)
-
     def _update(self, rows: Rows, theta: Array, table: Array, mean: Array) -> bool:
         keep = self.algorithm == SAGA
         return kernels.apply(self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, keep)
-
-    def _transposed(self, theta: Array) -> Array:
-        return transposed_product(self._x, theta)
 
     def _settle(self) -> None:
         """Nothing is put off."""

@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from problems.vertical.blocks import sparse_kernels as kernels
-from problems.vertical.blocks.base import (
-    SAGA,
-    SGD,
-    Block,
-    Features,
-    Rows,
-    SparseRows,
-    canonical,
-    product,
-    transposed_product,
-)
+from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, product
 from problems.vertical.objectives import Array, Objective
 
 _NO_MEAN = np.zeros(0)
@@ -32,10 +22,7 @@ class SparseBlock(Block):
         if features.ndim != 2:
             raise ValueError(f"features must be (n, d), got {features.shape}")
         matrix = canonical(features)
-        super().__init__(matrix.shape[0], matrix.shape[1], algorithm, objective, step)
-        if not np.isfinite(matrix.data).all():
-            raise ValueError(f"features must be finite, {int((~np.isfinite(matrix.data)).sum()):,} are not")
-        self._x = matrix
+        super().__init__(matrix, algorithm, objective, step)
         self._matrix: kernels.Matrix = (matrix.indptr, matrix.indices, matrix.data)
         self._done = 0  # updates so far
         self._settled = np.zeros(self.columns, dtype=np.int64)
@@ -45,7 +32,7 @@ class SparseBlock(Block):
     def partials(self, rows: Rows | None = None) -> Array:
         if rows is None:
             self._settle()
-            return product(self._x, self._w)
+            return product(self._features, self._w)
         rows, out = _own(rows), np.empty(len(rows))
         indptr, indices, data = self._matrix
         if not kernels.partials(indptr, indices, data, rows, out, *self._lazy()):
@@ -69,11 +56,6 @@ class SparseBlock(Block):
         if share and self._theta is not None:
             self._theta[rows] = theta
 
-    def predict(self, features: Features) -> Array:
-        self._check_columns(features)
-        self._settle()
-        return product(features, self._w)
-
     def _compile(self) -> None:
         """Call all kernels once, to no effect, so that no update waits for a compiler."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
@@ -88,9 +70,6 @@ class SparseBlock(Block):
         return kernels.Lazy(
             self._w, self._settled, mean, self._done, self.step, float(objective.weight), objective.linear_decay
         )
-
-    def _transposed(self, theta: Array) -> Array:
-        return transposed_product(self._x, theta)
 
     def _settle(self) -> None:
         if self._late:
