@@ -1,8 +1,8 @@
 """What the minimax methods share.
 
 They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector (d,),
-x first. That sites count by their samples is in their f_i, which therefore need two numbers about all sites together:
-the population (p, n / N), p the share of positives and n / N the mean number of samples.
+x first. That sites count by their samples is in their f_i, which therefore need the population (p, n / N): the share of
+positives of all sites together, and their mean number of samples.
 """
 
 from __future__ import annotations

@@ -53,10 +53,10 @@ def minimise(
 ) -> Optimum:
     """The minimiser of f + g from ``start``.
 
-    The residual of a point y is ||y - P_{s g}(y - s grad f(y))|| / max(1, ||y||) with the step s = 1 / lipschitz. The
-    point returned is that P, whose own residual is no larger, since the map is nonexpansive. It ends at a residual of
-    ``tolerance`` or, if the convexity is known, ``tolerance`` * s * convexity, so that the *point* is within about
-    ``tolerance``; or once rounding, 8 sqrt(d) eps, keeps it from falling further.
+    The residual of a point y is ||y - P_{s g}(y - s grad f(y))|| / max(1, ||y||) with the step s = 1 / lipschitz; the
+    point returned is that P. It ends at a residual of ``tolerance`` or, if the convexity is known, ``tolerance * s *
+    convexity``, so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d) eps, lets it fall no
+    further.
 
     Args:
         smooth: x -> (f(x), its gradient (d,)), f convex.

@@ -11,10 +11,7 @@ Site i has its samples' terms weighted, and the last one not:
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
 for N sites of n samples, n_i of them its own. So the plain mean of f_i is f of all samples, whatever the sites hold,
-and every f_i is as strongly concave in lambda as f.
-With omega_i = 1 on unequal sites p is not the share of positives in that mean, p~ = mean_i p_i: adding c to all
-scores, a and b then changes it by 2 (1 + lambda) c (p - p~), so that it has no saddle but at lambda = -1, where no term
-separates the classes. With p = p~ it is the AUC of a population in which every site counts the same.
+and every f_i is as strongly concave in lambda as f; docs/minimax.md says what goes wrong without omega_i.
 """
 
 from __future__ import annotations

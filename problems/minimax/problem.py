@@ -26,7 +26,7 @@ PAGE = "docs/minimax.md"
 
 
 class ProblemError(InputError, ValueError):
-    """A minimax problem that cannot be used; the message names what is wrong and what is expected."""
+    """A minimax problem that cannot be used."""
 
 
 class MinimaxProblem(ABC):

@@ -90,9 +90,8 @@ class TutorialCNN(nn.Module):
     """FedSGDA's network for 32 x 32 images, of sides of at least 18: three convolutions, two fully connected layers.
 
     Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which takes that of
-    TensorFlow's tutorial on images: 3 x 3 convolutions without padding of 32, 64 and 64 channels, 2 x 2 max-pooling
-    after the first two, ReLU, then 64 features and here one score instead of ten. The paper scales pixels to [-1, 1];
-    this project's are in [0, 1], and the network takes them as they are.
+    TensorFlow's tutorial on images, here with one score instead of ten. The paper scales pixels to [-1, 1]; this
+    project's are in [0, 1], and the network takes them as they are.
     """
 
     def __init__(self, input_shape: tuple[int, ...]) -> None:

@@ -108,9 +108,9 @@ class PairwiseObjective(ABC):
     ) -> float:
         """F on given scores: over all pairs or, where they are many, over those of `condensed` scores, in O(n log n).
 
-        The latter is F of scores that have moved by at most v (positives) and w (partners), the width of a cell, which
-        is at most 1 / ``cells`` of the range of that class. It is off by at most, with c = ``cells``, x = margin +
-        max(partners) - min(positives) and terms in 1 / n left out,
+        The latter moves scores by at most v (positives) and w (partners), the width of a cell, which is at most 1 /
+        ``cells`` of the range of that class. It is off by at most, with c = ``cells``, x = margin + max(partners) -
+        min(positives) and terms in 1 / n left out,
 
         | loss | bound |
         |---|---|
@@ -268,12 +268,7 @@ def pairwise_score(setting: str, loss: str) -> Score:
 
 
 def make_objective(
-    name: str,
-    *,
-    margin: float = 1.0,
-    temperature: float = 1.0,
-    surrogate: str = "squared-hinge",
-    power: float = 2.0,
+    name: str, *, margin: float = 1.0, temperature: float = 1.0, surrogate: str = "squared-hinge", power: float = 2.0
 ) -> PairwiseObjective:
     """The objective called ``name`` (a key of `PAIRWISE_LOSSES`).
 

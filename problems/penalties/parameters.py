@@ -109,7 +109,7 @@ def selected(layout: Layout, parameters: str) -> Tensor:
     Args:
         layout: names and shapes of the consecutive parts of the vector.
         parameters: "auto", those of two dimensions or more: neither biases nor batch-norm weights; "all"; or names
-            separated by commas, where one that ends in "." is a prefix and selects a whole submodule.
+            with commas, where one that ends in "." is a prefix and selects a whole submodule.
 
     Raises:
         ValueError: an unknown name, or "auto" selects nothing.
