@@ -105,6 +105,12 @@ def test_cut_anywhere_it_is_refused(small: RunDirectory, sound: bytes) -> None:
             small.newest_checkpoint()
 
 
+def test_a_changed_value_is_refused(small: RunDirectory, sound: bytes) -> None:
+    newest(small).write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+    with pytest.raises(ConfigError, match=r"resume: got an unusable checkpoint, .*round-000007\.safetensors: "):
+        small.newest_checkpoint()
+
+
 @given(data=st.data())
 def test_changed_anywhere_it_is_refused_or_says_the_same(
     small: RunDirectory, sound: bytes, data: st.DataObject
