@@ -52,18 +52,14 @@ class DenseNetwork:
                 values[-1].relu_()
 
         def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-            target, keep = (gradient, 0) if into is None else (into, 1)
-            if into is None and self.size < len(gradient):
-                gradient[self.size :].zero_()
+            target = gradient.zero_() if into is None else into
             delta = slopes.unsqueeze(1)  # (batch, outputs of the layer)
             for index, (to_weight, to_bias) in reversed(list(enumerate(self.layers(target)))):
                 below, taken = delta, values[index]
                 if index:  # before the layer's weights change, should they be what is added to
                     below = torch.mm(delta, layers[index][0]).mul_(taken > 0)
-                to_weight.addmm_(delta.t(), taken, beta=keep, alpha=alpha)
+                to_weight.addmm_(delta.t(), taken, alpha=alpha)
                 if to_bias is not None:
-                    if into is None:  # and not multiplied by 0: what stood there may be nan
-                        to_bias.zero_()
                     to_bias.add_(delta.sum(0), alpha=alpha)
                 delta = below
             return target
