@@ -16,6 +16,14 @@ HIDDEN_FEATURES = 64
 TUTORIAL_SIDE = 18
 
 
+def channels_last(images: torch.Tensor) -> torch.Tensor:
+    """The images (batch, channels, height, width) with the channels of a pixel side by side in memory.
+
+    In this order, which convolutions keep, a CPU pools many times faster. On another device the images stay as they are.
+    """
+    return images.clone(memory_format=torch.channels_last) if images.device.type == "cpu" else images
+
+
 class Linear(nn.Module):
     """A linear score `w . x + b` of the flattened features: prod(input_shape) weights and one bias."""
 
@@ -81,7 +89,7 @@ class Table3CNN(nn.Module):
         )
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.block2(self.block1(images))  # (batch, 64, rows, columns)
+        features = self.block2(self.block1(channels_last(images)))  # (batch, 64, rows, columns)
         scores: torch.Tensor = self.classifier(features.flatten(1))  # (batch, 1)
         return scores.squeeze(1)
 
@@ -104,5 +112,5 @@ class TutorialCNN(nn.Module):
         self.classifier = nn.Sequential(nn.Linear(64 * rows * columns, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.classifier(self.features(images).flatten(1))  # (batch, 1)
+        scores: torch.Tensor = self.classifier(self.features(channels_last(images)).flatten(1))  # (batch, 1)
         return scores.squeeze(1)

@@ -17,6 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from problems.models.networks import channels_last
+
 
 class ZeroPadShortcut(nn.Module):
     """Option A: every `stride`-th pixel, and zeros for the channels that are new."""
@@ -82,7 +84,8 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.stages(torch.relu(self.norm(self.conv(images))))  # (batch, widths[-1], h, w)
+        stem = torch.relu(self.norm(self.conv(channels_last(images))))
+        features = self.stages(stem)  # (batch, widths[-1], h, w)
         scores: torch.Tensor = self.output(features.mean(dim=(2, 3)))  # (batch, 1)
         return scores.squeeze(1)
 
