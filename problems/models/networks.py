@@ -19,7 +19,7 @@ TUTORIAL_SIDE = 18
 def channels_last(images: torch.Tensor) -> torch.Tensor:
     """The images (batch, channels, height, width) with the channels of a pixel side by side in memory.
 
-    In this order, which convolutions keep, a CPU pools many times faster. On another device the images stay as they are.
+    Convolutions keep this order, in which a CPU pools many times faster. On another device the images stay as they are.
     """
     return images.clone(memory_format=torch.channels_last) if images.device.type == "cpu" else images
 

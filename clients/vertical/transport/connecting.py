@@ -192,6 +192,7 @@ class Door(Owner):
         oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
         for link in oldest:
             self._drop(link)
+            self._claims.pop(link.tls, None)
             self._strangers += 1
             break
         return len(self._pending) < most
