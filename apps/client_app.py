@@ -53,7 +53,7 @@ def _parsed(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
 
 
 def run_config(context: Context) -> RunConfig:
-    """The context's run config, parsed once a process and configuration."""
+    """The context's run config, parsed once per process and configuration."""
     # The types are part of the cache key: True equals 1, but only one of them is valid for a key.
     return _parsed(frozenset((key, type(value), value) for key, value in context.run_config.items()))
 

@@ -220,7 +220,7 @@ def _parse(
     try:
         return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
     except ValidationError as error:
-        # A key that takes a number or a word has one detail for each; a key left at its default has its Python name.
+        # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
             ConfigError(key, got=repr(got), allowed=keys[key], hint=listed("keys")) for key, got in found.items()

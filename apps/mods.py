@@ -1,4 +1,4 @@
-"""Flower's mods around our ClientApp. Mods that change the model do not see the payload beside it.
+"""Flower's mods around our ClientApp. Mods that change the model leave the payload alone.
 
     from flwr.clientapp.mod import LocalDpMod, message_size_mod
 

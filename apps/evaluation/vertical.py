@@ -19,7 +19,7 @@ from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"
-# (data, objective) -> its minimum, found once a process
+# (data, objective) -> its minimum, found once per process
 _least: dict[Hashable, float | None] = {}
 
 

@@ -68,7 +68,7 @@ class RunDirectory:
     def open(cls, config: RunConfig) -> RunDirectory:
         """The directory of a new run, or of the one to resume.
 
-        Without run-name a new run takes, of name, name-2, name-3, ..., the one after the last; resuming takes the last.
+        Without run-name a new run takes name, or name-N with N one above the highest taken; resuming takes the highest.
 
         Raises:
             ConfigError: the named directory already holds a run, or there is none to resume, or its settings differ.
@@ -106,7 +106,7 @@ class RunDirectory:
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
 
-    # One line a round.
+    # One line per round.
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
         """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events."""
@@ -279,7 +279,7 @@ class RunDirectory:
 
     def fail(self, reason: str) -> None:
         """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
-        if not self.ended:  # after `flwr stop` rounds continue for a moment and fail on something closed
+        if not self.ended:  # after `flwr stop` rounds continue for a moment and fail again, on something closed
             with contextlib.suppress(DiskFullError):
                 write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
         with contextlib.suppress(OSError):

@@ -49,7 +49,7 @@ def _cut(reason: str) -> str:
 
 
 class Watch:
-    """Reads a run's rounds one by one and gives the warnings that its user should see at once, each only once.
+    """Reads a run's rounds one by one and gives the warnings for its user, each only once.
 
     Args:
         view: the view whose AUC the run shows; "" is the model itself.
@@ -59,7 +59,7 @@ class Watch:
     def __init__(self, view: str, steps: str) -> None:
         self._view = view
         self._steps = steps
-        # site -> consecutive rounds with it asked and dropped; and consecutive evaluations with an AUC below 1/2
+        # site -> consecutive drops in rounds that asked it; and consecutive evaluations with an AUC below 1/2
         self._dropped: dict[str, int] = {}
         self._below = 0
         self._said: set[str] = set()

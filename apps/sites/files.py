@@ -28,7 +28,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(InputError, OSError):
-    """The disk, or its owner's quota, has no room for a file."""
+    """The disk, or the user's quota, has no room for a file."""
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ def _federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
 
 
 def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
-    """The data set split over the clients, loaded once a process."""
+    """The data set split over the clients, loaded once per process."""
     with _load_lock:
         return _federated_data(spec, num_clients)
 

@@ -36,7 +36,7 @@ def reads_own(config: RunConfig) -> bool:
 
 
 def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
-    """The rows of a node's file, read once a process and again when it has changed.
+    """The rows of a node's file, read once per process and again when it has changed.
 
     Raises:
         ConfigError: the node config names no file.
@@ -60,7 +60,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
     """Return a site's report of its rows.
 
     Raises:
-        DataError: the rows are too few to reveal their means, or the values may not be labels; names the partition.
+        DataError: there are too few rows to reveal means, or unfit labels (`_check_labels`); names the partition.
     """
     try:
         statistics = rows.statistics()
@@ -172,7 +172,7 @@ def _site(
 
 
 class RowSites(Sites):
-    """Clients that hold rows, all with the same features. A node's rows stay in its process."""
+    """Clients that hold rows, all with the same features. A node's process caches its rows."""
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = place

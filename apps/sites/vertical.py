@@ -44,7 +44,7 @@ T = TypeVar("T", bool, str)
 
 
 def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
-    """Refuse data settings without meaning where all clients hold the same rows."""
+    """Refuse data settings that make no sense where all clients hold the same rows."""
     assert isinstance(vfb2, VFB2Settings)
     clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
     if spec.dataset in DRAWN:
@@ -102,7 +102,7 @@ class SimulatedParty:
 
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
-    """The data set with its columns spread over the parties, loaded once a process."""
+    """The data set with its columns spread over the parties, loaded once per process."""
     numbers = config.data.dataset in GENERIC and not config.data.positive_label
     regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
