@@ -1,1 +1,1 @@
-"""What Flower starts: ServerApp, ClientApp, run config, registry and artifacts."""
+"""The ServerApp and ClientApp that Flower starts, with run config, registry and run directory."""

@@ -41,7 +41,7 @@ from payloads.wire import (
 from problems.errors import NOTHING
 
 STATE = "client-state"
-# the record beside it: the round that made it
+# the record beside it: the round in which it was made
 MADE = "client-state-made"
 
 app = ClientApp()
@@ -53,8 +53,8 @@ def _parsed(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
 
 
 def run_config(context: Context) -> RunConfig:
-    """The context's run config, parsed once a process and configuration."""
-    # The types are part of the key: True and 1 are equal, and one of them is an error.
+    """The context's run config, parsed once per process and configuration."""
+    # The types are part of the cache key: True equals 1, but only one of them is valid for a key.
     return _parsed(frozenset((key, type(value), value) for key, value in context.run_config.items()))
 
 
@@ -62,7 +62,7 @@ def node_place(context: Context) -> tuple[int, int]:
     """(partition id, number of partitions) from the node config.
 
     Raises:
-        ConfigError: a node that was started without them.
+        ConfigError: they are missing, not integers, or out of range.
     """
     way_out = "start the SuperNode with --node-config 'partition-id=0 num-partitions=3'"
     try:
@@ -90,13 +90,13 @@ def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None)
 
 
 def report_of(context: Context, config: RunConfig) -> SiteReport:
-    """What a node tells of itself before round 1; see `Sites.report`."""
+    """A node's report for the handshake; see `Sites.report`."""
     resources.hold_threads(config.training)
     return config.algorithm.sites.report(config, context, node_place(context))
 
 
 def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClient[Any]:
-    """The registered client of this node, on resident data and a resident model skeleton."""
+    """The client of this node for the run's algorithm, on data and a model that the process caches."""
     config = run_config(context)
     site = site_of(context, config, scaling)
     model = config.algorithm.sites.model(config, site)
@@ -105,7 +105,7 @@ def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClie
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """The handshake: who this site is and what it holds, or why it cannot take part."""
+    """Answer the handshake: who this site is and what it holds, or why it cannot take part."""
     try:
         config = run_config(context)
         with config.algorithm.sites.audit(config, HANDSHAKE, context, message):
@@ -123,7 +123,7 @@ def _refusal(error: Exception, message: Message) -> Message:
 
 
 def scaling_of(records: RecordDict) -> Scaling | None:
-    """What a message says columns are scaled by, or None."""
+    """The scaling of columns in a message, or None."""
     record = find(records, SCALING, ConfigRecord)
     return None if record is None else Scaling.from_record(record)
 
@@ -136,7 +136,7 @@ def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int)
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """One call of ``fit``. A party that says no answers with its reason."""
+    """Call ``fit`` once; a party that refuses answers with its reason."""
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
     config = run_config(context)
     try:
@@ -168,7 +168,7 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
     told = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
         told[STATE_ROUND] = made
-        # What has diverged is refused by the server, and must not be where this site starts from next time.
+        # The server refuses a reply that has diverged, and the next round must not start from its memory.
         if client.state is not recalled and _finite(client.state, arrays):
             context.state[STATE] = client.state.to_record()
             context.state[MADE] = ConfigRecord({ROUND: server_round})
@@ -186,14 +186,14 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
 
 
 def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
-    """Whether a round has left numbers, in what the client keeps and in its model."""
+    """Whether the client's memory and model are finite after a round."""
     kept = [value for value in state.arrays().values() if value.dtype.kind == "f"]
     return not any(map(not_finite, [*arrays, *kept]))
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """One call of ``evaluate`` or, in an exchange of that name, the scores of the rows that this site holds out."""
+    """Call ``evaluate`` once or, in an exchange of the server's evaluation, count the site's held-out scores by bin."""
     records = message.content
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     config = dict(find(records, CONFIG, ConfigRecord) or {})
@@ -220,8 +220,11 @@ def _scores(context: Context, records: RecordDict, parameters: list[FloatArray],
 def recall(
     client: PayloadClient[Any], context: Context, store: StateStore | None, server_round: int, since: int
 ) -> tuple[Payload | None, int]:
-    """The client's state and the round that made it: from the context, else from the site's files (a resumed run, a
-    restarted SuperNode), else (None, 0). States from before round ``since`` count no more."""
+    """Return the client's memory and the round in which it was made, or (None, 0).
+
+    It comes from the context, else from the site's files (in a resumed run or a restarted SuperNode). Memory made
+    before round ``since`` is ignored.
+    """
     assert client.memory is not None
     kept, made = find(context.state, STATE, ConfigRecord), find(context.state, MADE, ConfigRecord)
     if kept is not None and made is not None and since <= int(made[ROUND]) <= server_round:  # type: ignore[arg-type]

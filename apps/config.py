@@ -45,9 +45,9 @@ _TABLES: dict[str, type[Settings]] = {
     **{row.table: row.settings for row in ALGORITHMS.values() if row.table},
     SYNTHETIC: SyntheticSettings,
 }
-# what others call a strategy
+# names that others use for a strategy
 _ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
-# What "auto" means, and what else it means for a data set.
+# What "auto" means by default, and for particular data sets.
 _AUTO: dict[str, Scalar] = {
     "model": RunSettings.model_fields["model"].default,
     "dtype": TrainingSettings.model_fields["dtype"].default,
@@ -56,7 +56,7 @@ _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-
 
 
 def listed(section: str) -> str:
-    """Where a list that an error cannot explain is explained."""
+    """A hint for an error: the command that explains a list of names."""
     return f"`python -m simulations list {section}` explains them"
 
 
@@ -117,7 +117,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
 
 
 def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: str) -> tuple[str, ...]:
-    """What differs from its default though the strategy does not read it; Flower hands over every key, given or not."""
+    """Keys that differ from their defaults but have no effect here; Flower hands over every key, given or not."""
     unread: dict[str, Any] = {
         kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.strategy.unread
     }
@@ -129,7 +129,7 @@ def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: s
 
 
 def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The model and the number type, absent or "auto", that the data set stands for."""
+    """The model and number type for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
     row = ALGORITHMS.get(str(flat.get("strategy", "")))
     if row is not None and own["dtype"] not in row.strategy.number_types:
@@ -158,7 +158,7 @@ def _strategies_for(loss: str) -> list[str]:
 def _with_own_problem(
     training: TrainingSettings, strategy: str, algorithm: Algorithm, dataset: str
 ) -> TrainingSettings:
-    """The loss of a data set that is a problem of its own: its name."""
+    """Set the loss of a data set that is itself a problem: the data set's name."""
     if AUC_MINIMAX not in algorithm.losses:
         raise ConfigError(
             "dataset",
@@ -220,7 +220,7 @@ def _parse(
     try:
         return model.model_validate({names[key]: value for key, value in flat.items() if key in names})
     except ValidationError as error:
-        # a key that may be a number or a word has one detail for each; a default goes by its Python name
+        # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
             ConfigError(key, got=repr(got), allowed=keys[key], hint=listed("keys")) for key, got in found.items()

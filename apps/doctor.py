@@ -1,7 +1,7 @@
-"""``python -m apps.doctor``: what a site or a SuperLink needs, looked at one by one before a federation starts.
+"""``python -m apps.doctor``: checks, one by one, what a site or a SuperLink needs before a federation starts.
 
 Options are spelled as those of ``flower-supernode``, ``flower-superlink`` and ``flwr run``, so that a command line can
-be tried before it is run. Nothing is sent but a TLS handshake, and nothing stays on the disk.
+be tried before it is run. Only a TLS handshake is sent, and nothing stays on the disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_
 
 
 class WrongError(InputError):
-    """What a check found wrong."""
+    """A check that failed."""
 
 
 class Finding(NamedTuple):
@@ -59,7 +59,7 @@ def find(name: str, check: Callable[[], str]) -> Finding:
 
 
 def packages() -> str:
-    """Every package the project requires is there, in a version it allows."""
+    """Check that every package the project requires is installed, in a version it allows."""
     from packaging.requirements import Requirement
 
     try:
@@ -83,7 +83,7 @@ def packages() -> str:
 
 
 def data(context: Context) -> str:
-    """The node config and the run config are valid, and the site's data can be read: what the handshake does."""
+    """Check both configs, and that the site's data can be read, as the handshake does."""
     from apps.client_app import report_of, run_config, site_of
 
     config = run_config(context)
@@ -91,7 +91,7 @@ def data(context: Context) -> str:
     held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
     place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
     told = f"{place} of {config.data.dataset} for {config.run.strategy}"
-    # a party of a vertical run tells nobody, but its data are to be read here
+    # a party of a vertical run reports no counts, but its data must be read here
     negatives, positives = (
         report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
     )
@@ -111,7 +111,7 @@ def data(context: Context) -> str:
 
 
 def device(context: Context) -> str:
-    """The run's device is there."""
+    """Check that the run's device is available."""
     import torch
 
     from apps.client_app import run_config
@@ -124,7 +124,7 @@ def device(context: Context) -> str:
 
 
 def writable(folder: Path) -> str:
-    """Files can be written to a folder that exists."""
+    """Check that a folder exists and can be written to."""
     if not folder.is_dir():
         raise WrongError("folder", got=folder, allowed="one that exists", hint="make it, or give another")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -133,7 +133,7 @@ def writable(folder: Path) -> str:
 
 
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
-    """A SuperLink's certificate: its authority and key, the address child processes use, how long it is valid."""
+    """Check a SuperLink's certificate: authority, key, the address that child processes use, and days left."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
@@ -164,7 +164,7 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
 
 
 def node_key(path: Path) -> str:
-    """A SuperNode's private key can be read, by its owner alone."""
+    """Check that a SuperNode's private key can be read, and by its owner alone."""
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -184,7 +184,7 @@ def node_key(path: Path) -> str:
 
 
 def reachable(address: str, authority: Path | None) -> str:
-    """A SuperLink listens, and with an authority its certificate is one of that authority for this name."""
+    """Check that a SuperLink listens and, given an authority, that it issued the certificate for this name."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
@@ -205,7 +205,7 @@ def reachable(address: str, authority: Path | None) -> str:
 
 
 def port_free(host: str, port: int) -> str:
-    """Nothing listens where a SuperLink is to listen."""
+    """Check that a SuperLink's port is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
@@ -216,7 +216,7 @@ def port_free(host: str, port: int) -> str:
 
 
 def no_installation(environment: Mapping[str, str]) -> str:
-    """Flower will not install the project's dependencies anew for every run."""
+    """Check that Flower does not install the project's dependencies anew for every run."""
     got = environment.get(NO_INSTALLATION, NOTHING)
     if got != "1":  # as Flower reads it: "true" is not enough
         hint = "give flower-superlink --disable-runtime-dependency-installation"
@@ -258,7 +258,7 @@ def site(
     root_certificates: File = None,
     auth_supernode_private_key: File = None,
 ) -> None:
-    """Look at what a SuperNode needs: packages, device, data, keys, the way to the SuperLink."""
+    """Check what a SuperNode needs: packages, device, data, state-dir, key, connection to the SuperLink."""
     report(site_findings(node_config, run_config, superlink, root_certificates, auth_supernode_private_key))
 
 
@@ -275,7 +275,7 @@ def superlink(
         bool, typer.Option("--disable-runtime-dependency-installation", help="as flower-superlink takes it")
     ] = False,
 ) -> None:
-    """Look at what a SuperLink needs: packages, certificates, its port, its database's folder."""
+    """Check what a SuperLink needs: packages, installation, certificate, port, folders for database and results."""
 
     def findings() -> Iterator[Finding]:
         yield find("packages", packages)
@@ -296,7 +296,7 @@ def superlink(
 
 
 def report(findings: Iterator[Finding]) -> None:
-    """Print each as it is found; exit with 1 if one is wrong."""
+    """Print each finding as it comes; exit with 1 if one is wrong."""
     good = True
     for finding in findings:
         print(finding, flush=True)

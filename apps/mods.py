@@ -1,4 +1,4 @@
-"""Flower's mods around our ClientApp: what changes the model sees the model, and nothing that travels beside it.
+"""Flower's mods around our ClientApp. Mods that change the model leave the payload alone.
 
     from flwr.clientapp.mod import LocalDpMod, message_size_mod
 
@@ -6,7 +6,7 @@
 
     app = make_client_app(message_size_mod, LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
 
-docs/privacy.md says which of them make sense for which algorithm.
+docs/privacy.md says which mods make sense for which algorithm.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Mod = Callable[[Message, Context, ClientAppCallable], Message]
 def make_client_app(*mods: Mod) -> ClientApp:
     """Our ClientApp with mods around its training, the first outermost.
 
-    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod go through `on_model`; a site that is asked to train an
-    algorithm that they break refuses in the handshake. Other mods see whole messages.
+    LocalDpMod, fixedclipping_mod and adaptiveclipping_mod are wrapped by `on_model`; with one of them a site refuses
+    in the handshake to train an algorithm that they break. Other mods see whole messages.
     """
     app = ClientApp()
     changed = [mod for mod in mods if changes_model(mod)]
@@ -45,15 +45,15 @@ def make_client_app(*mods: Mod) -> ClientApp:
 
 
 def changes_model(mod: Mod) -> bool:
-    """Is it one of Flower's mods that change the model in a reply?"""
+    """Whether it is one of Flower's mods that change the model in a reply."""
     return isinstance(mod, LocalDpMod) or mod in (fixedclipping_mod, adaptiveclipping_mod)
 
 
 def on_model(mod: Mod) -> Mod:
-    """The mod, for messages reduced to their model and scalars: what it expects of a message.
+    """Wrap a mod so that it sees messages without the payload and local paths, which it does not expect.
 
-    An exchange whose reply brings no model, such as FedX's scoring round, passes it by: Flower's mods would answer
-    it with an error that never arrives.
+    Exchanges whose replies carry no model, such as FedX's scoring exchange, skip the mod: Flower's mods would answer
+    with an error that never reaches the server.
     """
 
     def around(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -72,13 +72,13 @@ def on_model(mod: Mod) -> Mod:
 
 
 def uncovered(client: type[PayloadClient[Any]]) -> list[str]:
-    """The fields that an algorithm's clients may send beside the model, which a mod leaves as they are."""
+    """Fields that an algorithm's clients may send beside the model; a mod leaves them unchanged."""
     kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
 
 
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """A mod of the handshake: says no in words, while the server still listens to words."""
+    """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
     config = client_app.run_config(context)
     if config.algorithm.objection:
         refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"

@@ -1,6 +1,6 @@
-"""The table behind "swap strategies with one key": run-config name -> what it starts. An algorithm is one row here.
+"""The registry: value of the run-config key ``strategy`` -> the algorithm that it starts. Each algorithm is one row.
 
-A row puts two classes together (`pair`), or makes both of a `Method` (`adapt`).
+A row combines a strategy and a client class (`pair`), or makes both from a `Method` (`adapt`).
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ from strategies.vfb2 import VFB2SAGA, VFB2SGD, VFB2SVRG
 
 __all__ = ["ALGORITHMS", "Algorithm", "adapt", "pair"]
 
-# The row of an algorithm from its two halves; where nothing else is said its clients hold rows.
+# Makes a row from the two classes; by default the clients hold rows.
 pair = partial(Algorithm, sites=RowSites(), evaluation=RowEvaluation())
 
 
 def adapt(
     method: Method, name: str, table: str, losses: tuple[str, ...], description: str, sends: str, **traits: Any
 ) -> Algorithm:
-    """The row of a method that trains a network's scores, with the classes that Flower runs.
+    """Return the row of a method that trains a network's scores, with the classes that Flower runs.
 
     Args:
-        name: of the strategy class; the client's is that with ``Client`` at its end.
+        name: of the strategy class; the client class has ``Client`` appended.
         traits: class variables of the strategy, see `strategies.rounds.family.Family`.
     """
     return pair(strategy_of(method, name, **traits), client_of(method, name), table, losses, description, sends)

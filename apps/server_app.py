@@ -1,4 +1,4 @@
-"""The ServerApp: reads the run config, opens the run directory, trains, and never ends on a line that lies."""
+"""The ServerApp: reads the run config, opens the run directory, trains, and logs how the run ended as its last line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from problems.data import DataError
 from problems.models import ModelError
 from strategies.rounds.errors import StrategyError
 
-# What a user can put right; each message is complete without a traceback.
+# Errors that a user can fix; each message is complete without a traceback.
 EXPECTED = (ConfigError, DataError, ModelError, PayloadError, StrategyError, ValueError, OSError)
 
 app = ServerApp()
 
 
 class RunFailedError(RuntimeError):
-    """The run ended without a result; the message is the reason, the log's last word, whatever failed."""
+    """The run ended without a result. The message is the reason, with which the log ends too."""
 
 
 @app.main()
@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
         raise _failed(error) from None
     try:
         training = Training(config, grid, directory)
-        if training.engine == FLOWER_SIMULATION:  # `flwr stop` ends its process, and raises nothing in this thread
+        if training.engine == FLOWER_SIMULATION:  # `flwr stop` ends the process without raising in this thread
             add_exit_handler(lambda: None if directory.ended else _stopped(training))
         result = training.run()
     except EXPECTED as error:

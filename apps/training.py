@@ -1,4 +1,4 @@
-"""The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and honest timing."""
+"""The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and server timing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from strategies.rounds.site_states import SiteStates
 DEPLOYMENT = "deployment"
 FLOWER_SIMULATION = "flower-simulation"
 ENGINES = {SIMULATION_GRID: FLOWER_SIMULATION, DEPLOYMENT_GRID: DEPLOYMENT}
-# called with each line of metrics.jsonl once it is written; what it raises ends the run
+# called with each line of metrics.jsonl once it is written; an exception from it ends the run
 ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("ROUND_LISTENER", default=None)
 
 
@@ -90,7 +90,7 @@ class Training:
             try:
                 record, arrays = self.round(server_round, record, arrays, evaluator)
             except DivergedError:
-                raise  # the strategy's state is that of this round, and no checkpoint may hold it
+                raise  # the strategy already has this round's diverged state, which no checkpoint may hold
             except StrategyError:
                 if server_round > first_round + 1:
                     self.checkpoint(server_round - 1, arrays)
@@ -105,7 +105,7 @@ class Training:
         return result
 
     def evaluator(self, num_clients: int) -> Evaluator:
-        """What measures the run's models."""
+        """Return the evaluator of the run's models."""
         schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
         if not reads_own(self.config) or schema is None:
             return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
@@ -146,7 +146,7 @@ class Training:
             self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
-        """The metrics of the model that a round made, and of the strategy's further views under their suffixes."""
+        """The metrics of the model after a round, and of the strategy's other views under their suffixes."""
         metrics = evaluator.relate(self.strategy.measured) | evaluator(self.strategy.output(server_round, arrays))
         for view, model in self.strategy.views().items():
             metrics |= {suffixed(name, view): value for name, value in evaluator(model).items()}
@@ -175,7 +175,7 @@ class Training:
             "server_seconds": seconds - exchange,
             **report.timings,
         }
-        # an event takes longer than the line, and a round without metrics has little to draw
+        # writing an event takes longer than the line, and a round without metrics has little to draw
         notable = bool(metrics or report.dropped or report.state_lost)
         self.directory.append(line, event=notable)
         if notable:
@@ -187,7 +187,7 @@ class Training:
             listener(line)
 
     def tell(self, server_round: int, metrics: Mapping[str, float], seconds: float) -> None:
-        """An evaluated round's line in the log, or that of one in which a client was dropped."""
+        """Log a line for a round that was evaluated, dropped a client or lost a client's memory."""
         report, rounds = self.strategy.report, str(self.config.training.num_server_rounds)
         missing = ", ".join(map(str, sorted(report.dropped)))
         sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
@@ -196,7 +196,7 @@ class Training:
 
     @property
     def place(self) -> str:
-        """How far the run is, and from where it can go on, in words."""
+        """The round under way and the checkpoint to resume from, in words."""
         kept = [int(path.stem.removeprefix("round-")) for path in self.directory.checkpoints()]
         onward = f"resume=true goes on from the checkpoint of round {kept[-1]}" if kept else "there is no checkpoint"
         where = f"in round {self.server_round} of {self.config.training.num_server_rounds}"
@@ -240,7 +240,7 @@ class Training:
         return checkpoint.server_round, checkpoint.model
 
     def offer_state_dir(self, checkpoint_round: int) -> None:
-        """Tell clients which checkpoint is durable, and where to keep state if they share this disk."""
+        """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk."""
         if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
             return
         self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round, RUN_TOKEN: self.directory.token}
@@ -249,7 +249,7 @@ class Training:
             self.strategy.local = {STATE_DIR: str(self.directory.client_state)}
 
     def tell_result(self, result: Mapping[str, Any]) -> None:
-        """The log's last line: the metrics, and which sites were missing."""
+        """Log the last line: the metrics, and which sites were missing."""
         missing = in_words(result["dropped"], result["rounds"])
         log(
             WARNING if missing else INFO,
@@ -282,7 +282,7 @@ class Training:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what decides a result."""
+    """Versions of the software that decides a result."""
     found = {"python": platform.python_version(), NAME: project_version()}
     for package in ("flwr", "torch", "numpy", "scikit-learn"):
         try:

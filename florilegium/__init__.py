@@ -1,6 +1,6 @@
-"""Federated learning beyond empirical risk minimisation: the public names of the project, found when first asked for.
+"""Federated learning beyond empirical risk minimisation: the public names of the project, imported on first use.
 
-``import florilegium`` itself costs nothing. A run in this process:
+``import florilegium`` itself imports nothing else of it. A run in this process:
 
     import florilegium
 
@@ -210,7 +210,7 @@ __all__ = [
 
 @cache
 def _homes() -> dict[str, str]:
-    """Public name -> the module that has it, as the imports above say."""
+    """Public name -> its module, read from the imports above."""
     tree = ast.parse(Path(__file__).read_text("utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     homes = {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -1,4 +1,4 @@
-"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``, in whatever folder it is called."""
+"""The command ``florilegium``: `simulations.__main__`'s commands and ``doctor``, from any folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ OURS = Path(__file__).resolve().parents[1]  # the folder of the project's packag
 
 
 def put_last(folder: Path) -> None:
-    """Let modules of ``folder``, such as a model of a user's own, be found after all others.
+    """Put ``folder`` last in the module search path, so that a user's own modules are found after all others.
 
-    The project's packages have names that a user's folder may well have too, such as ``apps``.
+    A user's folder may contain names that the project's packages have, such as ``apps``.
     """
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path.append(str(folder))

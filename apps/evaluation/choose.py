@@ -1,4 +1,4 @@
-"""Which `Evaluator` a run config asks for, where its clients hold rows."""
+"""Choice of the `Evaluator` for runs whose clients hold rows."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Ask = Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]]
 
 
 class RowEvaluation:
-    """Of runs whose clients hold rows: a network's scores of test rows, or the value of a problem of its own."""
+    """Evaluation of runs whose clients hold rows: by a network's scores of test rows, or a minimax problem's value."""
 
     def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
-        """The evaluator of a run that begins, on the run config's data.
+        """Return the evaluator of a new run on the run config's data.
 
         Raises:
-            DataError: the data cannot be had.
+            DataError: the data cannot be loaded.
         """
         data = resources.federated_data(config.data, num_clients)
         evaluator = self.of_data(config, data)
@@ -39,16 +39,16 @@ class RowEvaluation:
         return evaluator
 
     def of_data(self, config: RunConfig, data: FederatedData) -> Evaluator:
-        """The evaluator of a run on data that are at hand."""
+        """Return the evaluator of a run whose data are loaded."""
         if resources.is_problem(config):
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
         return self.of_model(config, resources.new_model(config, data.input_shape), data)
 
     def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
-        """The evaluator of a run whose sites read files of their own: on the server's test file, or by asking them.
+        """Return the evaluator of a run whose sites read files of their own: on the server's test file, else on theirs.
 
         Raises:
-            ConfigError: a problem of the user's own without a test file.
+            ConfigError: a minimax problem without a test file.
             DataError: the test file cannot be used.
         """
         test = server_samples(config, schema) if config.data.data_dir else None
@@ -69,19 +69,19 @@ class RowEvaluation:
         evaluator.columns = columns_of(schema)
         return evaluator
 
-    # What an algorithm with metrics of its own overrides.
+    # Hooks for algorithms with metrics of their own.
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
-        """What measures a network where the clients' rows are at hand."""
+        """Return a network's evaluator where the server has the clients' rows."""
         return ModelEvaluator(config, model, data.test)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
-        """What measures a network where only scores of test rows are at hand."""
+        """Return a network's evaluator where the server has only scores of test rows."""
         return scored
 
 
 class CompositeEvaluation(RowEvaluation):
-    """Of composite objectives, a loss plus a penalty."""
+    """Evaluation of composite objectives: a loss plus a penalty."""
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
         return CompositeEvaluator(config, model, data)

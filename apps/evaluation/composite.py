@@ -42,16 +42,16 @@ def _wrong_penalty(composite: CompositeSettings, why: str, allowed: str) -> Conf
 
 
 class CompositeEvaluator(ModelEvaluator):
-    """`ModelEvaluator`'s metrics on the test set, ``nonzeros``, and of the parameters x and the sites' samples:
+    """`ModelEvaluator`'s metrics on the test set, ``nonzeros``, and metrics of the parameters x on the sites' samples:
 
-    - ``objective``: f + g, f being the mean of the sites' mean losses, weighted by ``client-weights``, with the ridge
+    - ``objective``: f + g. f is the mean of the sites' mean losses, weighted by ``client-weights``, plus the ridge
       term;
 
     and for a linear model, whose f is convex:
 
-    - ``stationarity``: the distance of 0 to the subdifferential of f + g at x;
-    - ``optimality``: ||x - x*|| / ||x*||, x* being the minimiser that `problems.optimum` finds;
-    - ``support_f1``: F1 of x's nonzeros as a guess of those of x*.
+    - ``stationarity``: the distance of 0 from the subdifferential of f + g at x;
+    - ``optimality``: ||x - x*|| / ||x*||, where x* is the minimiser that `problems.optimum` finds;
+    - ``support_f1``: F1 score of x's nonzeros as a prediction of the nonzeros of x*.
     """
 
     def __init__(self, config: RunConfig, model: FlatModel, data: FederatedData) -> None:
@@ -77,7 +77,7 @@ class CompositeEvaluator(ModelEvaluator):
 
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
         metrics = super().__call__(arrays)
-        own = torch.tensor(arrays[0])  # in the run's number type, whose rounding the sets of penalties allow for
+        own = torch.tensor(arrays[0])  # in the run's number type: constraint sets allow for its rounding
         point, penalty = own.double(), self.penalty.value(own)
         if self.smooth is None:
             metrics["objective"] = self.mean_loss() + float((self.ridge * point) @ point) / 2 + penalty
@@ -96,7 +96,7 @@ class CompositeEvaluator(ModelEvaluator):
         return float(self.sample_weights @ self.sample_loss.each(scores, self.sample_labels))
 
     def find_optimum(self, num_clients: int) -> Tensor | None:
-        """(d,) x*, or None where it is 0 or the solver does not get there."""
+        """Return x* (d,), or None if it is 0 or the solver does not converge."""
         config = self.config
         training = config.training
         key = (config.data, num_clients, training.loss, training.client_weights, config.run.model, config.family)
@@ -118,7 +118,7 @@ class CompositeEvaluator(ModelEvaluator):
 
 
 def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
-    """The penalty, and (d,) which parameters the ridge term has."""
+    """Return the penalty and a mask (d,) of the parameters in the ridge term."""
     assert isinstance(config.family, CompositeSettings)
     try:
         penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
@@ -129,7 +129,7 @@ def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
 
 
 def _sample_weights(sizes: Sequence[int], client_weights: str) -> list[NDArray[np.float64]]:
-    """(n_i,) what each of a site's samples counts in f, for every site; 1 together."""
+    """Return the weights in f of each site's samples, (n_i,) for site i; all sum to 1."""
     mean_size = sum(sizes) / len(sizes)
     shares = [size / mean_size if client_weights == EXAMPLES else 1.0 for size in sizes]
     return [np.full(size, share / size / len(sizes)) for size, share in zip(sizes, shares, strict=True)]
@@ -139,7 +139,7 @@ _optima: dict[Hashable, Optimum] = {}
 
 
 def support_f1(found: Tensor, true: Tensor) -> float:
-    """F1 of the nonzeros of one vector as a guess of those of another; 1 where neither has any."""
+    """F1 score of one vector's nonzeros as a prediction of another's; 1 where neither has any."""
     both = int(((found != 0) & (true != 0)).sum())
     total = int(torch.count_nonzero(found) + torch.count_nonzero(true))
     return 2 * both / total if total else 1.0

@@ -1,11 +1,11 @@
-"""The names of metrics: how a log shows them, which of two values is better, what a view adds to them."""
+"""Names of metrics: which of them the log shows, which values are better, and the suffixes of views."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# What the log of a round shows, in this order.
+# Metrics in a round's log line, in this order.
 SHOWN = (
     "auc",
     "pauc_fpr30",
@@ -18,7 +18,7 @@ SHOWN = (
     "nonzeros",
     "loss",
 )
-# Metrics of which less is better.
+# Metrics where less is better.
 LOWER = (
     "loss",
     "grad_phi_sq",
@@ -30,12 +30,12 @@ LOWER = (
     "rmse",
     "training_seconds",
 )
-# How a log writes those that are not of order one.
+# Log formats of metrics that are not of order one.
 FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "nonzeros": ".0f"}
 
 
 def better(metric: str) -> Any:
-    """``min`` or ``max``, whichever is better for a metric, of a view too (``loss_inner``)."""
+    """``min`` or ``max``, whichever is better for a metric; also for a view's, such as ``loss_inner``."""
     return min if metric.startswith(LOWER) else max
 
 
@@ -45,7 +45,7 @@ def suffixed(name: str, view: str) -> str:
 
 
 def shown(metrics: Mapping[str, float], view: str = "") -> str:
-    """The metrics a line of the log has room for: those of a view, or of the model where the view has none yet."""
+    """The metrics of a log line, as text: those of a view, or of the model where the view has none yet."""
     names = {suffixed(name, view): name for name in SHOWN}
     if names.keys().isdisjoint(metrics):
         names = {name: name for name in SHOWN}

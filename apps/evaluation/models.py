@@ -1,4 +1,4 @@
-"""The server's view of what a run optimises: where it starts, its metrics, and its names in the model file."""
+"""Evaluators of networks and minimax problems: starting point, metrics, and names in the model file."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from problems.objectives.scores import score_of
 class ScoreEvaluator(Evaluator):
     """Metrics of a network from its scores of some labelled rows; see `problems.metrics.binary_metrics`.
 
-    ``loss`` is the run's own objective on these rows: `PairwiseObjective.risk` over their pairs, cross-entropy, for
-    `RATIO_LOSS` the same weighted by the ratios of these rows' own classes, or for `SADDLES` what the saddle
-    function has there at its best a, b and lambda, which is the pairwise square risk. ``accuracy`` is at logit 0, which
-    a pairwise loss does not calibrate: it moves when all scores shift.
+    ``loss`` is the run's own objective on these rows: `PairwiseObjective.risk` over their pairs; cross-entropy; for
+    `RATIO_LOSS` cross-entropy weighted by these rows' class ratios; for `SADDLES` the saddle function at its best a, b
+    and lambda, rescaled to the pairwise square risk. ``accuracy`` has its threshold at logit 0, which a pairwise loss
+    does not calibrate: it changes when all scores shift.
 
     Attributes:
         count_nonzeros: whether ``nonzeros``, the parameters that are not zero, is a metric too.
@@ -69,7 +69,7 @@ class ScoreEvaluator(Evaluator):
         return network_names(self.model.named(arrays))
 
     def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
-        """The run's objective at (n,) logits, with (n,) true for a positive."""
+        """The run's objective at (n,) logits; ``positive`` (n,) is true for positive rows."""
         name = self.config.training.loss
         if name in SAMPLE_LOSSES:
             return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
@@ -87,7 +87,7 @@ class ScoreEvaluator(Evaluator):
         return float(objective.risk(scores[positive], scores[~positive]))
 
     def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
-        """Those of the ratio loss on these rows."""
+        """The ratio loss's class weights for these rows."""
         sgdm = self.config.family
         assert isinstance(sgdm, SGDMSettings)
         positives = int(positive.sum())
@@ -108,10 +108,10 @@ class ModelEvaluator(ScoreEvaluator):
 
 
 class HeldOutEvaluator(ScoreEvaluator):
-    """Metrics of a network on the rows that the sites hold out, whose scores are known up to a bin.
+    """Metrics of a network on the rows that the sites hold out; the server knows each score up to a bin.
 
     Args:
-        ask: the arrays of a model -> (n,) labels and (n,) scores.
+        ask: maps the arrays of a model to (n,) labels and (n,) scores.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class HeldOutEvaluator(ScoreEvaluator):
 
 
 class ProblemEvaluator(Evaluator):
-    """Metrics of a minimax problem of its own: ``loss``, its value at the point, and those it names itself.
+    """Metrics of a synthetic or user-defined minimax problem: ``loss``, its value at the point, and its own metrics.
 
-    The synthetic problem is evaluated on the union of the sites' samples (its sites are of one size, so that the
-    mean over them is f); a user's problem on the test set.
+    The synthetic problem is evaluated on the union of the sites' samples: its sites are of one size, so the mean over
+    these samples is f. A user's problem is evaluated on the test set.
     """
 
     def __init__(self, config: RunConfig, samples: Samples) -> None:

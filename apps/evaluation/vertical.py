@@ -1,4 +1,4 @@
-"""The server's view of a vertical run: the parties measure, and where the pooled data are at hand it knows the best."""
+"""Metrics of a vertical run: the parties measure them; a server that has all columns adds the suboptimality."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"
-# once a process
+# (data, objective) -> its minimum, found once per process
 _least: dict[Hashable, float | None] = {}
 
 
 class VerticalEvaluator(Evaluator):
-    """What the reporter measured, and where all columns are at hand ``suboptimality``: the objective minus its least.
+    """The reporting party's metrics; where the server has all columns also ``suboptimality``, objective minus `least`.
 
     Args:
         pooled: whether the parties' data are those of the run config, so that the server can load them too.
@@ -46,7 +46,7 @@ class VerticalEvaluator(Evaluator):
         return {}
 
     def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """The reporter's metrics, with the suboptimality after the objective."""
+        """Return the reporter's metrics, with the suboptimality added."""
         if not all(map(math.isfinite, measured.values())):
             found = ", ".join(f"{name} {value}" for name, value in measured.items())
             raise ValueError(f"the metrics are not finite ({found}): the run has diverged; lower learning-rate")
@@ -57,7 +57,7 @@ class VerticalEvaluator(Evaluator):
         return related
 
     def least(self) -> float | None:
-        """The minimum of the objective, of one that is not convex that which lies downhill of 0; None: unknown."""
+        """Minimum of the objective; for a non-convex one, the local minimum reached from weights 0. None if unknown."""
         if self.data is None:
             return None
         key = (self.config.data, self.objective)
@@ -70,7 +70,7 @@ class VerticalEvaluator(Evaluator):
         return _least[key]
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """``weights.<p>`` of each party; where columns are known ``columns.<p>``, and ``weights`` in their order."""
+        """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column."""
         if all(not block.size for block in arrays):
             return {}
         named: dict[str, Any] = {f"weights.{party}": block for party, block in enumerate(arrays)}

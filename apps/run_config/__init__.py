@@ -1,1 +1,1 @@
-"""What a run is declared by: its keys, how they are written, and what a strategy's name stands for."""
+"""The run config: its keys, how they are written, and what a strategy's name stands for."""

@@ -1,4 +1,4 @@
-"""What a run config's ``strategy`` stands for, a row of the registry, and the run config that names it."""
+"""A row of the registry, which a run config's ``strategy`` names, and the parsed run config."""
 
 from __future__ import annotations
 
@@ -19,68 +19,68 @@ from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, Columns, DataSpec
 from strategies.base import PayloadStrategy
 
-# the run-config table of what `SPARSE_LOGISTIC` is drawn with
+# the run-config table with the parameters of `SPARSE_LOGISTIC`
 SYNTHETIC = "synthetic"
-# the event of a node's log that comes before all messages of rounds
+# the event in a node's log that precedes all rounds
 HANDSHAKE = "handshake"
 # what a node holds of a run's data: rows, or columns
 Held = Site | Party
-# (name of the strategy, data, settings of its table): raises a ConfigError where these do not fit it
+# Takes the strategy's name, the data and the settings of its table; raises ConfigError where they do not fit.
 Check = Callable[[str, DataSpec, Settings], None]
 
 
 class Sites(Protocol):
-    """What the nodes of a run hold, and what surrounds the work of their clients.
+    """What the nodes of a run hold, and hooks around the work of their clients.
 
     A place is a pair: a node's partition id, and the number of partitions.
 
     Attributes:
         bring_files: whether a run needs no data at the server, since nodes may have files of their own.
-        refusals: the exceptions in which a client says no: their words go to the server as an answer.
+        refusals: exceptions by which a client refuses; their text is sent to the server as the answer.
     """
 
     bring_files: bool = False
     refusals: tuple[type[Exception], ...] = ()
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Held:
-        """What a node holds of the run's data.
+        """Return what a node holds of the run's data.
 
         Args:
-            scaling: of columns, where sites read tables of their own.
+            scaling: of the columns, where sites read tables of their own.
 
         Raises:
             ConfigError, DataError: the node config is wrong, or the data cannot be used.
-            PolicyError: the party does not take part in such a run.
+            PolicyError: the party's policy forbids the run.
         """
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """What a node tells of itself before round 1; raises what `hold` does."""
+        """Return a node's report for the handshake; raises the same errors as `hold`."""
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """What the client of a node moves."""
+        """Return what the node's client trains."""
 
     def audit(
         self, config: RunConfig, event: str, context: Context, message: Message
     ) -> AbstractContextManager[dict[str, Any]]:
-        """Where a node's owner keeps a log, a line of what happens inside; it yields the line's facts, to be filled."""
+        """Add a line about the enclosed work to the owner's log, if any; yields the line's facts, to be filled."""
         return nullcontext({})
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Before a client answers a message; ``facts``: of the line in its owner's log."""
+        """Called before a client answers a message; ``facts`` go into the line of its owner's log."""
         return
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """After it has answered; ``config``: the message's record of that name."""
+        """Called after the client has answered; ``config`` is the message's config record."""
         return
 
 
 class Evaluator(ABC):
-    """Metrics of flat arrays, by name.
+    """Computes a run's metrics from the flat arrays of its model.
 
     Attributes:
         summary: what is trained, for the log.
         layout: names and shapes of the parts of the flat model, where it has parts.
-        columns: what the model's features are and were scaled by, where they come from a table.
+        columns: names and scaling of the model's features, where they come from a table.
     """
 
     summary: str
@@ -93,14 +93,14 @@ class Evaluator(ABC):
 
     @abstractmethod
     def __call__(self, arrays: Sequence[FloatArray]) -> dict[str, float]:
-        """The metrics of some arrays.
+        """Return the metrics of some arrays, by name.
 
         Raises:
             ValueError: the run has diverged.
         """
 
     def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """What the clients measured, and what the server makes of it.
+        """Return the metrics that the clients measured, with those that the server derives from them.
 
         Raises:
             ValueError: the run has diverged.
@@ -109,20 +109,20 @@ class Evaluator(ABC):
 
     @abstractmethod
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """The entries of the model file."""
+        """Return the entries of the model file."""
 
 
 class Evaluation(Protocol):
     """How a run's models are measured."""
 
     def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
-        """The evaluator of a run that begins.
+        """Return the evaluator of a new run.
 
         Args:
             pooled: whether the clients' data are those of the run config; a vertical run needs none at the server.
 
         Raises:
-            DataError: the data cannot be had.
+            DataError: the data cannot be loaded.
         """
 
 
@@ -131,15 +131,15 @@ class Algorithm:
     """A row of the registry.
 
     Attributes:
-        strategy, client: the two halves.
+        strategy, client: its server half and its client half.
         table: the run-config table of its own settings, or "" for none.
         losses: the losses it can minimise; the client's ``default_loss`` is what ``loss = "auto"`` means.
         description: one line for ``python -m simulations list``.
         sends: what travels beside the model.
         sites: what its nodes hold.
         evaluation: how its models are measured.
-        check: refuses run configs that do not fit it, where the types of their keys do not.
-        objection: why a model must not be clipped or noised on its way, or "".
+        check: refuses run configs that do not fit it, though each key by itself is valid.
+        objection: why a model must not be clipped or noised in transit, or "".
     """
 
     strategy: type[PayloadStrategy]
@@ -155,30 +155,30 @@ class Algorithm:
 
     @property
     def settings(self) -> type[Settings]:
-        """The model that the table is parsed into."""
+        """The settings class that the table is parsed into."""
         return self.strategy.settings_type
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A whole run config, valid as a whole: ``model``, ``dtype`` and ``loss`` are never "auto" here."""
+    """A complete and valid run config; ``model``, ``dtype`` and ``loss`` are never "auto" here."""
 
     run: RunSettings
     training: TrainingSettings
     data: DataSpec
     family: Settings
     algorithm: Algorithm = field(compare=False)
-    # key=value of what was given and changes nothing
+    # key=value of given keys that change nothing
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def warning(self) -> str:
-        """What of it has no effect, in words; empty: nothing."""
+        """A sentence about keys without effect; empty if there are none."""
         named = ", ".join(self.without_effect)
         return f"no effect with strategy {self.run.strategy!r}: {named}" if named else ""
 
     def resolved(self) -> dict[str, Any]:
-        """Nested, with every default filled in: what ``config.toml`` holds."""
+        """The nested config with every default filled in, as ``config.toml`` holds it."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}
         if self.algorithm.table:

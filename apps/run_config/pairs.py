@@ -1,4 +1,4 @@
-"""Run-config values as a command line and a TOML file write them, made flat as Flower hands them over."""
+"""Run-config values from a command line or a TOML file, as the flat dictionary that Flower hands over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from apps.run_config.settings import ConfigError, Scalar
 from payloads.flower_internals import parse_config_args
 
-# key and value, which may have spaces in quotes
+# a key and a value, which may have spaces if it is in quotes
 _PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
 # how pairs are written
 _PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
@@ -45,14 +45,14 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
         reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         allowed = f"a .toml file that can be read, or {_PAIRS}"
         raise ConfigError(option, got=f"{text!r}: {reason}", allowed=allowed, hint=page) from None
-    # Flower's parser passes over what is no pair
+    # Flower's parser skips text that is not a pair
     if not text.endswith(".toml") and re.sub(_PAIR, "", text).strip():
         raise ConfigError(option, got=_culprit(text), allowed=f"{_PAIRS}, or a .toml file", hint=page)
     return values
 
 
 def _culprit(text: str) -> str:
-    """Which part of an option's text cannot be read, where one stands out."""
+    """An option's text, with the part that cannot be read where it can be singled out."""
     import click
 
     left = re.sub(_PAIR, "", text).strip()

@@ -1,4 +1,4 @@
-"""The run config's keys that belong to no algorithm, as typed models, and the error of a wrong one."""
+"""The run-config keys common to all algorithms, as typed models, and the error of a wrong config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from problems.models import MODELS
 
 Scalar = bool | int | float | str
 
-# Keys of where and how a run is shown: two runs that differ in these alone compute the same.
+# Keys that say where and how results are shown: runs that differ in these alone compute the same.
 SHOWING_KEYS = ("output-dir", "pictures")
 
 
@@ -22,7 +22,7 @@ class ConfigError(InputError, ValueError):
 class RunSettings(Settings):
     """Keys that say where a run's parts come from and where its results go."""
 
-    # `apps.config.known_keys` names them
+    # `apps.config.known_keys` lists the names
     strategy: str = Field("fedx2", description="the name of a strategy")
     model: str = Field(
         "mlp", description=f"auto: the data set's own, one of {', '.join(MODELS)}, or 'package.module:factory'"
@@ -34,7 +34,7 @@ class RunSettings(Settings):
 
 
 class DataSettings(Settings):
-    """Keys of the data set, its partition and its transformations; `problems.data.DataSpec` holds what they mean."""
+    """Keys of the data set, its partition and its transformations; `problems.data.DataSpec` explains them."""
 
     dataset: str = Field("digits", description=f"one of {', '.join(DATASETS)}")
     data_dir: str = Field("", description="the folder or file of a data set that is not bundled")
@@ -78,7 +78,7 @@ class DataSettings(Settings):
 
 
 class SyntheticSettings(Settings):
-    """Table ``synthetic``: what that kind of data set is drawn with, ``synthetic_*`` of `problems.data.DataSpec`."""
+    """Table ``synthetic``: how that data set is drawn; the fields ``synthetic_*`` of `problems.data.DataSpec`."""
 
     alpha: float = Field(10.0, ge=0, description="variance over clients of their label vectors' mean, a number >= 0")
     beta: float = Field(10.0, ge=0, description="variance over clients of their samples' mean, a number >= 0")

@@ -1,4 +1,4 @@
-"""What a run leaves: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, curves.png."""
+"""The run directory: config.toml, metrics.jsonl, result.json, model files, checkpoints, events, curves.png."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
-MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # of curves.png and of events/, in the extra "reports"
-# of every line of metrics.jsonl, what a resumed run adds up
+MATPLOTLIB, TENSORBOARD = "matplotlib", "tensorboard"  # make curves.png and events/; in the extra "reports"
+# numbers of every line of metrics.jsonl that a resumed run adds up
 _COUNTED = ("bytes_up", "bytes_down")
 # keys that may differ between a run and its continuation
 _FREE_KEYS = {
@@ -68,7 +68,7 @@ class RunDirectory:
     def open(cls, config: RunConfig) -> RunDirectory:
         """The directory of a new run, or of the one to resume.
 
-        A run whose name was left to us takes the first free of name, name-2, name-3, ...; resuming takes the last.
+        Without run-name a new run takes name, or name-N with N one above the highest taken; resuming takes the highest.
 
         Raises:
             ConfigError: the named directory already holds a run, or there is none to resume, or its settings differ.
@@ -102,11 +102,11 @@ class RunDirectory:
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
-        for outcome in OUTCOMES:  # of the run that is resumed: not yet that of this one
+        for outcome in OUTCOMES:  # left by the run that is resumed; this one has no outcome yet
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
 
-    # One line a round.
+    # One line per round.
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
         """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events."""
@@ -119,10 +119,10 @@ class RunDirectory:
             self.events.add(numbers, server_round)
 
     def lines(self) -> list[dict[str, Any]]:
-        """All rounds so far. A last line that was being written when the run ended is none.
+        """The lines of all rounds so far, without a last line that was cut off while it was written.
 
         Raises:
-            ConfigError: another line is not that of a round.
+            ConfigError: any other line is not that of a round.
         """
         path = self.path / "metrics.jsonl"
         whole = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -139,7 +139,7 @@ class RunDirectory:
         return found
 
     def cut_after(self, server_round: int) -> None:
-        """Forget the rounds after a checkpoint that a resumed run makes again."""
+        """Drop the lines after a checkpoint's round; a resumed run makes those rounds again."""
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
         write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
 
@@ -156,12 +156,12 @@ class RunDirectory:
 
     @property
     def token(self) -> str:
-        """What tells this run, resumed or not, from every other."""
+        """Identifies this run among all others; a resumed run keeps it."""
         return (self.path / "run-token").read_text("utf-8", errors="replace")
 
     @property
     def client_state(self) -> Path:
-        """Where clients that share this disk keep their state."""
+        """Where clients that share this disk keep their memory."""
         return self.path / "client-state"
 
     def save_checkpoint(
@@ -172,10 +172,10 @@ class RunDirectory:
         sites: Payload | None,
         best: Mapping[str, float],
     ) -> None:
-        """Write a checkpoint and let go of all but the last few."""
+        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`."""
         folder = self.path / "checkpoints"
         make_folder(folder)
-        # a checkpoint that is on the disk vouches for these
+        # resuming from a checkpoint needs these lines, so they are flushed first
         flush(self.path / "metrics.jsonl")
         kept, known = ({} if record is None else record.arrays() for record in (state, sites))
         path = folder / f"round-{server_round:06d}.safetensors"
@@ -208,7 +208,7 @@ class RunDirectory:
             ) from None
 
     def _check_resumable(self, config: RunConfig) -> None:
-        """Look at all that a resumed run reads, before anything is written."""
+        """Check everything that a resumed run reads, before anything is written."""
         path = self.path / "config.toml"
         if not path.exists():
             raise ConfigError(
@@ -246,17 +246,17 @@ class RunDirectory:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has left its result, or why it has none."""
+        """Whether the run has left its result, or the reason why it has none."""
         return any((self.path / outcome).exists() for outcome in OUTCOMES)
 
     def save_columns(self, columns: Columns) -> None:
-        """What the model's features are and were scaled by, in the order of its weights."""
+        """Write names and scaling of the model's features, in the order of its weights."""
         scales = zip(columns.names, columns.means.tolist(), columns.deviations.tolist(), strict=True)
         rows = [{"name": name, "mean": mean, "deviation": deviation} for name, mean, deviation in scales]
         write_atomic(self.path / "columns.json", (json.dumps(rows, indent=2) + "\n").encode())
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
-        """The final model, or a further view of it, by parameter name, loadable into the plain PyTorch module."""
+        """Write the final model, or another view, by parameter name, for loading into the plain PyTorch module."""
         write_tensors(self.path / f"{suffixed('model', view)}.safetensors", dict(named), {"format": "pt"})
 
     def finish(self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True) -> None:
@@ -274,12 +274,12 @@ class RunDirectory:
                 draw_curves(self.lines(), self.path / "curves.png", title, rows, view)
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
-        (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still come to its end
+        (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
         write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
 
     def fail(self, reason: str) -> None:
-        """Say why a run ended without a result, where there is room to say it and no reason has been told before."""
-        if not self.ended:  # under `flwr stop` the rounds go on for a moment, and fail on what has been closed
+        """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
+        if not self.ended:  # after `flwr stop` rounds continue for a moment and fail again, on something closed
             with contextlib.suppress(DiskFullError):
                 write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
         with contextlib.suppress(OSError):

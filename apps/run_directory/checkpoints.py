@@ -1,4 +1,4 @@
-"""A checkpoint: what a resumed run goes on from, in one sealed file."""
+"""Checkpoints, from which a resumed run continues: one sealed file each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKPOINT_FORMAT, CHECKPOINT_VERSION = "florilegium-checkpoint", "2"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run after a round: the model, the strategy's state, what is known of the sites' states, the best metrics."""
+    """A run after a round: model, strategy's state, rounds of the clients' memories (`SiteStates`), best metrics."""
 
     server_round: int
     model: list[FloatArray]
@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint of a run, which goes by its token."""
+    """Write the checkpoint of a run; ``run`` is its token."""
     model = dict(zip(MODEL_ARRAYS, checkpoint.model, strict=False))
     parts = {"model": model, "strategy": checkpoint.state, "sites": checkpoint.sites}
     arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}

@@ -1,4 +1,4 @@
-"""The picture of a run: its ranking metrics and its loss against the round."""
+"""The picture of a run: its ranking metrics and its loss, by round."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def rows_in_words(config: Mapping[str, Any]) -> str:
 
 
 def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, view: str = "") -> None:
-    """Draw metrics.jsonl's lines, those of a view where it is named, as one PNG; `rows` are those evaluated on.
+    """Draw the metrics of the model, or of a view, from metrics.jsonl's lines as one PNG; ``rows``: `rows_in_words`.
 
-    Written without pyplot, whose state belongs to the main thread.
+    It does without pyplot, whose state belongs to the main thread.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -1,6 +1,6 @@
 """TensorBoard events: a round's numbers as one event.
 
-``SummaryWriter.add_scalar`` writes an event a number, which for a dozen numbers costs as much as evaluating the model.
+``SummaryWriter.add_scalar`` writes one event per number; for a dozen numbers that costs as much as evaluating a model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the lines of metrics.jsonl say of sites that were missing, and what they are worth a warning for."""
+"""Summary of missing sites from the lines of metrics.jsonl, and warnings during a run."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from apps.evaluation.metric_names import suffixed
 from strategies.rounds.errors import way_out
 
-# rounds, or evaluations, running before a warning
+# consecutive rounds, or evaluations, before a warning
 RUNNING = 3
-# what AUC and the standardised partial AUCs are of scores that say nothing
+# AUC and standardised partial AUCs of scores without information
 CHANCE = 0.5
-# of a sentence: sites that it names, and characters of a site's reason
+# limits of a sentence: sites that it names, and characters of a site's reason
 _NAMED, _LONGEST = 8, 160
 _BELOW = (
     f"auc has been below one half in {RUNNING} evaluations running: look whether positive-label is the label that is "
@@ -27,7 +27,7 @@ WITH_MISSING = "finished, with sites missing"
 
 
 def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Partition id (as text) of each site that was dropped -> in how many ``rounds``, and the last ``reason``."""
+    """Partition id (as text) of each dropped site -> its number of ``rounds`` and the last ``reason``."""
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
         for site, reason in line.get("dropped", {}).items():
@@ -36,7 +36,7 @@ def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int) -> str:
-    """`dropped_sites` of a run of so many rounds, in words."""
+    """The result of `dropped_sites` in words, for a run of ``rounds`` rounds."""
     named = [
         f"partition {site} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
         for site, one in dropped.items()
@@ -49,7 +49,7 @@ def _cut(reason: str) -> str:
 
 
 class Watch:
-    """Reads a run's rounds one by one and says what its user should know while it runs, each thing once.
+    """Reads a run's rounds one by one and gives the warnings for its user, each only once.
 
     Args:
         view: the view whose AUC the run shows; "" is the model itself.
@@ -59,7 +59,7 @@ class Watch:
     def __init__(self, view: str, steps: str) -> None:
         self._view = view
         self._steps = steps
-        # site -> rounds running in which it was asked and dropped; and evaluations running with an AUC below 1/2
+        # site -> consecutive drops in rounds that asked it; and consecutive evaluations with an AUC below 1/2
         self._dropped: dict[str, int] = {}
         self._below = 0
         self._said: set[str] = set()
@@ -69,7 +69,7 @@ class Watch:
 
         Args:
             line: the round's, as metrics.jsonl has it.
-            answered: the partition ids whose replies were used. A site that is neither there nor dropped was not asked.
+            answered: the partition ids whose replies were used. A site neither among them nor dropped was not asked.
         """
         found = [*self._sites(line["dropped"], set(map(str, answered))), *self._scores(line)]
         new = [text for what, text in found if what not in self._said]
@@ -91,7 +91,7 @@ class Watch:
         self._below = self._below + 1 if auc < CHANCE else 0
         if self._below >= RUNNING:
             yield "below", _BELOW + self._steps
-        # Ties at one half make the ROC curve of equal scores the diagonal, and chance of the partial areas too.
+        # Equal scores are ties, so their ROC curve is the diagonal, and the partial areas are at chance level too.
         areas = [line.get(suffixed(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
         if all(math.isclose(area, CHANCE) for area in (auc, *areas)):
             yield "constant", _CONSTANT + self._steps

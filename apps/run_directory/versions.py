@@ -11,7 +11,7 @@ _PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 
 
 def project_version() -> str:
-    """The version of the code that runs: of the checkout or the app bundle it lies in, else of what is installed."""
+    """The version of the running code: of its checkout or app bundle, else of the installed package."""
     try:
         project = tomllib.loads(_PYPROJECT.read_text("utf-8"))["project"]
         if project["name"] == NAME:

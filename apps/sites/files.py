@@ -1,7 +1,7 @@
-"""Files that are whole or not there: written beside their place, flushed to disk, then renamed.
+"""Files that are complete or absent: written under another name, flushed to disk, then renamed.
 
 A *sealed* file holds named arrays in safetensors, and in its metadata its format, its version and a hash of everything
-else in it: what was cut off or changed since is noticed.
+else in it, so that a truncated or changed file is noticed.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(InputError, OSError):
-    """A file for which the disk, or its owner's share of it, has no room."""
+    """The disk, or the user's quota, has no room for a file."""
 
 
 @contextlib.contextmanager
 def room_for(path: Path) -> Iterator[None]:
-    """Write a file or into a folder.
+    """Context for writing a file, or into a folder.
 
     Raises:
-        DiskFullError: there is no room for it; names the path, which the system's own error does not.
+        DiskFullError: there is no room; names the path, which the system's own error does not.
     """
     try:
         yield
@@ -52,7 +52,7 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file so that a reader, or a crash, finds the old one or the new one; ``private``: for its owner alone."""
+    """Replace a file so that readers always find the old or the new one, even after a crash; ``private``: mode 0600."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with room_for(path):
         try:
@@ -68,15 +68,15 @@ def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
 
 
 def open_new(path: Path, *, private: bool) -> BinaryIO:
-    """An empty file to write to; a private one has mode 0600 before there is anything in it."""
+    """Open an empty file to write to; a private one has mode 0600 before anything is in it."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY if private else 0o666)
     if private:
-        os.fchmod(opened, OWNER_ONLY)  # one that was there keeps its mode
+        os.fchmod(opened, OWNER_ONLY)  # os.open keeps the mode of an existing file
     return os.fdopen(opened, "wb")
 
 
 def flush(path: Path) -> None:
-    """Have a file's bytes, or a folder's entries, on the disk."""
+    """Force a file's bytes, or a folder's entries, to the disk."""
     opened = os.open(path, os.O_RDONLY)
     try:
         os.fsync(opened)
@@ -85,7 +85,7 @@ def flush(path: Path) -> None:
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Make a folder and those above it, on the disk, where there are none; private ones have mode 0700."""
+    """Make a folder and its missing parents, flushed to disk; private ones have mode 0700."""
     if not path.is_dir():
         make_folder(path.parent, private=private)
         path.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
@@ -104,7 +104,7 @@ def read_tensors(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """Named arrays and metadata of a safetensors file; nothing in it is executed.
 
     Raises:
-        PayloadError: the file is missing, truncated or not safetensors, or holds number types that NumPy has not.
+        PayloadError: the file is missing, truncated or not safetensors, or holds number types that NumPy lacks.
     """
     try:
         with safe_open(path, framework="numpy") as file:
@@ -131,7 +131,7 @@ def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[
     """Named arrays and metadata of a sealed file.
 
     Raises:
-        PayloadError: it is missing, truncated, of another format or version, or not what was written.
+        PayloadError: it is missing, truncated, of another format or version, or changed since it was written.
     """
     arrays, metadata = read_tensors(path)
     got = metadata.get(FORMAT, "none"), metadata.get(VERSION, "none")

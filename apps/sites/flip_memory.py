@@ -1,9 +1,9 @@
 """A party's label flips on its own disk, so that all runs flip the same labels.
 
-Randomised response protects a label by its epsilon once: who sees it flipped anew in 25 runs takes the majority.
-Beside a random key lies one sealed file an epsilon, with a keyed digest of each row's id and label (HMAC-SHA256, cut
-to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend the largest of them. Parties
-may share the folder.
+Randomised response protects a label by its epsilon only once: anyone who sees it flipped anew in 25 runs can take the
+majority. The folder holds a random key and one sealed file per epsilon, with a keyed digest of each row's id and label
+(HMAC-SHA256, cut to 16 bytes) and whether that label is flipped. Flips for several epsilons together spend only the
+largest of them. Parties may share the folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FlipMemory:
     """The flips of a party's labels, by epsilon.
 
     Args:
-        folder: where they are; it is made where there is none.
+        folder: where they are kept; it is made if it is missing.
 
     Raises (each method):
         ConfigError: the key or a file of flips is damaged.
@@ -42,7 +42,7 @@ class FlipMemory:
         self.folder = folder
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """(n,) flips of the labels with these marks; those that are not known are drawn, and kept.
+        """Return the (n,) flips of the labels with these marks; unknown ones are drawn and kept.
 
         Returns:
             The flips, how many are new, and the largest epsilon with which one of these labels has been flipped.
@@ -59,7 +59,7 @@ class FlipMemory:
             return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep (n,) flips of labels that have none yet."""
+        """Keep those of (n,) flips whose labels have none yet for this epsilon."""
         with self._locked() as key:
             known = self._all().get(epsilon, {})
             told = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
@@ -73,7 +73,7 @@ class FlipMemory:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[bytes]:
-        """The key, drawn where there is none, while nobody else reads or writes here."""
+        """Yield the key, drawn if there is none, while a lock keeps others from reading or writing the files."""
         make_folder(self.folder, private=True)
         with os.fdopen(os.open(self.folder / _KEY, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -109,8 +109,8 @@ def _digests(key: bytes, marks: Sequence[str]) -> list[bytes]:
 def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, bool]]) -> float:
     """The chance that a label is flipped, given its flips for the next larger and the next smaller epsilon.
 
-    A label flipped for one epsilon is that of the next larger one, flipped once more with the chance that makes up the
-    difference. So all flips of a label together tell what those for the largest epsilon tell alone.
+    The flipped label for one epsilon is the one for the next larger epsilon, flipped once more with the chance that
+    makes up the difference. So all flips of a label together reveal no more than the one for the largest epsilon.
     """
     rates = {used: flips[digest] for used, flips in kept.items() if digest in flips}
     larger = min((used for used in rates if used > epsilon), default=None)
@@ -121,12 +121,12 @@ def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, b
         return flipped
     after, rate = rates[smaller], flip_rate(smaller)
     weight, other = flipped * _followed(True, after, own, rate), (1 - flipped) * _followed(False, after, own, rate)
-    # both are 0 only where flips that another party drew leave no third value possible
+    # both are 0 only where flips that another party drew allow neither value here
     return weight / (weight + other) if weight + other else own
 
 
 def _followed(before: bool, after: bool, rate: float, wider: float) -> float:
-    """The chance that flips of a rate, flipped on to a wider rate, go from ``before`` to ``after``."""
+    """The chance that ``before``, flipped at ``rate``, becomes ``after`` when flipped on to the ``wider`` rate."""
     again = (wider - rate) / max(1 - 2 * rate, 1e-300)
     return again if before != after else 1 - again
 

@@ -29,17 +29,17 @@ class PartySites(Sites):
         return make_party(config, context, *place)
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Who the party is; it does not read its data for that."""
+        """Return who the party is, without reading its data."""
         make_party(config, context, *place)
         return SiteReport(identity=np.array(place))
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Nothing that Flower could move: a party's block is part of its state."""
+        """Return an empty model for Flower: a party's block is part of its memory."""
         return NoModel()
 
     @contextlib.contextmanager
     def audit(self, config: RunConfig, event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
-        """A line of the owner's log; that of the handshake says what the party is asked to take part in."""
+        """Add a line to the owner's log; the handshake's line also holds the settings of the run."""
         with audited(event, context, message) as facts:
             yield facts
             if event == HANDSHAKE:
@@ -48,11 +48,11 @@ class PartySites(Sites):
                 facts["label-epsilon"] = vfb2.label_epsilon
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Let the party tell its owner what it does."""
+        """Let the client fill in the line of the owner's log."""
         assert isinstance(client, VFB2Client)
         client.facts = facts
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """Keep what the party keeps for itself."""
+        """Write what the party keeps for itself to its disk."""
         assert isinstance(client, VFB2Client)
         keep(client, context, config)

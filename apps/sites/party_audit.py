@@ -1,7 +1,7 @@
-"""What a party was asked for and what left it, a JSON line an event, in a file that its owner alone reads.
+"""A party's log of what it was asked for and what left it: one JSON line per event, readable by its owner alone.
 
-The lines have no value, label or id of a row: counts, digests as they were sent, names and certificates of peers, and
-bytes. docs/vertical.md says what they mean.
+The lines hold no value, label or id of a row, but counts, digests as they were sent, names and certificates of peers,
+and numbers of bytes. docs/vertical.md says what they mean.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NAME = "audit.jsonl"
 
 
 def log_path(node: Mapping[str, Any]) -> Path | None:
-    """Where a node's log is: at `audit-log`, else in its `state-dir`, else nowhere.
+    """The path of a node's log: `audit-log`, else in its `state-dir`, else None.
 
     Raises:
-        ConfigError: `audit-log` is no text, or empty.
+        ConfigError: `audit-log` is not text, or empty.
     """
     named, folder = node.get(AUDIT_LOG), state_dir(node)
     if named is None:
@@ -46,10 +46,10 @@ def log_path(node: Mapping[str, Any]) -> Path | None:
 
 @contextlib.contextmanager
 def audited(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
-    """Append a line of what happens inside to the node's log, where it keeps one.
+    """Append a line about the enclosed work to the node's log, if it keeps one.
 
-    A refusal by the policy is told with its key, what was got and what is allowed; of another failure only its kind, as
-    an error's words may name a row.
+    For a refusal by the policy it holds the key, what was got and what is allowed; for other failures only the
+    exception's type, and its key if any, since the message may name a row.
 
     Args:
         event: what the party was asked for.
@@ -101,7 +101,7 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
 
 
 def _spent(path: Path, data: str) -> float:
-    """The sum of the epsilons of all runs that flipped the labels of a file anew, by the log's lines."""
+    """The sum of the epsilons of all runs in the log that flipped the labels of a data file anew."""
     if not path.exists():
         return 0.0
     total = 0.0

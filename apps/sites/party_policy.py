@@ -29,7 +29,7 @@ def policy_of(node: Mapping[str, Any]) -> Policy:
     """The policy in a node config.
 
     Raises:
-        PolicyError: names the key, if a value is of another kind or out of range, or `peer-ca` cannot be read.
+        PolicyError: a value has the wrong type or is out of range, or `peer-ca` cannot be read; names the key.
     """
     pins = parse_pins(_text(node, PINNED_PEERS)) if PINNED_PEERS in node else {}
     authority = node.get(PEER_CA) if pins else None

@@ -1,4 +1,4 @@
-"""A party's own file: rows named by an id column, numbers scaled to [0, 1], text as one column a value."""
+"""A party's own file: rows named by an id column, numbers scaled to [0, 1], text as one column per value."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ Array = NDArray[np.float64]
 
 
 class _Split(NamedTuple):
-    """Rows cut in training and test rows."""
+    """Rows divided into training and test rows."""
 
     holding: Holding
     rows: Rows  # places of the training rows
-    low: Array  # (columns,) what columns were scaled by
+    low: Array  # (columns,) bounds that columns were scaled by
     high: Array
 
 
 class PartyTable:
     """The rows of one party's csv or parquet file, in the order of their ids.
 
-    Which rows are for testing is drawn from the seed and their number alone, since a party without labels must draw the
-    same ones. Numeric columns are scaled by the least and the largest value of the training rows; a text column becomes
-    one 0/1 column for each value in the file.
+    The test rows are drawn from the seed and the number of rows alone, so that a party without labels draws the same
+    ones. Numeric columns are scaled by the least and the largest value of the training rows; a text column becomes one
+    0/1 column for each value in the file.
 
     Attributes:
         labelled: whether the file has the label column.
-        columns: features after the encoding.
-        names: of the features.
+        columns: number of features after the encoding.
+        names: of these features.
 
     Raises:
-        DataError: names the column that is missing, has gaps or cannot be encoded, or an id that occurs twice.
+        DataError: names a column that is missing, has gaps or cannot be encoded, or two rows with the same id.
     """
 
     def __init__(self, path: Path, spec: DataSpec, id_column: str, *, classification: bool) -> None:
@@ -97,13 +97,15 @@ class PartyTable:
         return self._split(rows).holding
 
     def keepsake(self, rows: Rows | None) -> dict[str, Array]:
-        """What each column is scaled by: (value - low) / (high - low), or value - low where both are equal."""
+        """Return the bounds of columns' scaling: (value - low) / (high - low), or value - low where both are equal."""
         split = self._split(rows)
         return {"low": split.low, "high": split.high}
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
-        """Each row's id, its label, and what the labels are told apart by; which class is the positive one among two
-        makes no difference."""
+        """Return a mark of each training row: hash of label column and class sets, the label's set, and the row's id.
+
+        It does not depend on which set is the positive one. None for a regression or without labels.
+        """
         if self._sides is None:
             return None
         return [f"{self._question} {self._sides[row]} {self._ids[row]}" for row in self._split(rows).rows]
@@ -145,14 +147,14 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         first, second = (np.flatnonzero(ids == values[counts > 1][0])[:2] + 1).tolist()
-        # Whose rows they are is nobody else's business, and the error travels.
+        # The error leaves the site, so it names the rows by number and not by id.
         got = f"{int((counts > 1).sum()):,} ids more than once, such as that of rows {first} and {second}"
         raise DataError(place, got=got, allowed="once", hint="drop the others")
     return ids
 
 
 def _told_apart(column: pd.Series[float], spec: DataSpec) -> tuple[str, NDArray[np.int64]]:
-    """A name for the two sets of classes that a column of labels is cut into, and (rows,) in which of them each is."""
+    """Return a hash that names the two sets of classes in a label column, and the set of each row (rows,), 0 or 1."""
     classes, codes = label_classes(column.to_numpy())
     positive = positive_classes(classes, spec.positive_label)
     sets = [[str(one) for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
@@ -162,7 +164,7 @@ def _told_apart(column: pd.Series[float], spec: DataSpec) -> tuple[str, NDArray[
 
 
 def _labels(column: pd.Series[float], spec: DataSpec, classification: bool) -> Array:
-    """(rows,) -1 and +1, or for a regression the numbers they are."""
+    """Return labels (rows,): -1 and +1, or for a regression the numbers themselves."""
     if not classification:
         return numeric_column(column)
     classes, codes = label_classes(column.to_numpy())

@@ -1,6 +1,6 @@
-"""What a process keeps between messages, so that no message reloads data or rebuilds a model.
+"""Caches of a process, so that no message reloads data or rebuilds a model.
 
-Nothing depends on these caches: in a deployment every message meets a fresh process.
+Nothing depends on these caches: in a deployment a fresh process handles every message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def device_of(training: TrainingSettings) -> torch.device:
     """The device a run computes on; "auto" is CUDA where there is one.
 
     Raises:
-        ValueError: CUDA was asked for and is not there.
+        ValueError: CUDA was asked for and is not available.
     """
     if training.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: got 'cuda', but PyTorch sees no CUDA device here; allowed: auto, cpu: leave it out")
@@ -56,12 +56,12 @@ def dtype_of(training: TrainingSettings) -> torch.dtype:
 
 
 def hold_threads(training: TrainingSettings) -> None:
-    """Let PyTorch, and NumPy's BLAS, which multiplies linear models, take ``torch-threads`` threads in this process."""
+    """Limit PyTorch, and NumPy's BLAS (used by linear models), to ``torch-threads`` threads in this process."""
     torch.set_num_threads(training.torch_threads)
     _hold_blas(training.torch_threads)
 
 
-@lru_cache(maxsize=1)  # it looks at every library of the process, so only where the number changes
+@lru_cache(maxsize=1)  # the call scans every library of the process, so it is made only for a new number
 def _hold_blas(threads: int) -> None:
     threadpool_limits(threads, user_api="blas")
 
@@ -72,7 +72,7 @@ def _federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
 
 
 def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
-    """The data set split over the clients, loaded once a process."""
+    """The data set split over the clients, loaded once per process."""
     with _load_lock:
         return _federated_data(spec, num_clients)
 
@@ -90,7 +90,7 @@ def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
 
 
 def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
-    """A model to set weights into, one a thread and role; its initial weights are the run's only when just built."""
+    """A model to load weights into, one per thread and role; it has the run's initial weights only when just built."""
     saddle = config.training.loss in SADDLES
     key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
@@ -100,15 +100,18 @@ def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") ->
 
 
 def turn(model: Trained) -> AbstractContextManager[object]:
-    """What to hold while a client trains: torch's generators are the process's, so models that draw from them
-    (dropout; a user's own module may) train one at a time, or their numbers would depend on the threads."""
+    """Return the lock to hold while a client trains.
+
+    Torch's random generators belong to the process, so models that draw from them (dropout, or a user's own module)
+    train one at a time; otherwise their numbers would depend on the threads.
+    """
     return _generator_lock if model.stochastic else nullcontext()
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     """A model with the run's seeded initial weights; with the saddle's scalars where the loss has them."""
     training = config.training
-    with _generator_lock:  # the weights are drawn from a fork of the generators that a client may be training with
+    with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         module = build_model(config.run.model, input_shape, training.seed)
     if training.loss in SADDLES:
         module = SaddleNetwork(module)
@@ -116,15 +119,15 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
 
 
 def is_problem(config: RunConfig) -> bool:
-    """Whether the run minimises a problem of its own, which needs no model of ours."""
+    """Whether the loss is a synthetic or user-defined minimax problem, which needs no network."""
     return config.training.loss == SYNTHETIC_PL or ":" in config.training.loss
 
 
 def own_problem(config: RunConfig, features: torch.Tensor, labels: torch.Tensor) -> FunctionOracle:
-    """The oracle of such a problem on some samples.
+    """Return the oracle of such a problem (see `is_problem`) on some samples.
 
     Raises:
-        ProblemError: a user's problem that cannot be used.
+        ProblemError: a user's problem cannot be used.
     """
     loss = config.training.loss
     if loss == SYNTHETIC_PL and features.device.type == "cpu":
@@ -139,7 +142,7 @@ def _resident_problem(config: RunConfig, site: Site) -> Oracle:
 
 
 def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
-    """What a client of this site moves: the model skeleton, or the oracle of its minimax problem."""
+    """Return what a client of this site trains: the cached model, or the oracle of a minimax problem."""
     if is_problem(config):
         return _resident_problem(config, site)
     shape, loss = tuple(site.features.shape[1:]), config.training.loss

@@ -1,6 +1,6 @@
 """Sites that hold rows: a share of the run's data set, or files of their own.
 
-Of its file a node tells what the sites must agree on; the server may test on a file of its own."""
+A node reports what the server must know of its file (`own_report`). The server may test on a file of its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def reads_own(config: RunConfig) -> bool:
 
 
 def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> SiteRows:
-    """The rows of a node's file, read once a process and again when it has changed.
+    """The rows of a node's file, read once per process and again when it has changed.
 
     Raises:
         ConfigError: the node config names no file.
@@ -57,10 +57,10 @@ def own_rows(config: RunConfig, node: Mapping[str, Any], partition_id: int) -> S
 
 
 def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteReport:
-    """What a site tells of its rows.
+    """Return a site's report of its rows.
 
     Raises:
-        DataError: there are too few rows to tell their means, or the labels are none; names the partition.
+        DataError: there are too few rows to reveal means, or unfit labels (`_check_labels`); names the partition.
     """
     try:
         statistics = rows.statistics()
@@ -82,7 +82,7 @@ def own_report(rows: SiteRows, partition_id: int, num_partitions: int) -> SiteRe
 
 
 def _check_labels(rows: SiteRows) -> None:
-    """Raise DataError where label values are so many or so long that they may name patients, since they are told."""
+    """Raise DataError where label values, which leave the site, are so many or so long that they may name patients."""
     values = sum(rows.label_values, ())
     most = min(MOST_LABELS, max(2, len(rows.labels) // 2))
     if len(values) > most or max(map(len, values)) > LONGEST_LABEL:
@@ -95,7 +95,7 @@ def _check_labels(rows: SiteRows) -> None:
 
 
 def own_site(config: RunConfig, rows: SiteRows, partition_id: int, scaling: Scaling | None) -> Site:
-    """A site's rows as it trains with them, once a process and scaling."""
+    """A site's scaled rows for training, cached per process and scaling."""
     arrays = _arrays(scaling)
     scales = () if arrays is None else (arrays[0].tobytes(), arrays[1].tobytes())
     with _load_lock:
@@ -106,7 +106,7 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
     """The rows of the server's own test file, ``data-dir``, scaled as the sites' are.
 
     Raises:
-        DataError: the file cannot be used, or its columns are not the sites'.
+        DataError: the file cannot be used, lacks a class, or has other columns than the sites.
     """
     rows = _read(config.data.data_dir, config.data, None)
     if rows.columns != schema.columns or rows.shape != schema.shape:
@@ -126,7 +126,7 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
 
 
 def columns_of(schema: Schema) -> Columns | None:
-    """What the sites' features are and were scaled by; None where they have no names."""
+    """Names and scaling of the sites' features; None where they have no names."""
     if not schema.columns:
         return None
     count = len(schema.columns)
@@ -172,7 +172,7 @@ def _site(
 
 
 class RowSites(Sites):
-    """Clients that hold rows, all with the same features. A node's rows stay in its process."""
+    """Clients that hold rows, all with the same features. A node's process caches its rows."""
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = place
@@ -182,13 +182,13 @@ class RowSites(Sites):
         return site(config, num_partitions, partition_id)
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """How many rows of each class a node holds and, where they are its own, what they look like."""
+        """Return how many rows of each class a node holds; for a file of its own, `own_report`."""
         if reads_own(config):
             return own_report(own_rows(config, context.node_config, place[0]), *place)
         counts = self.hold(config, context, place, None).class_counts
         return SiteReport(identity=np.array(place), class_counts=np.array(counts))
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """The resident model, or the oracle of a minimax problem."""
+        """Return the cached model, or the oracle of a minimax problem."""
         assert isinstance(site, Site)
         return trained(config, site)

@@ -1,6 +1,7 @@
-"""Client state on the site's own disk, so that a resumed run continues where the uninterrupted one would be.
+"""Client memory on the site's own disk, so that a resumed run continues as the uninterrupted one would.
 
-There is one file a round, which says whose state it holds, of which kind and round; docs/architecture.md says where.
+Keys and files call it state. There is one file per round, with the client, type and round in its metadata;
+docs/architecture.md says where it lies.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ P = TypeVar("P", bound=Payload)
 
 
 def state_dir(node: Mapping[str, Any]) -> Path | None:
-    """The folder that a node config names for what the node keeps, or None."""
+    """The folder in which a node keeps its files, from its node config, or None."""
     named = str(node.get(STATE_DIR, ""))
     return Path(named).expanduser() if named else None
 
 
 class StateStore:
-    """The saved states of one client, in ``folder``, by round."""
+    """The saved memory of one client, in ``folder``, by round."""
 
     def __init__(self, folder: Path, checkpoint_round: int) -> None:
         self.folder = folder
@@ -50,21 +51,21 @@ class StateStore:
         return cls(base / str(config[RUN_TOKEN]) / f"client-{partition_id}", int(config[CHECKPOINT_ROUND]))
 
     def rounds(self) -> list[int]:
-        """The rounds with a saved state, oldest first."""
+        """The rounds with saved memory, oldest first."""
         numbers = [path.stem.removeprefix("round-") for path in self.folder.glob("round-*.safetensors")]
         return sorted(int(text) for text in numbers if text.isdecimal())
 
     def file(self, server_round: int) -> Path:
-        """Where a round's state is."""
+        """The path of a round's file."""
         return self.folder / f"round-{server_round:06d}.safetensors"
 
     def described(self, kind: type[Payload], server_round: int) -> dict[str, str]:
-        """What a file says of itself: whose state it holds, of which kind and round."""
+        """The metadata of a file: owner, type and round of the memory."""
         owner = f"{self.folder.parent.name}/{self.folder.name}"
         return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
 
     def save(self, server_round: int, state: Payload) -> None:
-        """Write a round's state, and remove what no resume can need any more."""
+        """Write a round's memory, and remove files that no resume can need any more."""
         make_folder(self.folder, private=True)
         told = self.described(type(state), server_round)
         write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), told, private=True)
@@ -73,11 +74,12 @@ class StateStore:
             self.file(number).unlink(missing_ok=True)
 
     def load(self, kind: type[P], since: int, before: int) -> tuple[P | None, int]:
-        """The newest state made from round ``since`` on but before another round, and the round that made it; None and
-        0 where there is none. Later ones belong to a trajectory that was cut off.
+        """Return the newest memory made in rounds ``since`` to ``before`` - 1, and its round; or (None, 0).
+
+        Later files belong to rounds that a resumed run makes again.
 
         Raises:
-            PayloadError: it is truncated, damaged, or not this client's state of that round.
+            PayloadError: the file is truncated, damaged, or not this client's of that round.
         """
         eligible = [number for number in self.rounds() if since <= number < before]
         if not eligible:

@@ -44,7 +44,7 @@ T = TypeVar("T", bool, str)
 
 
 def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
-    """Refuse what has no meaning where all clients hold the same rows."""
+    """Refuse data settings that make no sense where all clients hold the same rows."""
     assert isinstance(vfb2, VFB2Settings)
     clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
     if spec.dataset in DRAWN:
@@ -75,7 +75,7 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
 
 
 class SimulatedParty:
-    """A party's columns of a data set that all simulated parties load alike. Its rows are named by their numbers."""
+    """A party's columns of a data set that all simulated parties load. Row numbers serve as ids."""
 
     def __init__(self, data: VerticalData, place: int, *, labelled: bool) -> None:
         train, test = data.party(place)
@@ -102,7 +102,7 @@ class SimulatedParty:
 
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
-    """The data set with its columns spread over the parties, loaded once a process."""
+    """The data set with its columns spread over the parties, loaded once per process."""
     numbers = config.data.dataset in GENERIC and not config.data.positive_label
     regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
@@ -122,11 +122,11 @@ def settings_of(config: RunConfig) -> VFB2Settings:
 
 
 def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
-    """The party of a node. Its data are not read before `Party.data`, which raises a `DataError` where they cannot be.
+    """Return the party of a node. Its data are first read by `Party.data`, which raises `DataError` if they cannot be.
 
     Raises:
         ConfigError: the node config is wrong, or the run config does not fit it.
-        PolicyError: the party does not take part in such a run.
+        PolicyError: the party's policy forbids the run.
     """
     node = context.node_config
     vfb2 = settings_of(config)
@@ -169,10 +169,10 @@ def make_party(config: RunConfig, context: Context, place: int, parties: int) ->
 
 
 def _policy(vfb2: VFB2Settings, node: Mapping[str, Any], place: int, parties: int) -> Policy:
-    """A node's policy, which allows the run's settings.
+    """Return a node's policy, after checking that it allows the run's settings.
 
     Raises:
-        PolicyError: it does not, or cannot be read.
+        PolicyError: it does not allow them, or cannot be read.
     """
     try:
         policy = policy_of(node)
@@ -188,10 +188,10 @@ def _policy(vfb2: VFB2Settings, node: Mapping[str, Any], place: int, parties: in
 
 
 def keep(client: VFB2Client, context: Context, config: Mapping[str, Any]) -> None:
-    """Write what a party keeps for itself after the last segment under its ``state-dir``, if it has one.
+    """Write a party's own block after the last segment under its ``state-dir``, if it has one.
 
     Args:
-        config: the message's record of that name.
+        config: the message's config record.
     """
     base = state_dir(context.node_config)
     if client.keepsake is None or base is None:
@@ -229,7 +229,7 @@ def _own_table(path: Path, config: RunConfig, place: int) -> PartyTable:
 
 
 def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
-    """Certificate and key that a node brings itself, and the authority that vouches for its peers'."""
+    """Return a node's own certificate and key, and the file of the authority that signs its peers' certificates."""
     named = {name: _of(node, name, "") for name in PEER_FILES}
     certificate, key, authority = (Path(path).expanduser() if path else None for path in named.values())
     if bool(certificate) != bool(key):
