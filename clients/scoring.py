@@ -46,7 +46,7 @@ class FastFedDAClient(ScoringClient):
 
 
 class FedProxClient(ScoringClient):
-    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. mu may come from Flower's own FedProx."""
+    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. mu may come from Flower's own FedProx strategy."""
 
     method = FEDPROX
 

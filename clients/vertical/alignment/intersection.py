@@ -9,8 +9,8 @@ under both keys:
     A: pair(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
 
 If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the places in B.blind() of the rows to use
-(`Intersection.rows`), and B learns of no other common row. In this way one reporter finds the rows that all of several
-parties have (`common_rows`).
+(`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
+parties have in common (`common_rows`).
 
 Tags of ids that a party does not have look random to it without the key, if Diffie-Hellman triples on P-256 do. Tags
 are sorted, so their order reveals nothing about the rows' order. docs/security.md says what each party learns.

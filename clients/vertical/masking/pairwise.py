@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
-# bytes per peer in a window of masks made ahead: of long masks, fewer are made, since some may never be used
+# most bytes per peer in a window of masks made ahead: fewer are made if they are long, as some may stay unused
 _WINDOW_BYTES = 32768
 _BLOCK_BYTES = 16
 

@@ -1,4 +1,4 @@
-"""The model's quality, by two masked sums.
+"""Measures the model's quality by two masked sums.
 
 The first gives each dominator the predictions of its share of the training and test rows, and of no other rows. The
 second gives the reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments

@@ -1,8 +1,7 @@
 """Masked sums: each collaborator gives its vector to a dominator, which learns the sum and nothing else.
 
-The dominator's own vector is not in the sum; it adds that itself. Callers see float64 vectors; the
-wire carries elements of Z_2^64. Positions and lengths come from the agenda, so that every frame is checked before it is
-added.
+The dominator's own vector is not in the sum; it adds that itself. Callers see float64 vectors, the wire elements of
+Z_2^64. Positions and lengths come from the agenda, so that every frame is checked before it is added.
 """
 
 from __future__ import annotations

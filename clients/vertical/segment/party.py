@@ -62,7 +62,7 @@ async def run_segment(
         start: the state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
             flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
         endpoint: None for a party without peers.
-        threads: number that compute asynchronous updates; with an injected computing time, number of sleeping workers.
+        threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
         events: whether the outcome has a log; with threads it is in the order in which results came in.
 
     Raises:
@@ -141,7 +141,7 @@ class _Party:
         plan = self._plan
         # in a thread, as a sparse block may first compile code: signs of life go out meanwhile
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
-        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, if joining fails
+        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
         hellos = {self._me: self._hello}
         if self._mesh is not None:
             joined = await self._mesh.join()

@@ -37,7 +37,7 @@ class Plan:
         epochs: epochs of this segment; 0 only evaluates.
         active: the parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
-        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is any number.
+        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is no bound.
         masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
         synchronous: whether updates go by rounds, each of which evaluates every active party's batch at one point and
             then applies all in order.

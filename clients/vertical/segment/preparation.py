@@ -135,7 +135,7 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """The sums, with the plan's masking. Of two parties nothing can be hidden, so nothing is masked.
+    """The sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
 
     Raises:
         PartyError: a party's public key makes no secret.

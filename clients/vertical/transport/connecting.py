@@ -187,7 +187,7 @@ class Door(Owner):
     def _make_room(self, host: str) -> bool:
         """Whether one more connection may wait; if there are too many, the oldest without proof of identity is dropped.
 
-        If this host has half of all places, it is the oldest of this host, so that no stranger can keep others out.
+        If ``host`` has half of all places, its own oldest is dropped, so that no stranger can keep others out.
         """
         most = 4 * len(self._addresses) + 16
         same = [link for link, other in self._unproven.items() if other == host]
@@ -283,7 +283,7 @@ class Door(Owner):
 
 
 def _words(error: OSError) -> str:
-    """The reason of an error, since asyncio adds addresses to the text, and a timeout has no text."""
+    """The plain reason: asyncio adds addresses to an error's text, and a timeout has no text."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"

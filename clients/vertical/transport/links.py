@@ -108,7 +108,7 @@ class Link(Channel):
         self.delayed: Delayed | None = None
         self._longest = longest
         self._guard = ReplayGuard()
-        # frames to be written at the end of this turn of the loop
+        # frames that wait for `flush`
         self._queue: list[bytes] = []
         # pieces of a frame whose end has not arrived; how many bytes are there, and how many are needed
         self._partial: list[bytes] = []
