@@ -1,7 +1,7 @@
-"""What every client of ours is: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
+"""Base classes of all clients: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
-What an algorithm exchanges beside the model lies in `inbox` before ``fit`` and in `outbox` after it; what a client
-keeps between rounds is `state`. None of it needs Flower's runtime, so a client can be driven by hand:
+Beside the model, a client receives a record in `inbox` before ``fit`` and leaves one in `outbox` after it; its memory
+between rounds is `state`. None of this needs Flower's runtime, so a client can be driven by hand:
 
     client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
     client.inbox = FedXPool(...)
@@ -36,17 +36,17 @@ __all__ = ["MethodClient", "PayloadClient", "ScoringClient", "Site", "Trained"]
 
 
 class Trained(Protocol):
-    """What a client moves: a `FlatModel`, or the oracle of a minimax problem."""
+    """What a client trains: a `FlatModel`, or the oracle of a minimax problem."""
 
     stochastic: bool
     device: torch.device
     parameters: Tensor
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Set it to what the server sent."""
+        """Set the parameters to those the server sent."""
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
-        """What is sent back, as copies that ``copy`` makes."""
+        """The parameters to send back, copied by ``copy``."""
 
 
 M = TypeVar("M", bound=Trained)
@@ -58,7 +58,7 @@ class PayloadClient(NumPyClient, Generic[M]):
     down: ClassVar[type[Payload] | None] = None
     up: ClassVar[type[Payload] | None] = None
     memory: ClassVar[type[Payload] | None] = None
-    # what it sends in exchanges before a round's own, by their names
+    # the record sent in each exchange before a round's own, by the exchange's name
     phases: ClassVar[dict[str, type[Payload]]] = {}
     settings_type: ClassVar[type[Settings]] = Settings
     settings: Any
@@ -90,21 +90,21 @@ class PayloadClient(NumPyClient, Generic[M]):
         return server_round
 
     def fitted(self) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
-        """What ``fit`` returns: a read-only copy of the model as it stands, the number of samples, no metrics."""
+        """The result of ``fit``: a read-only copy of the current model, the number of samples, no metrics."""
         return self.model.arrays(ready_to_send), len(self.site), {}
 
     def seed_torch(self, server_round: int) -> None:
         """Seed torch's own generators (dropout) for this client and round."""
         sequence = seed_sequence(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
         seed = int(sequence.generate_state(1, np.uint64)[0])
-        # Not torch.manual_seed: before CUDA is up it records a stack trace each time, for later.
+        # torch.manual_seed would also record a stack trace on each call until CUDA is initialised.
         torch.default_generator.manual_seed(seed)
         if self.model.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
 
 class MethodClient(PayloadClient[M]):
-    """The adapter between the client half of a `Method` and Flower. Subclasses name their `method`."""
+    """Runs the client half of a `Method` under Flower. Subclasses name their `method`."""
 
     method: ClassVar[Method]
 
@@ -122,7 +122,7 @@ class MethodClient(PayloadClient[M]):
     def fit(
         self, parameters: list[FloatArray], config: dict[str, Scalar]
     ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
-        """The method's client half: one round of it or, in a phase of the method's own, the answer to the server."""
+        """Do one round of the method's client half or, in one of the method's phases, answer the server."""
         task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
         down = self.received(config)
         if (phase := config.get(PHASE)) is not None:
@@ -141,7 +141,7 @@ class MethodClient(PayloadClient[M]):
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
 
     def received(self, config: dict[str, Scalar]) -> Any:
-        """What came down beside the model: the inbox, unless a method takes it from the message's config."""
+        """What the server sent beside the model: the inbox, unless a method takes it from the message's config."""
         return self.inbox
 
 
@@ -158,19 +158,19 @@ class ScoringClient(MethodClient[FlatModel]):
 
 
 def client_of(method: Method, name: str) -> type[ScoringClient]:
-    """The client class of a method that trains a network's scores; ``name``: of the strategy, e.g. FedAvgM."""
+    """The client class of a method that trains a network's scores; ``name`` is the strategy's, e.g. FedAvgM."""
     about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
     return type(f"{name}Client", (ScoringClient,), {"method": method, **about})
 
 
 def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked: ScoreEdges | None) -> ScoreCounts:
-    """How many of a site's held-out rows have scores in which bin under a model, whatever the algorithm.
+    """Count a site's held-out rows by class and by bin of their score under a model, for any algorithm.
 
     Args:
-        asked: the bins; None: the first ones.
+        asked: edges of the bins; None: `first_edges`.
 
     Raises:
-        ValueError: scores that are not finite as float32, or a site that holds out no rows.
+        ValueError: a score is not finite as float32, or the site holds out no rows.
     """
     rows = site.held_out
     if rows is None:

@@ -20,12 +20,12 @@ class MinimaxClient(MethodClient[Oracle]):
     """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
 
     def received(self, config: dict[str, Scalar]) -> Any:
-        """What came down beside the model; an empty record stands for nothing."""
+        """The record sent beside the model, or an empty one."""
         assert self.down is not None
         return self.inbox or self.down()
 
     def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """f_i at a point, over all of the site's samples, with the site's own prior and unweighted."""
+        """The value of f_i over all of the site's samples, with the site's own prior and weight 1."""
         self.model.load(parameters)
         return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}
 
@@ -43,7 +43,7 @@ class CodascaClient(MinimaxClient):
 
 
 class FedSGDAClient(MinimaxClient):
-    """What all estimators ask of a client; they differ in the decay that ``fedsgda.rho = "auto"`` means."""
+    """The client for all estimators of FedSGDA; they differ in the decay that ``fedsgda.rho = "auto"`` means."""
 
     method = make_method(MINIBATCH)
 

@@ -1,4 +1,4 @@
-"""A party of vertical learning: what it holds, how it is recognised, and where those of one host meet."""
+"""A party of vertical learning: its data and identity, and the folder where parties of one host meet."""
 
 from __future__ import annotations
 
@@ -31,35 +31,38 @@ Rows = NDArray[np.int64]
 
 
 class PartyData(Protocol):
-    """A party's rows. `rows` are the places of those that all parties share, in their common order; None: all."""
+    """A party's rows; an argument `rows` holds the positions of those that all parties share, in their common order.
+
+    None stands for all rows of the party.
+    """
 
     labelled: bool
     columns: int  # of its block
     names: list[str]  # of the columns
 
     def ids(self, rows: Rows | None) -> Sequence[str]:
-        """What names each row."""
+        """The id of each row."""
 
     def holding(self, rows: Rows | None) -> Holding:
         """Training and test rows with their labels."""
 
     def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
-        """What it takes beside the block to predict, for the party itself."""
+        """What the party itself needs beside its block in order to predict."""
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
-        """What names each training row and its label in every run; None where there are no labels, or where nothing
-        names the rows of a data set for experiments."""
+        """A text for each training row and its label, the same in every run; None without labels, and for data sets of
+        experiments, whose rows have no names."""
 
 
 class FlipMemory(Protocol):
-    """The label flips of all runs, so that many of them tell no more of a label than one."""
+    """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """(n,) flips of the labels with these marks, how many of them are new, and the epsilon that has been spent on
-        one of these labels at most."""
+        """(n,) flips of the labels with these marks, how many of them are new, and the largest epsilon spent on one of
+        these labels."""
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep (n,) flips that another party has drawn, of labels that have none yet."""
+        """Keep (n,) flips that another party has drawn, for the labels that have none yet."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,12 +72,12 @@ class Party:
     Attributes:
         partition_id: its index among the parties.
         parties: q.
-        load: reads its rows, which no run that the policy forbids needs.
-        identity: certificate and key of its own, where it brings them; else one is made for the run.
-        authority: file of the authority that signed the parties' certificates; None: each is pinned.
+        load: reads its rows, on first use: never in a run that the policy forbids.
+        identity: its own certificate and key; None: they are made for the run.
+        authority: file of the authority that signed the parties' certificates; None: each certificate is pinned.
         advertised: "host:port" at which parties of other hosts reach it, or empty.
         share: whether the server may have its block.
-        policy: what its owner asks of a run.
+        policy: what its owner demands of a run.
         flips: where its label flips are kept from run to run; None: nowhere.
     """
 
@@ -98,7 +101,7 @@ class Party:
 
     @property
     def class_counts(self) -> tuple[int, int]:
-        """Negative and positive training labels, as far as it holds any."""
+        """Numbers of negative and positive training labels; (0, 0) without labels."""
         labels = self.data.holding(None).labels
         return (0, 0) if labels is None else (int((labels < 0).sum()), int((labels > 0).sum()))
 
@@ -107,7 +110,7 @@ class Party:
 
         Args:
             state: the party's, of this run.
-            facts: gets how many are new and, where they are kept, the epsilon that has been spent on a label.
+            facts: receives how many flips are new and, where flips are kept, the largest epsilon spent on a label.
         """
         labels, marks, spent = self.data.holding(state.aligned).labels, self.data.training_marks(state.aligned), None
         if labels is None:
@@ -132,7 +135,7 @@ class Party:
         return flips
 
     def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
-        """Keep the flips of a run: where this party reports in another run, it flips the same labels."""
+        """Keep a run's flips, so that this party flips the same labels as the reporter of another run."""
         if flips is None or self.flips is None:
             return
         marks = self.data.training_marks(rows)
@@ -141,7 +144,7 @@ class Party:
 
 
 class NoModel:
-    """What a party moves as far as Flower is concerned: nothing. Its block is part of its state."""
+    """The model that Flower sees: without entries, since a party's block is part of its state."""
 
     stochastic = False
     device = torch.device("cpu")
@@ -160,12 +163,12 @@ class NoModel:
 
 
 def run_folder(salt: bytes) -> Path:
-    """Where the parties of a run that share a host put their sockets: a short path, the same for all of them."""
+    """The folder for the sockets of a run's parties on one host: a short path, the same for all of them."""
     return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
 
 
 def host_mark() -> bytes:
-    """(32,) equal for two parties that can meet in a folder: same machine, same file system, same user."""
+    """32 bytes, equal for two parties that can meet in a folder: same machine, same file system, same user."""
     base = socket_base().stat()
     boot = Path("/proc/sys/kernel/random/boot_id")
     machine = boot.read_text("ascii").strip() if boot.exists() else os.uname().nodename
@@ -174,10 +177,10 @@ def host_mark() -> bytes:
 
 @contextlib.contextmanager
 def sockets(address: Address) -> Iterator[None]:
-    """A private folder for a Unix socket while it is needed; whoever leaves last removes it.
+    """Provide a private folder for a Unix socket; the last party to leave removes it.
 
     Raises:
-        PermissionError: somebody else's folder is in its place.
+        PermissionError: a folder that is not private to this user is in its place.
     """
     if address.kind != "unix":
         yield
@@ -193,7 +196,7 @@ def sockets(address: Address) -> Iterator[None]:
 
 
 def _enter(marker: Path) -> None:
-    """Make a file that keeps its folder, which is made where there is none."""
+    """Create the marker, which keeps the folder from being removed, and the folder if it is missing."""
     while True:
         with contextlib.suppress(FileExistsError):
             marker.parent.mkdir(mode=0o700)
@@ -203,5 +206,5 @@ def _enter(marker: Path) -> None:
                 raise PermissionError(f"{marker.parent} is not a private folder of this user")
             marker.touch(mode=0o600)
             return
-        except FileNotFoundError:  # another party has just left, the last of those in it
+        except FileNotFoundError:  # the last party in the folder has just removed it
             continue

@@ -22,7 +22,7 @@ from problems.objectives.classification import RATIO_LOSS
 
 
 class CompositeClient(ScoringClient):
-    """Composite FL: corrected gradients at the post-proximal point move the pre-proximal one, which is sent."""
+    """Composite FL: corrected gradients at the post-proximal point move the pre-proximal point, which is sent."""
 
     method = COMPOSITE
 
@@ -46,7 +46,7 @@ class FastFedDAClient(ScoringClient):
 
 
 class FedProxClient(ScoringClient):
-    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. Flower's own FedProx sends mu as well."""
+    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. mu may come from Flower's own FedProx strategy."""
 
     method = FEDPROX
 
@@ -87,13 +87,13 @@ class LocalSGDClient(ScoringClient):
 
 
 class LocalSGDMClient(ScoringClient):
-    """K steps along the momentum, from the server's; the first of a run is its first gradient."""
+    """K steps along the momentum, which starts as the server's or, in round 1, as the first gradient."""
 
     method = LOCAL_SGDM
 
 
 class LocalSGDMRatioClient(LocalSGDMClient):
-    """The same on the ratio loss."""
+    """`LocalSGDMClient` on the ratio loss."""
 
     method = replace(LOCAL_SGDM, loss=RATIO_LOSS)
 

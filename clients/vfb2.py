@@ -1,5 +1,5 @@
-"""VFB2's client half: a party introduces itself, finds the block that a segment starts from, and keeps the one it ends
-with. What happens in between is `clients.vertical.segment`'s; `payloads.vfb2` has title and symbols.
+"""VFB2's client half: a party introduces itself, loads the block that a segment starts from, and keeps the block that
+it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.vfb2` gives the paper and its symbols.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from payloads.wire import PHASE
 
 
 class VFB2Client(PayloadClient[NoModel]):
-    """Base of the three.
+    """Base of the three VFB2 clients.
 
     Attributes:
-        keepsake: what the party keeps for itself after the run's last segment: its block, and how to use it.
-        facts: what its owner may know of the message at hand: with whom it talked and what left it. No value, label or
-            id of a row is among them.
+        keepsake: what the party keeps for itself after the run's last segment: its block and what predicting needs.
+        facts: entries on the current message for the owner's log: the peers, and what the party sent. They contain no
+            row's values, label or id.
     """
 
     down = Segment
@@ -88,10 +88,10 @@ class VFB2Client(PayloadClient[NoModel]):
         return [] if phase else list(parameters), len(self.party) if known else 0, {}
 
     def answer(self, phase: str) -> Payload:
-        """What a message about a segment asks for.
+        """Do what a message about a segment asks for; returns the reply's record.
 
         Raises:
-            RuntimeError: a party failed; names it.
+            RuntimeError: a party failed; the text names it.
             RefusalError: the policy does not allow it, or the data cannot be used.
         """
         talks: dict[str, Callable[[Segment], Payload]] = {DATA_SUMMARY: self.describe, INTERSECTION: self.find_rows}
@@ -107,7 +107,7 @@ class VFB2Client(PayloadClient[NoModel]):
             raise error.at(f"party {self.party.partition_id}") from None
 
     def introduce(self, salt: bytes) -> Credentials:
-        """How this party is reached and recognised. Its data are not read."""
+        """How this party is reached and identified. Its data are not read."""
         party, state, identity = self.party, self.state, self.identity()
         self.facts["salt"] = salt.hex()
         self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
@@ -124,7 +124,7 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def admit(self, segment: Segment) -> None:
-        """Hold the parties against the policy, at every message, since the server chooses whom it names."""
+        """Check the parties against the policy, at every message, since the server chooses which it names."""
         me, certificates = self.party.partition_id, segment.peers()[0]
         names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
         self.facts["peers"] = [
@@ -147,13 +147,13 @@ class VFB2Client(PayloadClient[NoModel]):
             raise RefusalError(str(error)) from error
 
     def free_port(self) -> int:
-        """A port of this host's own interface for TCP without an address; else 0."""
+        """A free port of 127.0.0.1, for TCP without an advertised address; else 0."""
         if self.party.advertised or self.settings.transport != "tcp":
             return 0
         return local_addresses(1)[0].port
 
     def identity(self) -> Identity:
-        """The party's own, else that kept since the run began, else a new one."""
+        """The party's own identity, else the one kept since the run began, else a new one."""
         if self.party.identity is not None:
             return self.party.identity
         if self.state.identity is not None:
@@ -161,11 +161,11 @@ class VFB2Client(PayloadClient[NoModel]):
         return Identity.create(f"party {self.party.partition_id}")
 
     def digest(self, salt: bytes) -> NDArray[np.uint8]:
-        """(32,) of the ids of the rows it takes part with."""
+        """(32,) digest of the ids of the rows it takes part with."""
         return text(digest(self.party.data.ids(self.state.aligned), salt))
 
     def counts(self) -> NDArray[np.int64]:
-        """(2,) training and test rows it takes part with."""
+        """(2,) numbers of training and test rows it takes part with."""
         holding = self.party.data.holding(self.state.aligned)
         return np.array([holding.features.shape[0], holding.test_rows])
 
@@ -185,7 +185,7 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def take_part(self, segment: Segment) -> Report:
-        """Run a segment with the others and keep the block it ends with."""
+        """Run a segment with the other parties and keep the block it ends with."""
         number = int(segment.segment[0])
         held, digest = self.counts(), self.digest(segment.salt.tobytes())
         self.facts |= facts_of(segment, self.settings, held.tolist(), digest)
@@ -216,7 +216,7 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def start(self, segment: Segment) -> PartyState:
-        """The state after the segment that this one starts from; ValueError where the party has none of it."""
+        """The state after the segment that this one starts from; ValueError if the party does not have it."""
         state, base = self.state, int(segment.base[0])
         if base < 0:
             if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
@@ -243,7 +243,7 @@ class VFB2Client(PayloadClient[NoModel]):
             return asyncio.run(running)
 
     def endpoint(self, segment: Segment) -> Endpoint:
-        """How the others are reached and recognised."""
+        """How the other parties are reached and identified."""
         (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         return Endpoint([*map(Address.parse, addresses)], self.identity(), certificates, self.party.authority, limits)

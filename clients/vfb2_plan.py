@@ -1,4 +1,4 @@
-"""A segment's plan, from the settings that a party has itself and from what the server says."""
+"""A segment's plan, from the party's own settings and the `Segment` that the server sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plan_of(
     parties: int,
     held: Sequence[int],
 ) -> Plan:
-    """What a segment is; ``held`` are this party's training and test rows, where the server does not say them."""
+    """The plan; ``held``: this party's numbers of training and test rows, used where the server sends none."""
     number = int(segment.segment[0])
     rows, test_rows = held if segment.rows is None else segment.rows.tolist()
     return Plan(
@@ -52,13 +52,13 @@ def plan_of(
 
 
 def injection_of(vfb2: VFB2Settings, me: int, parties: int, seed: int) -> Injection:
-    """What the settings add to a party's updates and messages; ``seed``: of the jitter."""
+    """The computing time and delays that the settings add at party ``me``; ``seed`` is the jitter's."""
     delays = Delays(one_way=vfb2.seconds("delay", parties)[me], jitter=vfb2.seconds("jitter", parties)[me], seed=seed)
     return Injection(compute=vfb2.seconds("extra_compute", parties)[me], delays=delays)
 
 
 def facts_of(segment: Segment, vfb2: VFB2Settings, held: Sequence[int], digest: ByteArray) -> dict[str, Any]:
-    """What a segment is, for the log of a party's owner; ``digest``: (32,) of its ids, as the server gets it."""
+    """Facts on a segment, for the log of a party's owner; ``digest`` (32,): of its ids, as sent to the server."""
     number = int(segment.segment[0])
     return {
         "rows": held[0],

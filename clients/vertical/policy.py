@@ -1,4 +1,4 @@
-"""What a data owner asks of the vertical runs that its party takes part in."""
+"""What a data owner demands of the vertical runs that its party takes part in."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _PAGE = "see docs/vertical.md"
 
 
 class RefusalError(ValueError):
-    """What a party says no with. The run ends with these words: the party is not asked again."""
+    """A party's refusal to take part. It ends the run with this text: the party is not asked again."""
 
 
 class PolicyError(InputError, RefusalError):
-    """A run that the data owner does not take part in, or a policy that cannot be read. Its words tell no data."""
+    """The policy forbids the run, or the policy cannot be read. The text contains no data."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The least that a run must offer; by default nothing is asked.
+    """The conditions that a run must meet; the defaults demand nothing.
 
     Attributes:
-        fewest_parties: that must take part, with a certificate each.
-        pins: name of each peer by the SHA-256 (hexadecimal) of its certificate, or of an authority that has issued it;
-            empty: any peer will do. Each is good for one party.
+        fewest_parties: least number of parties, each with its own certificate.
+        pins: names of the accepted peers by the SHA-256 (hexadecimal) of the peer's certificate, or of that of the
+            authority that issued it; empty: any peer. A pin covers one party only.
         authorities: (DER) certificates of the authorities that may be pinned.
-        largest_label_epsilon: of ``vfb2.label-epsilon``, which must then be above 0; None: any, and none.
+        largest_label_epsilon: bound of ``vfb2.label-epsilon``, which must also be above 0; None: any value, even 0.
         allow_intersection: whether parties may look for the ids that all hold.
-        allowed_maskings: of ``vfb2.masking``; empty: any.
+        allowed_maskings: values of ``vfb2.masking``; empty: any.
     """
 
     fewest_parties: int = 0
@@ -49,10 +49,10 @@ class Policy:
     allowed_maskings: Sequence[str] = ()
 
     def check_run(self, parties: int, *, label_epsilon: float, masking: str, intersection: bool) -> None:
-        """Hold a run's settings against the policy; ``intersection``: whether parties look for the ids that all hold.
+        """Check a run's settings against the policy; ``intersection``: whether parties look for the ids that all hold.
 
         Raises:
-            PolicyError: names the first key of the policy that the run is below.
+            PolicyError: names the first key of the policy that the run does not meet.
         """
         self._check_count(parties)
         most = self.largest_label_epsilon
@@ -74,7 +74,7 @@ class Policy:
             self.check_intersection()
 
     def check_intersection(self) -> None:
-        """PolicyError where parties must not look for the ids that all hold."""
+        """Raise PolicyError if parties must not look for the ids that all hold."""
         if not self.allow_intersection:
             raise PolicyError(
                 ALLOW_INTERSECTION,
@@ -87,12 +87,12 @@ class Policy:
         """The name of each party's pin, or "" where nothing is pinned.
 
         Args:
-            certificates: (DER) one a party, in their order.
-            me: this party's place, which is its own whatever stands there.
-            own: this party's certificate; where a pin covers it, that pin is used up.
+            certificates: (DER) one per party, in the order of the parties.
+            me: this party's index; its entry in ``certificates`` is not used.
+            own: this party's certificate; a pin that covers it covers no other party.
 
         Raises:
-            PolicyError: too few parties, one under no pin, or two under the same.
+            PolicyError: too few parties, a party without a pin, or two parties under one pin.
         """
         self._check_count(len({*certificates[:me], own, *certificates[me + 1 :]}))
         if not self.pins:
@@ -128,7 +128,7 @@ class Policy:
             )
 
     def _pin(self, certificate: bytes) -> str:
-        """The name of the pin that a certificate is under, or ""."""
+        """The name of the pin that covers a certificate, or ""."""
         if (direct := self.pins.get(fingerprint(certificate))) is not None:
             return direct
         for authority in self.authorities:
@@ -139,7 +139,7 @@ class Policy:
 
 
 def _issued(certificate: bytes, authority: bytes) -> bool:
-    """Whether an authority has signed a certificate itself; both in DER."""
+    """Whether an authority has signed a certificate directly; both in DER."""
     try:
         x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))
     except (ValueError, TypeError, InvalidSignature):
@@ -148,10 +148,10 @@ def _issued(certificate: bytes, authority: bytes) -> bool:
 
 
 def parse_pins(text: str) -> dict[str, str]:
-    """The names of pinned peers by SHA-256, from "name=SHA-256 name=SHA-256 ...", with capitals and colons or without.
+    """The names of pinned peers by SHA-256, from "name=SHA-256 ..."; colons and capitals in a SHA-256 are allowed.
 
     Raises:
-        PolicyError: there is no pin, a part is none, or a name or a SHA-256 stands there twice.
+        PolicyError: there is no pin, a part is not a pin, or a name or a SHA-256 occurs twice.
     """
     pairs = []
     for part in text.split():
@@ -175,7 +175,7 @@ def parse_pins(text: str) -> dict[str, str]:
 
 
 def parse_maskings(text: str) -> tuple[str, ...]:
-    """The maskings in a text with commas; PolicyError where one is not known, or there is none."""
+    """The maskings in a text with commas; PolicyError if one is unknown or there is none."""
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
     if unknown or not names:

@@ -1,1 +1,1 @@
-"""Which rows the parties have in common, and whether they hold them in one order."""
+"""Which rows the parties have in common, and whether they hold them in the same order."""

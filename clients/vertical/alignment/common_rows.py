@@ -1,7 +1,7 @@
-"""The rows that all parties have: found in direct talk, or compared by salted digests of their ids.
+"""The rows that all parties have: found by the parties directly, or compared by salted digests of the ids.
 
-To find them, each pair of the reporter and another party intersects its ids. The server draws the digests' salt for
-each run, and compares them: it can test whether a whole list of ids, in order, is the right one, but no single ids.
+To find them, the reporter intersects its ids with those of each other party. The server draws the digests' salt for
+each run and compares the digests: it can test a guess of the whole list of ids, in order, but not of a single id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.mesh import Mesh
 
-# the steps of the protocol, in a frame's field `active`
+# the steps of the protocol, sent in a frame's field `active`
 TAGS, TAGS_OF_BOTH, PLACES = 0, 1, 2
 _LEAST_SALT = 16
 
@@ -28,8 +28,8 @@ _LEAST_SALT = 16
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
     """32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
 
-    SHA-256 over the salt, the number of ids, and each id, all with their lengths in front, so that no two lists are
-    written alike. ValueError for a salt below 16 bytes, TypeError for an id that is no text.
+    SHA-256 over the salt, the number of ids, and each id; salt and ids follow their lengths, so that no two lists are
+    encoded alike. ValueError for a salt below 16 bytes, TypeError for an id that is not text.
     """
     if len(salt) < _LEAST_SALT:
         raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
@@ -45,17 +45,18 @@ def digest(ids: Sequence[str], salt: bytes) -> bytes:
 async def find_rows(
     me: int, reporter: int, ids: Sequence[str], endpoint: Endpoint, serial: int, context: bytes
 ) -> tuple[NDArray[np.int64], int]:
-    """(k,) this party's places of the rows that all parties have, in the order of their ids; and how many bytes it sent
-    to the others.
+    """Find the rows that all parties have.
+
+    Returns this party's positions (k,) of these rows, in the order of their ids, and the bytes it sent to the others.
 
     Args:
-        reporter: the party that brings the matches together.
-        ids: what names each of this party's rows.
-        serial: names the attempt.
+        reporter: the party that combines the matches.
+        ids: the id of each of this party's rows.
+        serial: number of the attempt.
         context: bytes that name the run, the same at all parties.
 
     Raises:
-        PartyError: a party failed, or they share fewer than two rows.
+        PartyError: a party failed, or the parties share fewer than two rows.
     """
     mesh = Mesh(me, endpoint, serial)
     try:
@@ -75,7 +76,7 @@ async def find_rows(
 
 
 class _Talk:
-    """One party's side."""
+    """One party's side of the protocol."""
 
     def __init__(self, mesh: Mesh, me: int, ids: Sequence[str], context: bytes) -> None:
         self.mesh, self.me = mesh, me
@@ -104,7 +105,7 @@ class _Talk:
         return mine
 
     async def raised(self, party: int, tags: bytes) -> bytes:
-        """Another party's tags under our key too; PartyError names it where they are malformed."""
+        """Another party's tags raised to our key too; PartyError names that party if they are malformed."""
         try:
             return await asyncio.to_thread(self.own.reblind, tags)
         except IntersectionError as error:

@@ -1,24 +1,24 @@
 """Which rows do all parties have? Private set intersection of row ids by Diffie-Hellman (Meadows 1986; Huberman,
 Franklin, Hogg 1999) on NIST P-256, for parties that follow the protocol (semi-honest).
 
-Each of a pair hashes its ids to points H(id) and raises them to its secret key: tags. The other raises those again, and
-since H(id)^(a b) is the same in either order, equal ids have equal tags of both keys:
+Each party of a pair hashes its ids to points H(id) and raises them to its secret key; the results are its tags. The
+other party raises these to its own key too. Since H(id)^(a b) is the same in either order, equal ids have equal tags
+under both keys:
 
     A -> B: A.blind()                         B -> A: B.blind(), B.reblind(A.blind())
     A: pair(mine=B.reblind(A.blind()), theirs=A.reblind(B.blind()))
 
-If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A tells B the places in B.blind() that count
-(`Intersection.rows`), and B learns of no other common row. So one reporter finds the rows that all of many parties have
-(`common_rows`).
+If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the places in B.blind() of the rows to use
+(`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
+parties have in common (`common_rows`).
 
-Tags of ids that one does not have cannot be told from random points without a key, as long as Diffie-Hellman triples on
-P-256 cannot; their order, sorted, says nothing of the rows' order. docs/security.md says what each party learns.
+Tags of ids that a party does not have look random to it without the key, if Diffie-Hellman triples on P-256 do. Tags
+are sorted, so their order reveals nothing about the rows' order. docs/security.md says what each party learns.
 
-A tag is the x coordinate of a point, 32 bytes: a point and its negative have one x, before and after raising, so either
-may stand for it. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x coordinate of the curve (two
-tries on average; the number of tries, and so the time, depends on the id). P-256 has prime order, so every point but
-infinity, which has no x, generates the whole group, and checking that an x received is on the curve refuses every
-malformed one.
+A tag is the x coordinate of a point, 32 bytes: a point and its negative have the same x, before and after raising, so
+either may be used. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x coordinate of the curve
+(two tries on average; the number of tries, and so the time, depends on the id). P-256 has prime order, so every point
+but infinity, which has no x, generates the whole group, and it is enough to check that a received x is on the curve.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IntersectionError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Match:
-    """The common rows of a pair, in the order of their tags of both keys, the same at both parties."""
+    """The common rows of a pair, in the order of their tags under both keys, which is the same at both parties."""
 
     # (k,) positions in our own ids
     own: NDArray[np.int64]
@@ -54,15 +54,15 @@ class Match:
 
 
 class Intersection:
-    """One party's side, for one peer or several. `blind` and `reblind` take about 0.1 ms an id.
+    """One party's side, for one peer or several. `blind` and `reblind` take about 0.1 ms per id.
 
     Args:
         context: names the run; the same at all parties.
         key: drawn when None.
 
     Raises:
-        ValueError: an id occurs twice (the words name its rows; ids stay private).
-        TypeError: an id is no text.
+        ValueError: an id occurs twice (the text names its rows, not the id, which is private).
+        TypeError: an id is not text.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Intersection:
         self._tags: list[bytes] = []
 
     def blind(self) -> bytes:
-        """Our tags, in increasing order, 32 bytes each: what the other party is sent."""
+        """Our tags, to be sent to the other party: in increasing order, 32 bytes each."""
         if self._order is None:
             tags = [self._hashed(name) for name in self._ids]
             order = sorted(range(len(tags)), key=tags.__getitem__)
@@ -94,7 +94,7 @@ class Intersection:
         return b"".join(self._tags)
 
     def reblind(self, other: bytes) -> bytes:
-        """The other party's tags under our key too, in the order given; IntersectionError where they are malformed."""
+        """The other party's tags raised to our key too, in the order given; IntersectionError if malformed."""
         tags = _split(other)
         try:
             return b"".join(map(self._raised, tags))
@@ -115,7 +115,7 @@ class Intersection:
         )
 
     def rows(self, places: ArrayLike) -> NDArray[np.int64]:
-        """(k,) positions in our ids of ``places`` in our blind(), as the party that matched names them."""
+        """(k,) positions in our ids of the ``places`` in our blind() that the matching party has sent."""
         chosen = np.asarray(places)
         if chosen.size == 0:
             return np.empty(0, dtype=np.int64)
@@ -136,16 +136,16 @@ class Intersection:
         raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
 
     def _raised(self, tag: bytes) -> bytes:
-        """A point, given by its x coordinate, raised to our key; ValueError where it is none."""
+        """A point, given by its x coordinate, raised to our key; ValueError if it is not on the curve."""
         point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
         return self._key.exchange(_EXCHANGE, point)
 
 
 def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
-    """What the reporter makes of its matches with each other party: the rows that all have.
+    """The rows that all parties have, from the reporter's matches with each other party.
 
     Returns the reporter's own positions and, for each other party, the places in its blind(). The order is that of the
-    tags that the reporter and the lowest other party made together, so it says nothing of the order of anybody's ids.
+    reporter's and the lowest other party's tags under both keys, so it reveals no order of anybody's ids.
     """
     if not matches:
         raise ValueError("no match with any other party")

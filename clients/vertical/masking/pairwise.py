@@ -1,12 +1,12 @@
-"""Pairwise masks: every two collaborators of a dominator share a key stream, one adds it and the other subtracts it.
+"""Pairwise masks: every two collaborators of a dominator share a key stream; one adds it, the other subtracts it.
 
 The dominator of update (a, t) receives from each collaborator p encode(partial) + mask_p in Z_2^64, where
 
     mask_p = sum over collaborators r > p of stream_pr  -  sum over collaborators r < p of stream_pr.
 
-Over all collaborators the masks add up to zero. One who lacks the key of at least one pair that p belongs to sees a
-uniform element: with q parties, the dominator together with any q - 3 collaborators learns no more than the sum over
-the two that are left.
+Over all collaborators the masks add up to zero. To anyone who lacks the key of at least one pair that p belongs to,
+what p sends is a uniform element: with q parties, the dominator together with any q - 3 collaborators learns no more
+than the sum over the two that are left.
 
 stream_pr is AES-256 in counter mode under the key that p and r agreed on for this segment. The counter block is the
 address (kind, dominator, update) and the number of the block in that stream, each in a field of its own:
@@ -14,9 +14,8 @@ address (kind, dominator, update) and the number of the block in that stream, ea
     bits 127-120  119-112  111-96     95-64   63-0
          0        kind     dominator  update  block
 
-so two addresses never share a block, whatever the lengths and the order in which they are asked for, and the block
-field cannot wrap. The blocks are written out and encrypted by one ECB call for many updates, which is counter mode by
-its definition.
+so two addresses never share a block, whatever the lengths and the order of the requests, and the block field cannot
+wrap. The counter blocks of many updates are encrypted by one ECB call, which is counter mode by definition.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
-# a window of masks made ahead holds at most this many bytes a peer, so that a long vector brings no unused ones along
+# most bytes per peer in a window of masks made ahead: fewer are made if they are long, as some may stay unused
 _WINDOW_BYTES = 32768
 _BLOCK_BYTES = 16
 
@@ -53,7 +52,7 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
     """32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256 over ``info`` and both
-    public keys. ValueError where the peer's makes no secret, or is our own."""
+    public keys. ValueError if the peer's key is malformed, of small order, or our own."""
     own_public = private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
@@ -68,13 +67,13 @@ def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> byte
 
 
 class PairwiseMasks:
-    """The masks of a party for one segment. Not for several threads at once.
+    """The masks of a party for one segment. Not safe for threads.
 
     Args:
-        keys: the 32-byte secret shared with each other party, for this segment only: what was handed out under it is
-            not known in another.
-        chunk: how many consecutive updates of a dominator are computed together.
-        allow_bare: let q = 2 pass, with masks of zeros.
+        keys: the 32-byte secret shared with each other party, for this segment only, since only this object
+            knows which masks have been used.
+        chunk: number of consecutive updates of a dominator whose masks are computed together.
+        allow_bare: accept q = 2, with masks of zeros.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class PairwiseMasks:
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
-        """(length,) this party's mask at the address; over all parties but ``dominator`` the masks add up to 0.
+        """(length,) this party's mask at this address; over all parties but ``dominator`` the masks add up to 0.
 
         ValueError when the address was asked for before, is out of range, or belongs to this party as the dominator.
         """
@@ -125,14 +124,14 @@ class PairwiseMasks:
 
 
 class _Stream:
-    """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were handed out."""
+    """The masks of one (kind, dominator): a window of consecutive updates made ahead, and which were given out."""
 
     def __init__(
         self, name: str, address: int, added: list[CipherContext], subtracted: list[CipherContext], chunk: int
     ) -> None:
         self._name, self._address, self._chunk = name, address, chunk
         self._added, self._subtracted = added, subtracted
-        # handed out: all below the floor, and those ahead of it
+        # updates whose masks were given out: all below the floor, and these above it
         self._floor = 0
         self._ahead: set[int] = set()
         self._first = 0
@@ -148,7 +147,7 @@ class _Stream:
             count = max(1, min(self._chunk, _WINDOW_BYTES // (8 * length)))
             window = self._window = self._make(update, count, length)
             self._first, place = update, 0
-        # an address is handed out once, so its row is the caller's to change
+        # each address is given out once, so the caller may change its row
         return window[place, :length]
 
     def _claim(self, update: int) -> None:

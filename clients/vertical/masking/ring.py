@@ -1,7 +1,7 @@
 """Numbers as elements of the ring Z_2^64, where a uniform mask hides a value perfectly and cancels without rounding.
 
-A float v is the integer round(v * 2^40) modulo 2^64, as ``uint64``, which wraps as the ring does. A sum over q parties
-is right to q * 2^-41 plus the rounding of the result, as long as its true value lies within +-2^23 (`limit_for`).
+A float v becomes the integer round(v * 2^40) modulo 2^64, a ``uint64``, which wraps as the ring does. A sum over q
+parties is accurate to q * 2^-41 plus the rounding of the result, if its true value lies within +-2^23 (`limit_for`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FRACTION_BITS = 40
-# two values below this add up without passing 2^63
+# two encoded values below this limit add up to less than 2^63
 LIMIT = 2.0 ** (62 - FRACTION_BITS)
 
 _SCALE = 2.0**FRACTION_BITS
-# a sum that reaches this comes back with the other sign
+# a sum that reaches this is decoded with the wrong sign
 _CAPACITY = 2.0 ** (63 - FRACTION_BITS)
 
 
@@ -30,21 +30,21 @@ def limit_for(parties: int) -> float:
 
 
 def encode(values: ArrayLike, limit: float = LIMIT) -> NDArray[np.uint64]:
-    """(k,) elements of (k,) float64 values.
+    """Encode (k,) float64 values as (k,) elements.
 
     Raises:
         RingOverflowError: some |value| >= ``limit``, which is at most 2^23.
         ValueError: a value is NaN.
     """
     numbers = np.asarray(values, dtype=np.float64)
-    # NaN fails every comparison, so one test finds all that is wrong
+    # NaN fails every comparison, so one test finds every bad value
     if not (np.maximum.reduce(np.abs(numbers), axis=None, initial=0.0) < limit <= _CAPACITY):
         _refuse(numbers, limit)
     return np.rint(numbers * _SCALE).astype(np.int64).view(np.uint64)
 
 
 def decode(elements: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """(k,) the float64 values of (k,) elements, those from 2^63 on as negative numbers."""
+    """Decode (k,) elements to float64 values; elements from 2^63 on are negative numbers."""
     if elements.dtype != np.uint64:
         raise ValueError(f"elements of the ring are uint64, not {elements.dtype}")
     return elements.view(np.int64).astype(np.float64) * (1 / _SCALE)

@@ -9,8 +9,8 @@ Federated Learning with Backward Updating", Algorithm 1 and Definition 4), and a
 | xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
 | "significantly different" | `significantly_different`, kept for comparison only |
 
-Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, not what a party
-can put together from several (docs/security.md). `check_pair` asks for the property itself.
+Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, though a party can
+combine several (docs/security.md). `check_pair` tests the property itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-# eliminations are exact modulo this prime; the products of two residues fit an int64
+# elimination modulo this prime is exact (`exposes`); the product of two residues fits an int64
 _PRIME = 2**31 - 1
 
 
 class TreeError(ValueError):
-    """Trees that are none, or that would show a party more than it may know."""
+    """Parents that form no tree, or trees that would show a party more than it may know."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Tree:
     """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root.
 
     Raises:
-        TreeError: these are no tree's parents.
+        TreeError: the parents do not form a tree.
     """
 
     root: int
@@ -66,7 +66,7 @@ class Tree:
         return tuple(child for child, parent in enumerate(self.parent) if parent == party)
 
     def subtree(self, party: int) -> frozenset[int]:
-        """``party`` and all below it: those whose sum it sends up."""
+        """``party`` and all parties below it, whose sum it sends to its parent."""
         below = frozenset({party})
         for child in self.children(party):
             below |= self.subtree(child)
@@ -74,7 +74,7 @@ class Tree:
 
 
 def significantly_different(first: Tree, second: Tree) -> bool:
-    """Definition 4: no subtree of more than one and less than all parties adds up the same parties in both trees."""
+    """Definition 4: no subtree of more than one but not all parties has the same parties in both trees."""
     _check_sizes(first, second)
 
     def inner(tree: Tree) -> set[frozenset[int]]:
@@ -85,17 +85,17 @@ def significantly_different(first: Tree, second: Tree) -> bool:
 
 
 def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[frozenset[int], ...]:
-    """The groups of other parties of whose values the coalition could compute the plain sum; empty when there is none.
+    """The groups of other parties whose plain sum of values the coalition could compute; empty if there are none.
 
-    The group of all others is left out, as only the roots can compute its sum, and they are told it. Groups do not
-    overlap, and every sum that the coalition could compute is a combination of theirs and of that total.
+    The group of all others is left out, as only a root can compute its sum, which a root may know. Groups do not
+    overlap, and every sum that the coalition could compute is a combination of their sums and of that total.
 
     Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in
-    ``first``, and the sum of d over that of each of its children in ``second``: a matrix [V | D], a row for each thing
-    seen, with the coefficients of all parties' values and masks. As the masks are uniform and independent, what the
-    rows tell about the values alone is exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
+    ``first``, and the sum of d over that of each of its children in ``second``. This is a matrix [V | D], one row per
+    quantity seen, of the coefficients of all parties' values and masks. As the masks are uniform and independent, the
+    rows reveal about the values exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
     or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
-    Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row for each group.
+    Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row per group.
     """
     _check_sizes(first, second)
     members = frozenset(coalition)
@@ -104,7 +104,7 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
     others = [party for party in range(first.parties) if party not in members]
     place = {party: column for column, party in enumerate(others)}
 
-    # what was seen, less the members' own values and masks, which they take off: [D | V] over the others
+    # what was seen, minus the members' own values and masks, which they know: [D | V] over the other parties
     rows = []
     for tree, has_values in ((first, True), (second, False)):
         for child in (child for member in members for child in tree.children(member)):
@@ -116,20 +116,20 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
     if not rows or not others:
         return ()
     reduced = _row_echelon(np.array(rows))
-    # reduced rows without a mask are all that can be said about the values alone
+    # the reduced rows without masks span all that is known about the values alone
     plain = reduced[(reduced[:, : len(others)] == 0).all(axis=1), len(others) :]
     groups = tuple(frozenset(others[column] for column in np.flatnonzero(values)) for values in plain)
-    # nobody below the roots is sent everything
+    # only a root receives the sum over all others, and it may know it
     return tuple(group for group in groups if group != frozenset(others))
 
 
 def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
-    """TreeError unless no party on its own learns any other party's value, nor any sum of values but that of all the
-    others, at the dominator, the root of both trees.
+    """Raise TreeError if a single party could learn another party's value, or a sum of values.
 
-    A party can take the masks off exactly when some of the subtrees it receives in ``first`` hold, together, the same
-    parties as some of those it receives in ``second`` (`exposes`). The parties are honest but curious and do not
-    collude: of a party that is a leaf of both trees, its two parents together always learn the value.
+    Only the dominator, the root of both trees, may learn the sum over all others. A party can remove the masks exactly
+    when some of the subtrees it receives in ``first`` contain, together, the same parties as some of those it receives
+    in ``second`` (`exposes`). The parties are honest but curious and do not collude: the two parents of a party that is
+    a leaf of both trees could always find its value together.
     """
     _check_sizes(first, second)
     if first.parties != parties:
@@ -154,8 +154,8 @@ def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
 def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     """Two trees for ``dominator``, the root of both, that pass `check_pair`.
 
-    From 4 parties on both are heaps (of depth log2 q), placed such that no party but the dominator has children in
-    both: each of the others receives masked values only, or masks only. For 3 parties a star and a chain. With 2
+    For 4 parties or more both are heaps (of depth log2 q), arranged so that only the dominator has children in both:
+    each other party receives masked values only, or masks only. For 3 parties they are a star and a chain. With 2
     nothing can hide the other party's value from the dominator: ValueError.
     """
     if parties < 3:
@@ -169,7 +169,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     if parties == 3:
         return _rooted(dominator, others, [0] * len(others)), _rooted(dominator, others, range(len(others)))
     above = [(place - 1) // 2 for place in range(1, parties)]
-    # the places 1 to s of a heap have children; moved by s, they are taken by leaves of the other
+    # the places 1 to s of a heap have children; a shift by s puts leaves of the first tree there in the second
     shift = (parties - 2) // 2
     pair = _rooted(dominator, others, above), _rooted(dominator, others[shift:] + others[:shift], above)
     check_pair(*pair, parties, dominator)

@@ -1,8 +1,8 @@
-"""Asynchronous updates of one party: partials under window and skew, thetas applied as they come (Algorithms 2 to 7).
+"""Asynchronous updates of one party: partials within window and skew, thetas applied as they come (Algorithms 2 to 7).
 
-A party sends its partial of update (a, t) once it has applied theta (a, t - W), unasked, and waits for nobody in
-particular: what it has applied is all it knows. Where it dominates, it adds its own partial at the moment the sum is
-complete. The partials that become due in one turn of the loop are computed together, at the end of it.
+A party sends its partial of dominator a's update t, unasked, once it has applied theta (a, t - W); all it needs to know
+is what it has applied itself. A dominator adds its own partial at the moment the sum is complete. The partials that
+become due in one turn of the loop are computed together, at its end.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Updates(UpdatePhase):
         super().__init__(station, ends, workers)
         self._tally, self._window, self._skew = station.tally, station.plan.window, station.plan.skew
         places = range(len(self._active))
-        # by place, counted over the segment
-        self._sent = [0] * len(places)  # partials, and at the own place sums taken
+        # by place of the dominator, counted over the segment
+        self._sent = [0] * len(places)  # partials; at this party's own place, sums taken
         self._answered = [0] * len(places)
-        # of partials under way: their rows, and what was applied when they were computed (of its dominator, of all)
+        # partials under way: rows, and the updates applied when they were computed (this dominator's, all)
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in places]
-        # the stretch
+        # where this stretch starts, and how many of its updates are left
         self._starts = [0] * len(places)
         self._left = 0
-        # fewest updates of the stretch applied of a place that is not through
+        # smallest number of updates applied in this stretch, over the places that are not finished
         self._least = 0
         # partials that are due: place, number and rows
         self._due: list[tuple[int, int, Rows]] = []
         self._scheduled = False
-        # one partial at a time: nothing to gain from waiting
+        # one partial at a time: waiting would gain nothing
         self._at_once = self._window == len(places) == 1
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class Updates(UpdatePhase):
         )
 
     def _dominate(self, dominator: Dominator, rows: Rows, others: Array) -> Array:
-        """(b,) theta, applied to the own block."""
+        """Compute theta (b,) and apply it to the own block."""
         others += self._block.partials(rows)
         theta = dominator.theta(others, rows)
         try:
@@ -88,7 +88,7 @@ class Updates(UpdatePhase):
         self._finish(self._mine, self._applied[self._mine], self._tally.applied)
 
     def _finish(self, place: int, applied: int, applied_of_all: int) -> None:
-        """Note that the next update of a place is applied, and have the partials computed that this allows."""
+        """Note that the next update of a place is applied, and schedule the partials that this allows."""
         tally, number = self._tally, self._applied[place]
         delay, staleness = number - applied, tally.applied - applied_of_all
         tally.delays += delay
@@ -114,7 +114,7 @@ class Updates(UpdatePhase):
             self._station.done()
 
     def _advance(self, place: int) -> None:
-        """Note the partials for a place that window and skew allow; threads begin with them at once."""
+        """Schedule the partials for a place that window and skew allow; threads start on them at once."""
         if place == self._mine:
             return
         end = self._applied[place] + self._window
@@ -150,7 +150,7 @@ class Updates(UpdatePhase):
         self._sums.contribute(Kind.PARTIAL, values, [(place, len(rows)) for place, _, rows in due])
 
     def _risen(self) -> bool:
-        """Find the slowest place again; whether it is further on than before."""
+        """Recompute `_least`; returns whether it has grown."""
         before = self._least
         progress = zip(self._applied, self._starts, self._ends, strict=True)
         self._least = min((applied - start for applied, start, end in progress if applied < end), default=before)

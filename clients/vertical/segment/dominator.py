@@ -1,4 +1,4 @@
-"""What an active party does with its sums: theta, and to whom it goes (Algorithm 2, steps 4 and 5)."""
+"""What an active party does with its sums: it computes and sends theta (Algorithm 2, steps 4 and 5)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Dominator:
     """An active party's labels and loss.
 
     Args:
-        objective: with the labels as they are.
-        labels: (n,) as they are.
-        flips: (n,) which of them to flip, under label privacy.
-        broadcast: send to every other party.
-        send: send to one.
+        objective: without correction for flipped labels.
+        labels: (n,) without flips.
+        flips: (n,) which labels to flip, under label privacy.
+        broadcast: sends a frame to every other party.
+        send: sends a frame to one party.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Dominator:
         return self._slopes(z, self._labels[rows])
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
-        """Send theta to all who update; who does not learns only that there is one."""
+        """Send theta to all parties that update; the others get an empty frame."""
         frame = Frame(kind, self._me, number, theta.tobytes())
         if self._update_passive:
             self._broadcast(frame)
@@ -64,35 +64,35 @@ class Dominator:
 
 
 def draw_flips(rows: int, epsilon: float) -> Flips:
-    """(rows,) flips of randomised response, each with the chance of `flip_rate`."""
+    """(rows,) flips of randomised response, each with probability `flip_rate`."""
     return come_true(np.full(rows, flip_rate(epsilon)))
 
 
 def flip_rate(epsilon: float) -> float:
-    """1 / (1 + e^epsilon), the chance that randomised response flips a label."""
+    """1 / (1 + e^epsilon), the probability that randomised response flips a label."""
     return 1.0 / (1.0 + math.exp(min(epsilon, 700.0)))
 
 
 def come_true(chances: Array) -> Flips:
-    """Whether each of (n,) chances comes true, by the system's randomness."""
+    """(n,) booleans, true with these probabilities, from the system's randomness."""
     uniform = np.frombuffer(os.urandom(8 * len(chances)), dtype=np.uint64) >> np.uint64(11)  # 53 bits
     flips: Flips = uniform < chances * 2.0**53
     return flips
 
 
 def notice(labels: Array, flips: Flips | None) -> bytes:
-    """What active parties tell one another: a digest of their labels; the first adds the flips where there are any."""
+    """What active parties send one another: a digest of their labels; the first adds its flips, if any."""
     digest = hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
     return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 
 
 def agreed_flips(plan: Plan, me: int, own: bytes, notices: dict[int, bytes], held: Flips | None) -> Flips | None:
-    """(n,) flips that the first active party has drawn; None without label privacy.
+    """(n,) flips that the first active party has sent, once all notices agree; None without label privacy.
 
     Args:
         own: this party's notice.
         notices: those of the other active parties.
-        held: the flips of an earlier segment.
+        held: the flips that this party keeps from an earlier segment.
 
     Raises:
         PartyError: labels differ, with both parties named; or a notice is malformed, or the flips are not those held.

@@ -1,9 +1,9 @@
-"""The model's quality, by two masked sums.
+"""Measures the model's quality by two masked sums.
 
-To each dominator goes the sum of the predictions of its share of the training and test rows, so that nobody gets a
-prediction of a row that is another dominator's. To the reporter goes the sum of what came of them: losses, hits and,
-where there are several dominators, how many rows of each class have scores in which of `BINS` narrow ranges
-(`problems.binned_scores`); and every party's penalty and largest second moment.
+The first gives each dominator the predictions of its share of the training and test rows, and of no other rows. The
+second gives the reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments
+and, with several dominators, how many rows of each class have scores in each of `BINS` narrow ranges
+(`problems.binned_scores`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 
 
 class Evaluation(Phase):
-    """One evaluation, at the block as it is."""
+    """One evaluation, with the current block."""
 
     def __init__(self, station: Station) -> None:
         self._station = station
-        # of a dominator: what it adds to the sums that it takes, until they have come
+        # a dominator's own predictions, until the sum of the others' has come
         self._own_z: Array | None = None
         self._totals: Array = np.zeros(0)
         self._reports = False
@@ -75,7 +75,7 @@ class Evaluation(Phase):
         self._station.done()
 
     def _measure(self, z: Array) -> None:
-        """Add what (k,) predictions of this dominator's training rows, then its test rows, come to."""
+        """Fill the totals from (k,) predictions of this dominator's training rows, then its test rows."""
         station, plan, totals = self._station, self._station.plan, self._totals
         rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
         labels, objective = station.holding.labels, station.objective
@@ -100,7 +100,7 @@ class Evaluation(Phase):
             station.metrics["auc"] = binary_metrics(positive, z)["auc"]
 
     def _report(self, totals: Array) -> None:
-        """The metrics, of the sum of all parties' totals."""
+        """Compute the metrics from the sum of all parties' totals."""
         station, plan, metrics = self._station, self._station.plan, self._station.metrics
         metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
         if plan.curvature:

@@ -1,7 +1,7 @@
 """Passes over all rows, for the slopes that SVRG and SAGA remember.
 
 A full pass (Algorithm 4, steps 3 and 4; Algorithm 6, step 2) is cut by rows into one chunk for each active party, which
-takes the masked sum of its chunk and sends the slopes there to everyone. Nothing else is under way meanwhile.
+takes the masked sum over its chunk and sends the slopes at these rows to everyone. Nothing else is computed meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from problems.vertical.objectives import Array
 
 
 class FullPass(Phase):
-    """One full pass after another; `begin` starts the next, at whose end the block has remembered all slopes."""
+    """The full passes of a segment; `begin` starts the next, at the end of which the block remembers all slopes."""
 
     answer_kind = Kind.SNAPSHOT_THETA
 

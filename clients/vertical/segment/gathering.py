@@ -1,4 +1,4 @@
-"""The sum of what several parties give, position by position, each checked before it is added."""
+"""Sums of the vectors that several parties give, position by position, each checked before it is added."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Elements = NDArray[np.uint64]
 
 
 class Gathering:
-    """Adds up what several parties give, position by position.
+    """Adds up the vectors that several parties give, position by position.
 
     Args:
-        name: of what is given, for errors.
-        senders: who gives.
+        name: what a vector is called in errors.
+        senders: the parties that give.
         window: positions that may be open at once.
-        length: elements at a position; IndexError where there is none.
+        length: elements at a position; raises IndexError if there is no such position.
         own: whether this party gives too, by `add_own`.
     """
 
@@ -59,7 +59,7 @@ class Gathering:
         return count == self._needed
 
     def add_own(self, position: int, elements: Elements) -> None:
-        """Add this party's elements; the array is this object's from now on."""
+        """Add this party's elements; the caller must not use the array afterwards."""
         slot = position % self._window
         total = self._totals[slot]
         if total is None:

@@ -1,7 +1,7 @@
 """Masked sums: each collaborator gives its vector to a dominator, which learns the sum and nothing else.
 
-The dominator's own vector is not in the sum; it adds that itself. Vectors are float64 outside and elements of Z_2^64 on
-the wire; positions and lengths come from the agenda, so that what arrives is checked before it is added.
+The dominator's own vector is not in the sum; it adds that itself. Callers see float64 vectors, the wire elements of
+Z_2^64. Positions and lengths come from the agenda, so that every frame is checked before it is added.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Sums(ABC):
         self._limit = limit_for(plan.parties)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
-        """Give (k,) values to sums of a kind: to each place the next of its shares, in order.
+        """Cut (k,) values into the shares, and give each to its place's next sum of this kind.
 
         Raises:
-            PartyError: of this party, whose values do not fit the ring.
+            PartyError: names this party, whose values do not fit the ring.
         """
         try:
             elements = encode(values, self._limit)
@@ -63,19 +63,19 @@ class Sums(ABC):
 
     @abstractmethod
     def _give(self, kind: int, place: int, elements: Elements) -> None:
-        """Give elements, which may be changed, to the next sum of a kind that a place takes."""
+        """Give elements, which this may overwrite, to a place's next sum of a kind."""
 
     @abstractmethod
     def receive(self, peer: int, frame: Frame) -> bool:
-        """Take note of a peer's frame; returns whether one of this party's own sums may be complete by it.
+        """Add a peer's frame; returns whether it may have completed one of this party's own sums.
 
         Raises:
-            PartyError: the frame is not one that the plan has.
+            PartyError: the plan has no such frame.
         """
 
     @abstractmethod
     def take(self, kind: int) -> Array | None:
-        """(k,) this party's next own sum, of this kind, without its own values; None while it is not complete."""
+        """(k,) this party's next own sum, of this kind, without its own values; None while incomplete."""
 
 
 class DirectSums(Sums):
@@ -116,7 +116,7 @@ class DirectSums(Sums):
 
 
 class _Branch:
-    """This party's place in one tree of one dominator: it adds what its children send and passes it on."""
+    """This party's place in one tree of one dominator: it adds up what its children send and passes the sum on."""
 
     def __init__(
         self, kind: int, active: int, parent: int, children: Collection[int], gathering: Gathering, send: Send
@@ -146,8 +146,11 @@ class _Branch:
 
 
 class TreeSums(Sums):
-    """Algorithm 1, with a pair of trees for every dominator: vectors plus own random masks go up one, the masks up the
-    other, and the dominator, the root of both, subtracts. Positions run over all kinds of sums together."""
+    """Algorithm 1, with a pair of trees for every dominator, the root of both.
+
+    Vectors plus random masks go up one tree, the masks up the other, and the dominator subtracts. All kinds of sums
+    share one count of positions.
+    """
 
     def __init__(self, me: int, agenda: Agenda, send: Send, recorder: Recorder | None = None) -> None:
         super().__init__(me, agenda, send, recorder)
@@ -160,7 +163,7 @@ class TreeSums(Sums):
                 gathering = Gathering(
                     _NAMES[kind],
                     children,
-                    # Who has no rows of its own to evaluate gives its totals at once, one position ahead.
+                    # A party that is no dominator gives its totals at once, one position ahead.
                     self._window + 1,
                     partial(agenda.length_at, place),
                     own=active != me,

@@ -1,6 +1,6 @@
 """One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
-Between two barriers all happens in the callbacks of frames that came in. Counters of an outcome:
+Between two barriers all work is done in the callbacks of incoming frames. Counters of an `Outcome`:
 
 | name | what |
 |---|---|
@@ -9,9 +9,9 @@ Between two barriers all happens in the callbacks of frames that came in. Counte
 | `seconds_training` | from the first barrier to the last update applied |
 | `cpu_training` | processor seconds meanwhile, of the whole process |
 | `frames_sent`, `frames_received` | of the segment's work |
-| `bytes_sent`, `bytes_received` | in them, with headers, without TLS's |
+| `bytes_sent`, `bytes_received` | bytes of these frames, with headers, without TLS's |
 | `max_delay`, `mean_delay` | updates of the same dominator applied between an update's partial and theta |
-| `max_staleness`, `mean_staleness` | likewise updates of all dominators |
+| `max_staleness`, `mean_staleness` | the same, counting updates of all dominators |
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ async def run_segment(
 
     Args:
         me: index of this party.
-        start: where its last segment ended. Under label privacy an active party's gets the run's label flips as soon as
-            they are drawn, and must be kept even if the segment fails: flips drawn twice would protect half as much.
-        endpoint: None of a party alone.
-        threads: that compute this party's asynchronous updates; with an injected computing time, workers that sleep.
-        events: whether the outcome has a log; with threads its order is that in which results came in.
+        start: the state its last segment left. Under label privacy an active party's ``start.flips`` is set as soon as
+            flips are drawn. It must be kept even if the segment fails: flips drawn twice would protect half as much.
+        endpoint: None for a party without peers.
+        threads: how many compute asynchronous updates; with an injected computing time, how many workers sleep.
+        events: whether the outcome has a log; with threads it is in the order in which results came in.
 
     Raises:
         ValueError: the plan cannot be carried out, or is not for this party.
-        PartyError: the segment failed, at every party with the same culprit.
+        PartyError: the segment failed; every party names the same culprit.
     """
     plan.check()
     if not 0 <= me < plan.parties:
@@ -134,11 +134,14 @@ class _Party:
         return Outcome(block.weights, block.table, self._state.flips, station.metrics, counters, station.log)
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
-        """Join, compare, agree. A party that lacks something joins too, so that all hear of it at once."""
+        """Join the peers, compare plans, and agree on keys and labels.
+
+        A party with unusable data joins too, so that all learn of it at once.
+        """
         plan = self._plan
-        # in a thread, as a sparse block may first compile: the peers hear this party meanwhile
+        # in a thread, as a sparse block may first compile code: signs of life go out meanwhile
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
-        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # seen, should joining fail
+        prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
         hellos = {self._me: self._hello}
         if self._mesh is not None:
             joined = await self._mesh.join()

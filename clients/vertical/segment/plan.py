@@ -30,22 +30,23 @@ class Plan:
 
     Attributes:
         serial: names this attempt; larger than that of every earlier one, below 2^32.
-        weight: of the regulariser.
+        weight: factor of the regulariser.
         step: gamma.
-        batch_size: rows of an update; 0 is an active party's whole slice.
+        batch_size: rows per update; 0 is an active party's whole slice.
         first_epoch: epochs of the run before this segment.
         epochs: epochs of this segment; 0 only evaluates.
         active: the parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
-        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is as far as it likes.
+        skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is no bound.
         masking: "pairwise", "two-trees" (Algorithm 1), or "none", which shows every partial to its dominator.
-        synchronous: by rounds: every active party's batch is evaluated at one point, then all are applied in order.
+        synchronous: whether updates go by rounds, each of which evaluates every active party's batch at one point and
+            then applies all in order.
         update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
         evaluate: whether the reporter gets the metrics at the end.
-        label_epsilon: of the labels' differential privacy (classification); 0 is none.
-        curvature: whether the evaluation brings a bound of the objective's curvature too.
-        start: whether this is a run's first segment with epochs: SAGA fills its table.
-        allow_bare: let q = 2 pass, where the dominator sees its only collaborator's partials.
+        label_epsilon: epsilon of the labels' differential privacy (classification); 0 is off.
+        curvature: whether the evaluation also bounds the objective's curvature.
+        start: whether this is the run's first segment with epochs, where SAGA fills its table.
+        allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
     """
 
     # which attempt at which part of the run
@@ -60,7 +61,7 @@ class Plan:
     seed: int
     first_epoch: int
     epochs: int
-    # who takes part (q parties), and how loosely coupled
+    # who takes part (q parties), and how loosely they are coupled
     parties: int
     active: tuple[int, ...]
     window: int
@@ -68,7 +69,7 @@ class Plan:
     masking: str
     synchronous: bool
     update_passive: bool
-    # what else is asked
+    # further options, and row counts
     evaluate: bool
     label_epsilon: float
     rows: int  # n, of training
@@ -86,7 +87,7 @@ class Plan:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).digest()
 
     def check(self) -> None:
-        """ValueError, in words, where the plan cannot be carried out."""
+        """Raise ValueError, with the reason, if the plan cannot be carried out."""
         if not 0 <= self.serial < 2**32:
             raise ValueError(f"serial must be 0 to 2^32 - 1, got {self.serial}")
         least = dict.fromkeys(("segment", "batch_size", "seed", "first_epoch", "epochs", "skew", "test_rows"), 0)
@@ -143,7 +144,7 @@ class Holding:
 
 @dataclass
 class PartyState:
-    """What a party keeps from one segment to the next, where it goes on.
+    """What a party keeps from one segment to the next.
 
     Attributes:
         weights: (d,) its block; None is zeros.
@@ -158,7 +159,7 @@ class PartyState:
 
 @dataclass(frozen=True)
 class Injection:
-    """What experiments add to a party: delays, and seconds that an update occupies one of its workers, asleep."""
+    """What experiments add to a party: delays, and seconds for which each update keeps a worker asleep."""
 
     compute: float = 0.0
     delays: Delays | None = None
@@ -178,7 +179,7 @@ class Event(NamedTuple):
 
 
 class Recorder(Protocol):
-    """What a test may watch."""
+    """Callbacks of a test that watches a segment."""
 
     def received(self, peer: int, frame: Frame) -> None:
         """Called with every frame of a peer."""
@@ -189,13 +190,13 @@ class Recorder(Protocol):
 
 @dataclass
 class Outcome:
-    """What a segment leaves at a party, beside its state.
+    """What a segment leaves at a party: its state and results.
 
     Attributes:
-        metrics: of the reporter: `objective` (training rows), of the test rows `loss` with `accuracy` and `auc` or with
-            `rmse`, and `largest_eigenvalue` (a bound of the curvature) where that was asked for.
+        metrics: at the reporter: `objective` (training rows); for the test rows `loss`, with `accuracy` and `auc` or
+            with `rmse`; and `largest_eigenvalue` (a bound of the curvature) if asked for.
         counters: see `clients.vertical.segment.party`.
-        log: its steps in its own order, where asked for.
+        log: the steps in the order in which this party did them, if asked for.
     """
 
     weights: Array

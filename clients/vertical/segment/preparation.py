@@ -1,5 +1,6 @@
-"""What a party makes of its data and its state before it joins, and what it and its peers make of their hellos: a fresh
-public key, row counts and the plan they are on.
+"""Start of a segment: a party's block from its data and state, and the hellos that parties send when they join.
+
+A hello holds a fresh public key, row counts and the digest of the party's plan.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FORM = struct.Struct("<32s32sQQ")
 
 @dataclass(frozen=True)
 class Hello:
-    """One party's.
+    """What a party sends when it joins.
 
     Attributes:
         key: its X25519 public key, of this segment only.
@@ -51,14 +52,14 @@ class Hello:
 
     @classmethod
     def from_bytes(cls, party: int, body: bytes) -> Hello:
-        """Read a party's; PartyError when it is none."""
+        """Read a party's hello; PartyError when it has another length."""
         if len(body) != _FORM.size:
             raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
         return cls(*_FORM.unpack(body))
 
 
 def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
-    """PartyError naming the first party that is on another plan than most, or holds another number of rows."""
+    """Raise PartyError naming the first party with another plan than most, or with other row counts than planned."""
     common, _ = Counter(hello.plan for hello in hellos.values()).most_common(1)[0]
     for party, hello in sorted(hellos.items()):
         if hello.plan != common:
@@ -94,8 +95,8 @@ def prepared_block(me: int, plan: Plan, holding: Holding, objective: Objective, 
     """The party's block as its last segment left it.
 
     Raises:
-        ValueError: the party does not hold what the plan needs of it, or the features, the weights or the table are not
-            what a block takes. Row counts are compared in the hellos.
+        ValueError: the party lacks what the plan needs, or a block does not accept the features, the weights or the
+            table. Numbers of rows are compared in the hellos.
     """
     columns, test = holding.features.shape[1], holding.test_features
     if test is not None:
@@ -134,7 +135,7 @@ def shared_sums(
     send: Send,
     recorder: Recorder | None,
 ) -> Sums:
-    """The sums of a plan's masking. Two parties have nothing to hide behind, and mask nothing.
+    """The sums, with the plan's masking. With two parties nothing can be hidden, so nothing is masked.
 
     Raises:
         PartyError: a party's public key makes no secret.

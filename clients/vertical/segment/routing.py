@@ -1,4 +1,4 @@
-"""One party's frames: what comes in goes to the sums, the phase or the agreements; what fails ends all waiting."""
+"""One party's frames: those that come in go to sums, phase, barriers or notices; a failure ends all waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUMS = frozenset((*SUMS, Kind.VALUE_TREE, Kind.MASK_TREE))
 
 
 class Exchange:
-    """Frames of one segment at one party; `mesh` is None of a party alone, which has joined it before `open`."""
+    """Frames of one segment at one party. `mesh` must have joined before `open`; None for a party without peers."""
 
     def __init__(self, plan: Plan, mesh: Mesh | None) -> None:
         self._mesh = mesh
@@ -49,12 +49,12 @@ class Exchange:
             self._mesh.broadcast(frame)
 
     def done(self) -> None:
-        """The phase under way has ended at this party."""
+        """Note that the current phase has ended at this party."""
         self._phase_done = True
         self._change.set()
 
     def fail(self, error: BaseException) -> PartyError:
-        """End the segment at every party; returns what it ends with, which is the first failure."""
+        """End the segment at every party; returns the first failure, which the segment ends with."""
         if not isinstance(error, PartyError):
             cause = error
             error = PartyError(self._me, f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
@@ -68,7 +68,7 @@ class Exchange:
         return self._failure
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have something called in the next turn of the loop; what it raises fails the segment."""
+        """Have ``call`` called in the next turn of the loop; an exception that it raises fails the segment."""
 
         def unless_failed() -> None:
             if self._failure is None:
@@ -112,7 +112,7 @@ class Exchange:
             self._change.set()
 
     def _receive(self, peer: int, frame: Frame) -> None:
-        """What this raises, the mesh makes the segment's failure."""
+        """Route a frame; if this raises an exception, the mesh fails the segment with it."""
         if self._recorder is not None:
             self._recorder.received(peer, frame)
         kind, phase = frame.kind, self._phase

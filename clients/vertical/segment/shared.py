@@ -28,9 +28,9 @@ class Tally:
 
     Attributes:
         applied: updates of all dominators.
-        delays, most_delay: updates of its own dominator applied between an update's partial and its theta: their
-            sum over all updates, and the largest.
-        staleness, most_staleness: likewise with the updates of all dominators.
+        delays, most_delay: sum and maximum, over all updates, of the number of updates of the same dominator applied
+            between an update's partial and its theta.
+        staleness, most_staleness: the same, counting the updates of all dominators.
     """
 
     applied: int = 0
@@ -45,12 +45,12 @@ class Station:
     """One party in one segment.
 
     Attributes:
-        objective: with the labels as they are, for the evaluation.
-        dominator: of an active party.
-        later: has something called in the next turn of the loop.
-        done: says that the phase under way has ended at this party.
-        log: its steps, where asked for.
-        place: its place in `plan.active`; -1 of a passive party.
+        objective: without correction for flipped labels, for the evaluation.
+        dominator: None at a passive party.
+        later: has a function called in the next turn of the loop.
+        done: to be called when the current phase has ended at this party.
+        log: the party's steps, if asked for.
+        place: its place in `plan.active`; -1 at a passive party.
         learns: whether its block is updated.
     """
 
@@ -79,18 +79,18 @@ class Station:
 
 
 class Phase(ABC):
-    """A stretch of a segment that begins at one point for all parties and ends when this party has done its part.
+    """A part of a segment that all parties begin at the same point and that ends when this party has done its share.
 
-    It says so once, to `Station.done`. Nothing of a phase comes before this party has begun it, but partials for its
+    It then calls `Station.done`, once. Before this party has begun a phase, no frames of it come but partials for its
     own sums, which wait in `Sums`.
     """
 
     answer_kind: ClassVar[int] = -1
-    """Of the frames with which dominators answer; -1: there are none."""
+    """Kind of the frames with which dominators answer; -1: none."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Start; may be done at once."""
+        """Start the phase; it may end at once."""
 
     @abstractmethod
     def pull(self) -> None:
@@ -100,7 +100,7 @@ class Phase(ABC):
         """Use what the dominator at `place` sends to everyone.
 
         Raises:
-            PartyError: it was not due, or is not what it must be.
+            PartyError: it is not due, or malformed.
         """
         raise RuntimeError("no dominator answers in this phase")
 
@@ -110,8 +110,8 @@ class UpdatePhase(Phase):
 
     Args:
         station: the party.
-        ends: for each stretch and each place, how many updates of the segment are then done.
-        workers: who computes.
+        ends: for each stretch and place, the number of the segment's updates done at its end.
+        workers: compute the updates.
     """
 
     answer_kind = Kind.THETA
@@ -124,7 +124,7 @@ class UpdatePhase(Phase):
         self._batches = [station.agenda.batches(place) for place in places]
         self._stretches = iter(ends)
         self._ends = [0] * len(places)
-        # by place, counted over the segment
+        # updates applied, by place, counted over the segment
         self._applied = [0] * len(places)
 
     def _check_due(self, due: bool, place: int, number: int, expected: int) -> None:
@@ -141,7 +141,7 @@ class UpdatePhase(Phase):
             )
 
     def _apply_theta(self, place: int, rows: Rows, theta: Array) -> None:
-        """Move this party's block along a dominator's theta."""
+        """Update this party's block with a dominator's theta."""
         if not self._station.learns:
             return
         try:

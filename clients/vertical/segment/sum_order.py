@@ -1,7 +1,7 @@
-"""The sums of every dominator in a segment, in order: every party derives them from the plan alone.
+"""The order of every dominator's sums in a segment, which every party derives from the plan alone.
 
 Active party k takes, one after another, the sums of its updates, with a full pass before every epoch (SVRG) or before
-the first (SAGA), then that of its share of the evaluation's rows, and for k = 0 that of the evaluation's totals.
+the first (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from problems.vertical.objectives import make_objective
 from problems.vertical.schedule import Schedule, shares
 
 SUMS = (Kind.PARTIAL, Kind.SNAPSHOT_PARTIAL, Kind.EVALUATION, Kind.TOTALS)
-# of the totals of an evaluation, those that are no counts of scores
+# number of evaluation totals that are not counts of scores
 MARKS = 5
-# of scores, each with its counts of either class
+# ranges of scores, each with a count per class
 BINS = 2048
 
 
@@ -34,10 +34,10 @@ class Agenda:
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
         self.totals = MARKS + 2 * BINS * binned
-        """Numbers that every party adds to the evaluation's totals."""
+        """Length of the evaluation's totals."""
         places = range(len(plan.active))
         self.counts = [self.schedule.count(place) for place in places]
-        """Updates an epoch."""
+        """Updates per epoch, by place."""
         self._lengths = [self._batch_lengths(place) for place in places]
         training = plan.epochs > 0
         self.passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and training)

@@ -1,7 +1,7 @@
-"""Synchronous updates (VFB): by rounds, for comparison with the asynchronous ones.
+"""Synchronous updates (VFB), in rounds within an epoch, for comparison with the asynchronous ones.
 
 Round t evaluates the t-th batch of every active party at one point; then every party applies the updates in the order
-of the active parties. One whose slice has fewer batches is out of the epoch's last round.
+of the active parties. A party whose slice has fewer batches takes no part in the epoch's last round.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Rounds(UpdatePhase):
 
     def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
         super().__init__(station, ends, workers)
-        # the round: who is in it, in order; what has come; how many are applied
+        # this round: its places, in order; their rows; the thetas that have come, and those due; how many are applied
         self._in: list[int] = []
         self._rows: dict[int, Rows] = {}
         self._thetas: dict[int, Array] = {}
@@ -51,7 +51,7 @@ class Rounds(UpdatePhase):
         self.pull()
 
     def pull(self) -> None:
-        """Do all that can be done. A loop, as a party alone meets every round at once."""
+        """Do all that can be done. A loop, as a party without peers completes every round at once."""
         if self._proceeding or not self._in:
             return
         self._proceeding = True
@@ -69,7 +69,7 @@ class Rounds(UpdatePhase):
         self._station.done()
 
     def _open(self) -> None:
-        """Begin a round: all its partials at this point. None is left in an epoch that is over."""
+        """Begin a round: compute all its partials now. At the end of the epoch `_in` becomes empty."""
         self._in = [place for place, end in enumerate(self._ends) if self._applied[place] < end]
         self._due = set(self._in) - {self._mine}
         self._next = 0
@@ -101,6 +101,6 @@ class Rounds(UpdatePhase):
         self._applied[place] += 1
         tally = self._station.tally
         tally.applied += 1
-        # since the round's partials, those before it in the round
+        # updates of this round applied since its partials were computed
         tally.staleness += self._next
         tally.most_staleness = max(tally.most_staleness, self._next)

@@ -1,4 +1,4 @@
-"""Who computes a party's updates: the loop itself, workers that sleep, to stand for a slower party, or threads."""
+"""What computes a party's updates: the event loop, workers that sleep, which imitate a slower party, or threads."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Fail = Callable[[BaseException], object]
 
 
 class Workers:
-    """Do the jobs of each place in order. These compute in the loop, the moment a frame comes in."""
+    """Do the jobs of each place in order. This class does them in the loop, as soon as a frame comes in."""
 
     only_updates: ClassVar[bool] = True
-    """Whether partials are to be computed in the loop."""
+    """Whether partials are computed in the loop, without these workers."""
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        """Have `finish(work())` called, `finish` in the loop."""
+        """Have `finish(work())` called; `finish` runs in the loop."""
         finish(work())
 
     def close(self) -> None:
-        """Drop what has not begun."""
+        """Drop the jobs that have not begun."""
 
 
 class SleepingWorkers(Workers):
     """Each update occupies one of `count` workers for `seconds`, asleep, before it is computed in the loop.
 
-    A worker that wakes late (the loop sleeps in whole milliseconds) starts its next job when it ought to have, so the
-    mean rate is exact.
+    A worker that wakes late (the loop sleeps in whole milliseconds) starts its next job as of the time it was due,
+    so the mean rate is exact.
     """
 
     def __init__(self, seconds: float, count: int, fail: Fail) -> None:
@@ -71,7 +71,7 @@ class SleepingWorkers(Workers):
 
 
 class Threads(Workers):
-    """A pool of `count` threads; with `lock` they take turns, as a sparse block's lazy updates demand.
+    """A pool of `count` threads; with `lock` they take turns, as a sparse block's lazy updates require.
 
     Without it a thread may read a block while another writes it: the paper's inconsistent reads.
     """

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# the system allows 107 bytes; some allow 103
+# Linux allows 107 bytes for a Unix socket's path; some systems allow 103
 LONGEST_PATH = 100
 
 
@@ -80,7 +80,7 @@ class Address:
 
 
 def socket_base() -> Path:
-    """The folder for temporary files, or one of a short path: a Unix socket's may not be long."""
+    """The folder for temporary files, or /tmp where its path is too long for Unix sockets."""
     base = tempfile.gettempdir()
     return Path(base if len(base) <= LONGEST_PATH // 2 else "/tmp")
 
@@ -93,9 +93,9 @@ def socket_folder() -> Iterator[Path]:
 
 
 def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
-    """Addresses on this machine: Unix sockets in `folder`, or without one free TCP ports of 127.0.0.1.
+    """Addresses on this machine: Unix sockets in `folder`, or, without a folder, free TCP ports of 127.0.0.1.
 
-    For a minute the system gives such a port to nobody who asks for any; `listen` takes it.
+    For a minute the system gives such a port to no program that asks for any free port; `listen` can take it.
     """
     if folder is not None:
         return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]
@@ -105,14 +105,14 @@ def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
 
 
 def _reserve(server: socket.socket) -> int:
-    """The port of a server, which a connection that it was the first to close keeps in the state TIME_WAIT."""
+    """The server's port, kept in the state TIME_WAIT by a connection that the server closes first."""
     with socket.create_connection(server.getsockname()[:2]):
         server.accept()[0].close()
     return int(server.getsockname()[1])
 
 
 async def listen(address: Address) -> socket.socket:
-    """A listening, non-blocking socket; OSError when the address cannot be had."""
+    """A listening, non-blocking socket; OSError when the address is not available."""
     family, target = await _resolve(address, socket.AI_PASSIVE)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -143,7 +143,7 @@ async def connect(address: Address) -> socket.socket:
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, target)
         if address.kind == "tcp" and connection.getsockname() == connection.getpeername():
-            # the kernel may pick the very port that is dialled
+            # the kernel may choose the dialled port as the source port
             raise ConnectionRefusedError(errno.ECONNREFUSED, "the connection reached itself")
         return prepare(connection)
     except BaseException:
@@ -162,13 +162,13 @@ def prepare(connection: socket.socket) -> socket.socket:
 def stop_listening(listener: socket.socket) -> None:
     """Close a listener and remove its socket file."""
     if listener.family == socket.AF_UNIX:
-        # the file goes first: after the close its name may be another's
+        # remove the file first: after the close, the name may belong to another socket
         Path(listener.getsockname()).unlink(missing_ok=True)
     listener.close()
 
 
 def _left_behind(path: str) -> bool:
-    """Whether a socket file belongs to nobody any more."""
+    """Whether no process listens at a socket file any more."""
     try:
         if not stat.S_ISSOCK(Path(path).lstat().st_mode):
             return False
@@ -186,7 +186,7 @@ def _left_behind(path: str) -> bool:
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
-    """A socket's family, and its path or numeric address; only names ask the resolver."""
+    """A socket's family, and its path or numeric address; only host names go to the resolver."""
     if address.kind == "unix":
         return socket.AF_UNIX, address.text
     host, port = address.host, address.port
@@ -194,7 +194,7 @@ async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFami
         version = ipaddress.ip_address(host).version
     except ValueError:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-        # IPv4 first: the two sides must choose the same one
+        # IPv4 first: the two sides must choose the same family
         family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
         return family, (str(target[0]), int(target[1]))
     return (socket.AF_INET if version == 4 else socket.AF_INET6), (host, port)

@@ -1,7 +1,7 @@
 """TLS over a non-blocking socket, driven by the event loop's readiness callbacks.
 
-Unlike asyncio's own, it raises no exception for each read, and keeps reading after a write has failed: what a peer said
-before it closed is not lost.
+Unlike asyncio's TLS, it raises no exception for each read, and it keeps reading after a write has failed, so that what
+a peer sent before it closed is not lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Cause(Enum):
     CLOSED = auto()  # end of file, reset
     UNTRUSTED = auto()  # the peer's certificate is not accepted here
     REFUSED = auto()  # the peer does not accept ours
-    FOREIGN = auto()  # what answers speaks no TLS 1.3
+    FOREIGN = auto()  # the other side does not speak TLS 1.3
     FORGED = auto()  # bytes that no honest party sends
 
 
 class Loss(NamedTuple):
-    """Why a channel ended, in words too."""
+    """Why a channel ended, with a text for error messages."""
 
     cause: Cause
     reason: str
@@ -41,11 +41,11 @@ _AT_END = Loss(Cause.CLOSED, "its connection closed")
 
 
 class Channel:
-    """One TLS connection. Subclasses say what happens in `opened`, `received` and `lost`.
+    """One TLS connection. Subclasses override `opened`, `received` and `lost`.
 
     Args:
         connection: connected and non-blocking; the channel closes it.
-        name: the server name a client sends, unprotected; None of the side that accepted the connection.
+        name: the server name that a client sends, unencrypted; None on the side that accepted the connection.
     """
 
     def __init__(self, connection: socket.socket, context: ssl.SSLContext, name: str | None) -> None:
@@ -53,11 +53,11 @@ class Channel:
         self._socket = connection
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        # also the key for what the context's callbacks say of it
+        # `Door` also uses it as the key of what the context's callback reports
         self.tls = context.wrap_bio(self._incoming, self._outgoing, name is None, name)
-        # whether the handshake was done on this side, so that the peer's certificate is known
+        # whether the handshake is done on this side, so that the peer's certificate is known
         self.is_open = False
-        # encrypted bytes the socket did not take yet
+        # encrypted bytes that the socket has not taken yet
         self._backlog: deque[bytes | memoryview] = deque()
         # a write has failed; what the peer sent may still be read
         self._mute = False
@@ -71,18 +71,18 @@ class Channel:
         """The handshake is done."""
 
     def received(self, chunk: bytes) -> None:
-        """Decrypted bytes; FrameError ends the channel as forged."""
+        """Take decrypted bytes; a FrameError ends the channel as forged."""
 
     def lost(self, loss: Loss) -> None:
         """The channel has ended, and not by `close`; after forged bytes it can still be written to."""
 
     @property
     def certificate(self) -> bytes:
-        """(DER) what the peer showed in the handshake."""
+        """The certificate (DER) that the peer showed in the handshake."""
         return self.tls.getpeercert(binary_form=True) or b""
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send; what the socket does not take follows when it does."""
+        """Encrypt and send; bytes that the socket does not take now are sent later."""
         if self._mute or self.closed:
             return
         self.spoke = True
@@ -153,7 +153,7 @@ class Channel:
         if not self.is_open and not self.shake():
             return
         try:
-            # nothing pending: no whole record is left, and asking would cost an exception
+            # with nothing pending no whole record is left, and a read would cost an exception
             while self._incoming.pending and not self.closed:
                 if not (chunk := self.tls.read(_RECORD)):
                     self._end(_AT_END)
@@ -167,14 +167,14 @@ class Channel:
             self._end(Loss(Cause.FORGED, str(error)))
 
     def shake(self) -> bool:
-        """A step of the handshake, which the client's side begins; True when it is done."""
+        """Do a step of the handshake, which the client's side begins; True when it is done."""
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:
             self._push()
             return False
         except ssl.SSLError as error:
-            # an alert tells the peer
+            # send the TLS alert to the peer
             self._push()
             self._end(_loss(error))
             return False
@@ -187,7 +187,7 @@ class Channel:
         if self.closed:
             return
         if loss.cause is Cause.FORGED:
-            # the forger is heard no more, but may still be told
+            # nothing more is read from the forger, but an abort may still be sent to it
             self._loop.remove_reader(self._socket.fileno())
         else:
             self.close()

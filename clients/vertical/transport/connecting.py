@@ -1,7 +1,7 @@
-"""How the parties of a segment find one another: the lower index listens, the higher connects.
+"""How the parties of a segment find one another: in each pair the lower index listens, the higher connects.
 
-Whoever connects is known by its certificate, never by what it says. A connection of a stranger, or of an earlier
-attempt at the segment, is closed and remembered for the error message; it fails nobody.
+A peer is identified by its certificate, never by what it says. A connection of a stranger, or of an earlier attempt at
+the segment, is closed and remembered for the error message; it does not fail the segment.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from clients.vertical.transport.links import Link, Owner
 
 # seconds between two attempts to connect, growing from the first to the last
 _FIRST_PAUSE, _LAST_PAUSE = 0.005, 0.2
-# seconds to try an address again that an ending attempt still holds, to wait until a connection is answered, and for
-# one who connects to us to prove who it is
+# seconds to retry an address that an ending attempt still holds, to wait until a connection is answered, and for
+# whoever connects to us to prove its identity
 _BIND_PATIENCE, _CONNECT_PATIENCE, _PROOF_PATIENCE = 0.5, 2.0, 1.0
 _OUR_NAME = "party-"
 
@@ -34,7 +34,7 @@ class Door(Owner):
 
     Args:
         greeting: body of this party's hello.
-        linked: called with each link to a peer of this segment and its hello; the link's owner is to be set.
+        linked: called with each link to a peer of this segment and the peer's hello; must set the link's owner.
         refused: called when joining has failed.
     """
 
@@ -60,13 +60,13 @@ class Door(Owner):
         self._server.sni_callback = self._claimed
         self._listener: socket.socket | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        # accepted or connected, but the peer's hello has not come
+        # connections, accepted or made, on which the peer's hello has not come
         self._pending: dict[Link, asyncio.TimerHandle] = {}
-        # of these, those that were accepted and have not proved who they are, the oldest first, and their hosts
+        # the accepted ones among them that have not proved their identity, oldest first, and their hosts
         self._unproven: dict[Link, str] = {}
-        # connected by us: set when the link is greeted or lost
+        # connections made by us: set when the link is greeted or lost
         self._outcomes: dict[Link, asyncio.Future[Loss | None]] = {}
-        # for error messages: who is claimed to connect, what was wrong with a peer's connection, other connections
+        # for error messages: whom a client claims to be, what was wrong with a peer's connection, count of strangers
         self._claims: dict[ssl.SSLObject | ssl.SSLSocket, int] = {}
         self._notes: dict[int, str] = {}
         self._strangers = 0
@@ -75,7 +75,7 @@ class Door(Owner):
         self.distrusted = False
 
     async def listen(self) -> None:
-        """Open this party's address; PartyError names it when that fails."""
+        """Listen at this party's address; PartyError names this party when that fails."""
         address, deadline = self._addresses[self._me], self._loop.time() + _BIND_PATIENCE
         while True:
             try:
@@ -93,14 +93,14 @@ class Door(Owner):
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
 
     def condemn(self, verdict: bytes) -> None:
-        """Tell those who are joining, and those who still come, that the segment has failed."""
+        """Send the failure of the segment to all who are joining, now or later."""
         self._verdict = verdict
         for link in self._pending:
             if link.is_open:
                 link.say(Kind.ABORT, verdict)
 
     def note(self, peer: int) -> str:
-        """In brackets, what is known of a peer that has not joined; "" when nothing is."""
+        """What is known of a peer that has not joined, in brackets; "" when nothing is."""
         if peer in self._notes:
             return f" ({self._notes[peer]})"
         return f" ({self._strangers} connection(s) of strangers were refused)" if self._strangers else ""
@@ -137,7 +137,7 @@ class Door(Owner):
             pause = min(1.5 * pause, _LAST_PAUSE)
 
     async def _meet(self, peer: int, connection: socket.socket) -> bool:
-        """Handshake and hellos on a connection we made; True when that leaves nothing to try again."""
+        """Do handshake and hellos on a connection we made; True when there is no need to connect again."""
         self._notes[peer] = f"{self._addresses[peer]} is connected but says nothing"
         link = self._link(connection, peer=peer)
         outcome: asyncio.Future[Loss | None] = self._loop.create_future()
@@ -155,7 +155,7 @@ class Door(Owner):
             self._refused(PartyError(peer, f"{loss.reason} (at {self._addresses[peer]})"))
             return True
         if loss.cause is Cause.REFUSED and link.is_open:
-            # the peer has proved who it is before it looked at ours
+            # the peer has proved its identity before it refused ours
             self._refused(PartyError(self._me, f"party {peer} refuses its certificate: {loss.reason}"))
             return True
         self._notes[peer] = f"at {self._addresses[peer]} {loss.reason}"
@@ -185,8 +185,10 @@ class Door(Owner):
                 connection.close()
 
     def _make_room(self, host: str) -> bool:
-        """Whether one more connection may wait. Of those that have not proved who they are the oldest goes: one of this
-        host where the host has half of all places, so that a single stranger cannot keep anybody out."""
+        """Whether one more connection may wait; if there are too many, the oldest without proof of identity is dropped.
+
+        If ``host`` has half of all places, its own oldest is dropped, so that no stranger can keep others out.
+        """
         most = 4 * len(self._addresses) + 16
         same = [link for link, other in self._unproven.items() if other == host]
         oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
@@ -198,7 +200,7 @@ class Door(Owner):
         return len(self._pending) < most
 
     def _link(self, connection: socket.socket, *, peer: int = -1) -> Link:
-        """A link that this party began to a peer, or has accepted."""
+        """A link that this party has opened to ``peer``, or has accepted (-1)."""
         context, name = (self._server, None) if peer < 0 else (self._client, f"{_OUR_NAME}{self._me}")
         link = Link(connection, context, name, self, self._serial, self._limits.body, peer)
         patience = min(_PROOF_PATIENCE, self._limits.silence) if peer < 0 else self._limits.silence
@@ -216,12 +218,12 @@ class Door(Owner):
         link.close()
 
     def _tire(self, link: Link, patience: float) -> None:
-        """A connection has said nothing for too long."""
+        """Drop a connection on which nothing has come for too long."""
         self._drop(link)
         self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
 
     def opened(self, link: Link) -> None:
-        """Name the peer by its certificate, and greet it."""
+        """Identify the peer by its certificate, and greet it."""
         self._claims.pop(link.tls, None)
         if self._unproven.pop(link, None) is not None:
             self._pending[link].cancel()
@@ -238,7 +240,7 @@ class Door(Owner):
         link.greet(self._greeting, self._verdict)
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """Hand a peer of this segment over; an earlier attempt is sent away, a later one ends this."""
+        """Hand a peer of this attempt over; disconnect one of an earlier attempt; one of a later attempt ends this."""
         if serial == self._serial:
             self._release(link)
             self._settle(link, None)
@@ -275,14 +277,14 @@ class Door(Owner):
         return True
 
     def _claimed(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        """Who a client says it is, before it has proved anything; for error messages only."""
+        """Note which party a client claims to be, before any proof; for error messages only."""
         if name is not None and name.startswith(_OUR_NAME):
             with contextlib.suppress(ValueError):
                 self._claims[tls] = int(name.removeprefix(_OUR_NAME))
 
 
 def _words(error: OSError) -> str:
-    """Plain words: asyncio puts addresses into an error's text, and a timeout has none."""
+    """The plain reason: asyncio adds addresses to an error's text, and a timeout has no text."""
     if isinstance(error.errno, int) and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or "nothing"

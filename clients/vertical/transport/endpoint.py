@@ -17,11 +17,11 @@ class Limits:
     Attributes:
         join: seconds from `Mesh.join` until every peer must have joined.
         beat: seconds between two signs of life to a peer that is sent nothing else.
-        silence: seconds without any byte of a peer after which it has failed. A party whose own loop is blocked longer
-            is named by its peers.
+        silence: seconds without any byte from a peer after which it counts as failed. If a party's own loop is blocked
+            for longer, its peers name it as failed.
         body: largest body of a frame, bytes.
         close: seconds `Mesh.close` waits for the peers.
-        grace: seconds a broken connection waits for an abort that names the one who began.
+        grace: seconds that a broken connection waits for an abort that names the party that failed first.
     """
 
     join: float = 10.0
@@ -64,10 +64,10 @@ class Endpoint:
     """How a party reaches the others.
 
     Attributes:
-        addresses: of every party, by index; it listens at its own.
+        addresses: of every party, by index; this party listens at its own.
         identity: its own certificate and key.
         certificates: (DER) of every party, by index.
-        authority: file of the authority (PEM) that must have signed them; None where each is pinned.
+        authority: file of the authority (PEM) that must have signed them; None where each certificate is pinned.
         limits: when it gives up on the others.
     """
 

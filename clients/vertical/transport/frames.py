@@ -1,4 +1,4 @@
-"""What travels between two parties: frames, of a header of 15 bytes and a body, and the one error that ends a segment.
+"""Frames, which two parties send each other (a header of 15 bytes and a body), and the error that ends a segment.
 
 Header, little-endian: length of the body (u32), serial of the segment (u32), kind (u8), active party (u16), update
 (u32).
@@ -13,12 +13,12 @@ from enum import IntEnum
 HEADER = struct.Struct("<IIBHI")
 HEADER_BYTES = HEADER.size
 _CULPRIT = struct.Struct("<i")
-# of the reason on the wire, in bytes
+# bytes of a reason on the wire
 _LONGEST = 2000
 
 
 class Kind(IntEnum):
-    """What a frame is. The numbers are the wire's: never change one, nor give one again that is free."""
+    """What a frame is. The numbers are sent: never change one, and never reuse one that is free."""
 
     # work of a segment
     PARTIAL = 1
@@ -56,7 +56,7 @@ class Frame:
         kind: a number of `Kind`.
         active: the active party it concerns, 0..65535.
         update: number of the update, 0..2^32 - 1.
-        body: its content; bytes on arrival. What is sent is copied at once, so its memory may be used again.
+        body: its content; bytes on arrival. A body to send is copied at once, so its memory may be reused.
     """
 
     kind: int
@@ -66,7 +66,7 @@ class Frame:
 
 
 def pack(serial: int, kind: int, active: int, update: int, body: bytes | memoryview = b"") -> bytes:
-    """The frame's bytes; ValueError when a number has no place in the header, or the body is not contiguous."""
+    """The frame's bytes; ValueError when a number does not fit the header, or the body is not contiguous."""
     if type(body) is bytes:
         length = len(body)
     else:
@@ -108,7 +108,7 @@ class PartyError(RuntimeError):
     def from_bytes(cls, body: bytes, parties: int) -> PartyError:
         """Read an ABORT's body; ValueError when it names no party of 0..parties-1.
 
-        What cannot be printed, line breaks and escape sequences too, is spelt out: the words end up in logs.
+        Line breaks, escape sequences and all else that cannot be printed is spelt out: the reason ends up in logs.
         """
         if len(body) < _CULPRIT.size:
             raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")

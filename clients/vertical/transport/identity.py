@@ -28,10 +28,10 @@ _END = b"-----END PRIVATE KEY-----\n"
 
 @dataclass(frozen=True)
 class Identity:
-    """What proves to its peers who a party is.
+    """The certificate and key by which a party proves its identity to its peers.
 
     Attributes:
-        certificate: (DER) what the peers pin.
+        certificate: (DER) the one that the peers pin.
         chain: (PEM) the certificate, then those between it and an authority.
         key: (PEM, PKCS #8, not encrypted) the private key.
     """
@@ -52,7 +52,7 @@ class Identity:
     def create(cls, name: str, *, days: int = 365) -> Self:
         """A new P-256 key with a certificate it signs itself, valid from a day ago (clocks differ)."""
         key = ec.generate_private_key(ec.SECP256R1())
-        # Two certificates of one name would be candidates for one another's issuer.
+        # Of two certificates with one name, each would be tried as the other's issuer.
         label = f"{name[:40]} {secrets.token_hex(8)}"
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, label)])
         now = datetime.now(UTC)
@@ -104,12 +104,12 @@ class Identity:
         )
 
     def to_bytes(self) -> bytes:
-        """Key and certificates in PEM, for a party to keep to itself."""
+        """Key and certificates in PEM; a party must keep them secret."""
         return self.key + self.chain
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What `to_bytes` gave; ValueError when it is something else."""
+        """Read what `to_bytes` gave; ValueError when it is something else."""
         key, end, chain = data.partition(_END)
         try:
             certificates = x509.load_pem_x509_certificates(chain)

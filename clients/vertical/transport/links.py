@@ -1,4 +1,4 @@
-"""A connection to one peer, cut into frames, each accepted once, and what may hold them back."""
+"""A connection to one peer, cut into frames, each accepted once; and delays that experiments inject."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from problems.randomness import stream
 
 
 class Owner:
-    """Who is told what happens on a link. What a subclass leaves out does not come to it."""
+    """Receives the events of a link. A subclass leaves out those that it cannot get."""
 
     def opened(self, link: Link) -> None:
         """The handshake is done; the peer's certificate is known."""
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """The peer has said which segment it is in, and its hello."""
+        """The peer has sent its hello and the serial of its segment."""
 
     def work(self, peer: int, frame: Frame) -> None:
         """A frame of the segment's work was accepted."""
@@ -38,8 +38,8 @@ class Owner:
 class ReplayGuard:
     """Accepts each (kind, active, update) of one sender once, in bounded memory.
 
-    Of each (kind, active), at most `streams`, it keeps the highest update and a bit for each of the `width` last ones.
-    Order is free within them; what is older is refused, since it cannot be told from a repetition.
+    For each (kind, active), at most `streams` of them, it keeps the highest update and a bit for each of the last
+    `width` ones. These may come in any order; an older one is refused, since it might be a repetition.
     """
 
     def __init__(self, width: int = 1024, streams: int = 4096) -> None:
@@ -52,7 +52,7 @@ class ReplayGuard:
         self._windows: dict[int, list[int]] = {}
 
     def accept(self, kind: int, active: int, update: int) -> None:
-        """Take note of a frame; FrameError when it came before or is too old to tell."""
+        """Note a frame; FrameError when it is a repetition, too old to tell, or of one (kind, active) too many."""
         window = self._windows.get(kind << 16 | active)
         if window is None:
             if len(self._windows) >= self._streams:
@@ -79,9 +79,9 @@ class Link(Channel):
 
     Args:
         owner: may be replaced while the link lives.
-        serial: of the segment; every frame bears it.
+        serial: of the segment; every frame carries it.
         longest: largest body, bytes.
-        peer: index of the peer; -1 until its certificate tells.
+        peer: index of the peer; -1 until its certificate is known.
     """
 
     def __init__(
@@ -98,24 +98,24 @@ class Link(Channel):
         self.owner = owner
         self.peer = peer
         self.serial = serial
-        # what the peer has said
+        # whether the peer has sent its hello, its last frame, an abort
         self.is_greeted = False
         self.is_done = False
         self.has_aborted = False
         # work is accepted on the link that joins two parties, not on one that only carries an abort
         self.works = False
-        # what holds its frames back, where something does
+        # the injected delay, if any
         self.delayed: Delayed | None = None
         self._longest = longest
         self._guard = ReplayGuard()
-        # frames of this turn of the loop
+        # frames that wait for `flush`
         self._queue: list[bytes] = []
-        # the beginning of a frame whose end has not arrived; bytes there are, and are needed
+        # pieces of a frame whose end has not arrived; how many bytes are there, and how many are needed
         self._partial: list[bytes] = []
         self._have = self._need = 0
 
     def queue(self, data: bytes) -> bool:
-        """Keep a frame for the next `flush`; whether it is the first of them."""
+        """Keep a frame for the next `flush`; returns whether it is the first of them."""
         self._queue.append(data)
         return len(self._queue) == 1
 
@@ -132,7 +132,7 @@ class Link(Channel):
         self.flush()
 
     def greet(self, hello: bytes, verdict: bytes | None) -> None:
-        """Send the hello, and in the same piece the failure when there is one: nobody then takes it for a joining."""
+        """Send the hello, and with it the failure if there is one, so that the peer does not count it as joined."""
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
         if verdict is not None:
             self._queue.append(pack(self.serial, Kind.ABORT, 0, 0, verdict))
@@ -177,7 +177,7 @@ class Link(Channel):
             self._need = need
 
     def _control(self, serial: int, kind: int, body: bytes) -> None:
-        """A frame that is not plain work: one of the mesh's own, or a forged one."""
+        """Handle a frame that is not plain work: one of the mesh's own, or a forged one."""
         if kind == Kind.HELLO and not self.is_greeted:
             self.is_greeted = True
             self.owner.greeted(self, serial, body)
@@ -214,14 +214,14 @@ class Delayed:
         self._timer: asyncio.TimerHandle | None = None
 
     def queue(self, data: bytes) -> None:
-        """Have the link write `data` when its delay has passed, and what came earlier has left."""
+        """Have the link write `data` when its delay has passed and all earlier frames are written."""
         due = self._loop.time() + self._delays.one_way + self._delays.jitter * float(self._random.random())
         self._waiting.append((due, data))
         if self._timer is None:
             self._timer = self._loop.call_at(due, self._release)
 
     def cancel(self) -> None:
-        """Drop what waits."""
+        """Drop the waiting frames."""
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()

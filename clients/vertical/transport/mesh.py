@@ -1,8 +1,8 @@
 """The parties' direct connections during one segment: one TLS 1.3 connection for each pair.
 
-Every failure ends the segment at every party with the culprit named. Who sees it first tells all others; who is told
-passes it on once. A connection that breaks waits a moment for such a message, so that a party that left because of
-another is not named itself.
+Every failure ends the segment at every party, with the culprit named. The party that sees it first sends an abort to
+all others, and each of them passes it on once. When a connection breaks, a party waits a moment for such an abort, so
+that a peer that left because of another party is not named itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from clients.vertical.transport.traffic import Hub
 class Mesh(Hub):
     """This party's connections to all others in one segment.
 
-    Make it inside the running event loop, `join`, then `send` and receive; at the end `close`, always, also after an
-    error. All methods belong to the loop's thread.
+    Create it inside the running event loop, `join`, then `send` and receive; at the end always `close`, also after an
+    error. Call all methods in the loop's thread.
 
     Args:
         serial: of the segment's attempt, 0..2^32 - 1; frames of another are refused.
@@ -95,10 +95,10 @@ class Mesh(Hub):
         return {peer: self._hellos[peer] for peer in sorted(self._hellos)}
 
     async def close(self) -> None:
-        """End the segment: tell the peers that nothing more will come, and wait until they have told the same.
+        """End the segment: announce that nothing more will come, and wait until every peer has announced the same.
 
-        After a failure wait until every peer that can be reached knows it. Either waits `Limits.close` at most, and
-        raises nothing. Before all have joined, or with the work undone, `abort` is the honest way out.
+        After a failure, wait until every peer that can be reached knows of it. Either wait lasts at most
+        `Limits.close` and raises nothing. If not all have joined or the work is not done, call `abort` first.
         """
         if self._ended:
             return
@@ -188,7 +188,7 @@ class Mesh(Hub):
                 if peer not in (self.me, error.party) and self._links[peer] is None:
                     self._door.dial(peer)
         self.failed.set_exception(error)
-        self.failed.exception()  # marks it as seen: whoever closes without looking wants no warning
+        self.failed.exception()  # marks it as seen: no warning where nobody looks at it
         self._held.clear()
         self._change.set()
 
@@ -196,10 +196,10 @@ class Mesh(Hub):
         return [link for link in self._links if link is not None and not link.closed] + list(self._others)
 
     def _beat(self) -> None:
-        """Give a sign of life where nothing was written, and look for one from every peer.
+        """Send a sign of life where nothing was written, and check for one from every peer.
 
-        Ticks are counted, not seconds: a loop that was held up must read first what has arrived meanwhile, and what it
-        wrote before is too long ago to be a sign of life.
+        Silence is counted in ticks, not seconds: a loop that was held up must first read what has arrived meanwhile.
+        What it wrote before that is too long ago to be a sign of life.
         """
         now = self._loop.time()
         held_up, self._ticked = now - self._ticked > 1.5 * self._tick, now
@@ -240,7 +240,7 @@ class Mesh(Hub):
                     await self._change.wait()
 
     def _all_done(self) -> bool:
-        """Whether every peer has said that nothing more will come, and so wants nothing more, or is gone."""
+        """Whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
         if self._error is not None:
             return True
         return all(link is None or link.closed or link.is_done for link in self._links)

@@ -1,4 +1,4 @@
-"""The work of a mesh once its links stand: frames out, those of one turn of the loop in one piece, and frames in."""
+"""Frames of work on a mesh's links, out and in; those of one turn of the loop are written in one piece."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Handler = Callable[[int, Frame], None]
 
 @dataclass(slots=True)
 class Counters:
-    """What one party has sent and received as work: frames, and their bytes with headers, without TLS's."""
+    """Frames of work that one party has sent and received, and their bytes with headers, without TLS's."""
 
     frames_sent: int = 0
     frames_received: int = 0
@@ -25,10 +25,10 @@ class Counters:
 
 
 class Hub(Owner, ABC):
-    """What a mesh does with frames of work.
+    """The part of a mesh that sends and receives frames of work.
 
     Attributes:
-        failed: gets the PartyError as soon as anything is wrong at any party.
+        failed: gets the PartyError as soon as a failure of any party is known here.
         counters: frames and bytes so far.
     """
 
@@ -41,14 +41,14 @@ class Hub(Owner, ABC):
         self._error: PartyError | None = None
         self._serial = serial
         self._limits = limits
-        # by peer: the link of each pair
+        # the link to each peer
         self._links: list[Link | None] = [None] * parties
-        # whether all have joined, and whether this party has said that it sends no more
+        # whether all have joined, and whether this party has announced that it sends no more
         self._complete = False
         self._closing = False
-        # links with frames of this turn of the loop
+        # links with frames queued in this turn of the loop
         self._dirty: list[Link] = []
-        # frames that came before somebody could take them
+        # frames that came before a handler could take them
         self._held: list[tuple[int, Frame]] = []
         self._holding = True
         self._on_frame: Handler | None = None
@@ -57,7 +57,7 @@ class Hub(Owner, ABC):
     def on_frame(self) -> Handler | None:
         """Called in the loop's thread with (peer, frame) for each accepted frame, once all have joined.
 
-        Frames that arrive earlier wait. What it raises fails the segment.
+        Frames that arrive earlier wait. An exception that it raises fails the segment.
         """
         return self._on_frame
 
@@ -89,7 +89,7 @@ class Hub(Owner, ABC):
 
     @abstractmethod
     def abort(self, error: PartyError) -> None:
-        """The segment is over: tell every peer who failed and why, and fail here. Only the first failure counts."""
+        """End the segment: send every peer the failure, and fail here. Only the first failure counts."""
 
     def _pack(self, frame: Frame) -> bytes:
         if frame.kind not in WORK_KINDS:
@@ -123,7 +123,7 @@ class Hub(Owner, ABC):
         self._dirty.clear()
 
     def work(self, peer: int, frame: Frame) -> None:
-        """A frame was accepted; it counts for nothing once this party has failed or closes."""
+        """Take an accepted frame; it is ignored once this party has failed or is closing."""
         if self._error is not None or self._closing:
             return
         counters = self.counters
@@ -145,7 +145,7 @@ class Hub(Owner, ABC):
             self.abort(failure)
 
     def _release(self) -> None:
-        """Hand out what was held."""
+        """Deliver the frames that were held."""
         handler = self._on_frame
         if handler is None:
             return
