@@ -181,7 +181,7 @@ def init(x: FloatArray, plan: CodaPlan) -> StageState:
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Whether the round starts from a new lambda, as only the first round of each stage but the first may."""
+    """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0."""
     first = stage_of(plan.server_round, plan.settings).first
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 

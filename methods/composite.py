@@ -54,7 +54,7 @@ class Carry:
 def correct(point: FloatArray, memory: CorrectionState | None, task: PenalisedTask) -> FloatArray:
     """(d,) line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
-    Line 3's zeros in the first round, and without a memory of the round before; a repeated round keeps its correction.
+    It is 0 in the first round (line 3), and without a memory of the round before. A repeated round keeps its own.
 
     Args:
         point: (d,) x-bar^{r+1}.

@@ -146,8 +146,8 @@ class Predictions:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """The input of a local step: the active and the lazy halves of its pairs and, with ``independent-history``, the
-    sample to record instead of the active one."""
+    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
+    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
 
     active: ActiveBatch
     positives: Predictions
@@ -231,7 +231,7 @@ def start(
 
 @torch.no_grad()
 def score_others(carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask) -> Scored:
-    """Line 14 of Algorithm 2: the scores of an independent sample, and its u before this step."""
+    """Line 14 of Algorithm 2: the scores of an independent sample, and its u so far or else as observed now."""
     (a, b, _), u = task.f.forward(carry.x, sample), None
     if carry.u is not None:
         u = fill_in(carry.u[sample.places], observe(task, a, partners))

@@ -1,5 +1,5 @@
 """Local pairs, FedX's baseline (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk
-Optimization", Section 4): the same losses on pairs of two active samples of the same site.
+Optimization", Section 4): the same losses on pairs of two samples of one site, both scored by the current model.
 
 On the union of all data it is the centralised reference: mini-batch pairwise SGD for linear f, and for non-linear f SOX
 (Wang, Yang, "Finite-Sum Coupled Compositional Stochastic Optimization", ICML 2022), with u and a momentum. The symbols

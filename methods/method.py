@@ -185,7 +185,7 @@ class ServerHalf:
         init: (x, plan) -> state.
         tell: (x, state, plan) -> down.
         update: (x, state, replies, plan) -> x, state.
-        output: (x, plan) -> (d,) the model to evaluate and save, where x itself is not it.
+        output: (x, plan) -> (d,) the model to evaluate and save, made from a round's x.
     """
 
     init: Callable[[FloatArray, Any], Any] = field(default=lambda x, plan: None)

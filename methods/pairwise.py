@@ -2,7 +2,7 @@
 
 | FedX's paper             | here                                                                    |
 |--------------------------|-------------------------------------------------------------------------|
-| h(w; z)                  | `PairwiseRisk.forward`: the model's output, or its sigmoid              |
+| h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh     |
 | f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise`            |
 | S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners`                       |
 | z_{i,k,1}, z_{i,k,2}     | `ActiveBatch`                                                           |
@@ -88,7 +88,7 @@ class InnerEstimates(Payload):
 @dataclass(frozen=True)
 class ActiveBatch:
     """The samples of a local step: features (b + m, *shape) of b positives and then of m partners, the places (b,) of
-    the positives in the table of u, and the labels (m,) of the partners, where the loss reads them."""
+    the positives in the table of u, and the labels (m,) of the partners, or None if the loss reads none."""
 
     features: Tensor
     places: Tensor

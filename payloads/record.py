@@ -48,7 +48,7 @@ class PayloadError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Declared dimensions (names or numbers), kind, and whether a field may be absent, non-finite or on a disk."""
+    """Declared dimensions (names or numbers) and kind; whether a field may be absent, is finite, stays off disks."""
 
     dims: tuple[str | int, ...]
     kind: Kind

@@ -125,7 +125,7 @@ class VFB2Settings(Settings):
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
-        """One of the three injections, in seconds, for each party; ValueError unless 1 or ``parties`` numbers are set."""
+        """(parties,) one of the three injections, in seconds; ValueError unless 1 or ``parties`` numbers are set."""
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
