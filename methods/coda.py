@@ -11,12 +11,12 @@ Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 | alpha_s between two stages   | ``restart_dual``, from `ClassScores`      |
 | I                            | ``local-steps``                           |
 
-A stage pulls v towards a reference, the mean of the stage before, while training goes on from the last point; it
-divides the learning rate, and starts from the lambda that is best for the scores of its first point: E[s|-] - E[s|+]
+A stage pulls v towards a reference, the mean point of the stage before, while training continues from the last point.
+It divides the learning rate, and starts from the lambda that is best for the scores at its first point: E[s|-] - E[s|+]
 (for `AUC_MINIMAX`; other problems keep their dual block).
 
-Where the published code and the formulas differ, the formulas stand: that code divides lambda's gradient by p(1-p)
-(``coda.scaled-dual``) and starts the first stage's reference from noise (``coda.reference-noise``).
+Where the published code and the formulas differ, the formulas are the default. That code divides lambda's gradient by
+p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``coda.reference-noise``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
 from problems.randomness import Purpose, stream
 from problems.sampling import Indices
 
-# the exchange before the first round of a stage: clients send what their scores sum to and take no step
+# the exchange before the first round of a stage: clients send sums of scores and take no step
 CLASS_SCORES = "class-scores"
 
 
@@ -87,7 +87,7 @@ def stage_of(server_round: int, settings: CodaSettings) -> Stage:
     """The stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds."""
     stage = Stage(0, 1)
     while settings.stage_rounds:
-        # at most server_round, which ends no stage too early and keeps the number small
+        # the cap at server_round ends no stage too early and keeps the number small
         rounds = round(min(settings.stage_rounds * settings.stage_growth**stage.index, server_round))
         if server_round < stage.first + rounds:
             break
@@ -97,14 +97,14 @@ def stage_of(server_round: int, settings: CodaSettings) -> Stage:
 
 @dataclass(frozen=True, eq=False)
 class CodaDown(MinimaxDown):
-    """Down. Without a ``reference`` it is the point that the message carries."""
+    """Down. Without a ``reference``, the message's model is the reference."""
 
     reference: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassScores(Payload):
-    """Up, in the phase `CLASS_SCORES`: the sums of a site's scores by class, negatives first, and of how many."""
+    """Up, in the phase `CLASS_SCORES`: a site's sum and number of scores for each class, negatives first."""
 
     sums: FloatArray = array(2)
     counts: IntArray = array(2, kind="int")
@@ -112,8 +112,7 @@ class ClassScores(Payload):
 
 @dataclass(frozen=True, eq=False)
 class StageState(Payload):
-    """What the server keeps from round to round, in float64: the stage's reference, the sum of the stage's points so
-    far, and CODASCA's c."""
+    """The server's state, in float64: the stage's reference, the sum of the stage's points so far, and CODASCA's c."""
 
     reference: FloatArray | None = array("d", optional=True)
     total: FloatArray | None = array("d", optional=True)
@@ -134,7 +133,7 @@ class Carry:
 
 
 def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
-    """eta_s, which has the learning rate's own drops as well, and the rows of a mini-batch, for each iteration."""
+    """For each iteration eta_s, which includes the learning rate's own drops, and the rows of a mini-batch."""
     factor = task.settings.stage_decay ** -stage_of(task.server_round, task.settings).index
     for eta, rows in draw_batches(task, down):
         yield eta * factor, rows
@@ -146,7 +145,7 @@ def start(x: Tensor, down: CodaDown, memory: object, task: CodaTask) -> Carry:
 
 
 def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Tensor:
-    """(d,) the gradient of f_i at z, its dual part divided by p(1-p) if so set; valid until the next call."""
+    """(d,) the gradient of f_i at z; ``scaled-dual`` divides its dual part by p(1-p). Valid until the next call."""
     f = carry.f
     gradient = f.gradient(carry.x, rows)
     if task.settings.scaled_dual and isinstance(f, AUCOracle):
@@ -182,19 +181,19 @@ def init(x: FloatArray, plan: CodaPlan) -> StageState:
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Whether the round starts from a new lambda: the first round of every stage but the first does."""
+    """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0."""
     first = stage_of(plan.server_round, plan.settings).first
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
 def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) -> float | None:
-    """E[s|-] - E[s|+] over the sites that answered, which count as in f; None where they lack a class.
+    """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
 
     Args:
-        answers: (k,) what they sent.
+        answers: (k,) the sites' answers.
         sizes: (k,) their numbers of samples, in any unit.
     """
-    # samples count alike or, where the sites do, the less the more their site has
+    # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
     weights = np.ones(len(answers)) if plan.by_examples else 1 / sizes
     sums = weights @ np.array([answer.sums for answer in answers], dtype=np.float64)
     counts = weights @ np.array([answer.counts for answer in answers])
@@ -205,7 +204,7 @@ def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) ->
 
 
 def tell_reference(x: FloatArray, state: StageState, plan: CodaPlan) -> FloatArray | None:
-    """(d,) the reference as the clients need it, or None where the model they get is the same."""
+    """(d,) the reference in the model's number type, or None where the model itself serves as the reference."""
     if state.reference is None:
         return None
     reference = state.reference.astype(x.dtype)

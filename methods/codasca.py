@@ -28,14 +28,14 @@ from problems.sampling import Indices
 
 @dataclass(frozen=True, eq=False)
 class CodascaDown(CodaDown):
-    """Down: c too, once it is not zero."""
+    """Down: as in CoDA, and c once it is not zero."""
 
     control: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True)
 class Carry(coda.Carry):
-    """Beside what CoDA has: the old c_k, the correction c - c_k, and the sum of the gradients so far, each (d,)."""
+    """CoDA's carry, and the old c_k, the correction c - c_k, and the sum of the gradients so far, each (d,)."""
 
     own: FloatArray
     correction: Tensor
@@ -59,7 +59,7 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
 
 
 def finish(carry: Carry, task: CodaTask) -> tuple[Tensor, ControlChange, ControlVariate]:
-    """c_k <- the mean of the round's gradients, and what is sent of it."""
+    """c_k <- the mean of the round's gradients; its change is sent."""
     return carry.x, *kept(carry.own, carry.total / task.training.local_steps)
 
 
@@ -71,7 +71,7 @@ def tell(x: FloatArray, state: StageState, plan: CodaPlan) -> CodascaDown:
 def update(
     x: FloatArray, state: StageState, replies: Replies[ControlChange], plan: CodaPlan
 ) -> tuple[FloatArray, StageState]:
-    """z <- z + eta_g mean (z_i - z), and c."""
+    """z <- z + eta_g mean (z_i - z), and the new c."""
     point = replies.moved(x, plan)
     return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
 

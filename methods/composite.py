@@ -9,10 +9,10 @@ Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal site
 
 `methods.penalised` has the other symbols.
 
-A client makes its correction for a round when that round's model comes down, from what it kept of the round before. A
-second model of the round it has just trained in says that the server discarded that round: it trains again, with the
-correction it had. Without a record of the round before, the correction is 0; the server, who is told of which round the
-record was, then has all clients begin afresh.
+A client computes its correction for a round when that round's model arrives, from its memory of the round before. If a
+model arrives for the round it has just trained in, the server has discarded that round: the client repeats it with the
+same correction. Without a memory of the round before, the correction is 0. A reply names the round of the memory it
+started from, so the server notices a lost one and makes all clients start afresh.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from payloads.record import FloatArray, IntArray, Payload, array
 
 @dataclass(frozen=True, eq=False)
 class CorrectionState(Payload):
-    """What a client keeps of its newest round r."""
+    """A client's memory of its newest round r."""
 
     server_round: IntArray = array(1, kind="int")
-    # c_i^r, for a round that is made again
+    # c_i^r, in case the round is repeated
     correction: FloatArray = array("d")
-    # P(x-bar^r) and the mean of the round's gradients, which make c_i^{r+1}
+    # P(x-bar^r) and the mean of the round's gradients: c_i^{r+1} is computed from them
     start: FloatArray = array("d")
     gradient: FloatArray = array("d")
 
@@ -54,7 +54,7 @@ class Carry:
 def correct(point: FloatArray, memory: CorrectionState | None, task: PenalisedTask) -> FloatArray:
     """(d,) line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
-    Line 3's zeros in the first round, and where the client knows nothing of the round before.
+    It is 0 in the first round (line 3), and without a memory of the round before. A repeated round keeps its own.
 
     Args:
         point: (d,) x-bar^{r+1}.
@@ -69,7 +69,7 @@ def correct(point: FloatArray, memory: CorrectionState | None, task: PenalisedTa
 
 
 def start(x: Tensor, down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
-    """Line 18 and 19, the end of the round before, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
+    """Lines 18 and 19, the end of the round before, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
     correction = as_tensor(correct(as_array(x), memory, task), x)
     z = task.f.penalty.prox(x, between(task.training, task.server_round - 1), out=x)
     return Carry(z.clone(), z, as_array(z).copy(), correction, 0)
@@ -85,7 +85,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
 
 
 def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionState]:
-    """Line 13: z-hat is sent. Of the round's gradients the mean is kept, which is what z-hat has moved by."""
+    """Line 13: send z-hat. Keep the mean of the round's gradients, computed from how far z-hat has moved."""
     correction, length = as_array(carry.correction), local(task.training, task.server_round) * task.training.local_steps
     gradient = (carry.start - as_array(carry.pre)) / length - correction
     number = np.array([task.server_round])
@@ -100,7 +100,7 @@ def update(x: FloatArray, state: None, replies: Replies[Payload], plan: Penalise
 
 
 def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) line 21: P(x-bar), the model that x-bar of a round stands for."""
+    """(d,) line 21: P(x-bar), a round's model."""
     return prox_at(x, between(plan.training, plan.server_round), plan)
 
 

@@ -5,7 +5,7 @@ With b_t = gamma + mu t / 2 after t local steps of the run,
 
     w_t = P_{t/b_t g}(v_t),   v_{t+1} = v_t + (mu/2 (w_t - v_t) - grad f_i(w_t)) / b_{t+1},   v_0 = w_0.
 
-The paper's clients send the sum of their gradients and that of their points; v is all the method uses of both.
+The paper's clients send the sums of their gradients and of their points. The method needs only v, made of both.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
 
 
 def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) the model that v of a round stands for: its prox."""
+    """(d,) a round's model: the prox of v."""
     t = plan.server_round * plan.training.local_steps
     return prox_at(x, t / weight(plan, t), plan)
 

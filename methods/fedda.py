@@ -1,7 +1,7 @@
-"""FedMid and FedDA, there FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021).
+"""FedMid and FedDA, the paper's FedDualAvg (Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021).
 
-FedMid takes proximal steps at the clients and at the server. FedDA takes steps of a dual point, and gradients at its
-prox, whose parameter sums all steps of the run.
+FedMid takes proximal steps at the clients and at the server. FedDA moves a dual point by gradients at its prox, whose
+parameter is the sum of all steps of the run so far.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def update(x: FloatArray, state: None, replies: Replies[Payload], plan: Penalise
 
 
 def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) the model that the dual point of a round stands for: its prox."""
+    """(d,) a round's model: the prox of the dual point."""
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 

@@ -1,8 +1,8 @@
 """FedProx (Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys
 2020): local SGD on f_i + mu/2 |w - w_server|^2.
 
-mu travels as a number in the messages' config under the name that Flower's own FedProx gives it, so that each half
-works with Flower's other half.
+mu travels as a number in the messages' config under the name that Flower's own FedProx gives it, so that our client
+works with Flower's strategy, and our strategy with Flower's clients.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Carry:
 
 
 def start(x: Tensor, mu: float | None, memory: None, task: FedProxTask) -> Carry:
-    """mu is what the message says or, without a word in it, that of the settings."""
+    """mu comes from the message or, where it has none, from the settings."""
     return Carry(x, x.clone(), task.settings.proximal_mu if mu is None else mu)
 
 

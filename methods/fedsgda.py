@@ -7,16 +7,16 @@ Frameworks 1 to 3).
 | (u_t, v_t)                         | ``estimate``                                                |
 | (x_{t-1}, y_{t-1}); SVRG: snapshot | ``reference``                                               |
 | 1 - alpha_t; SPIDER and SVRG: 1    | ``weight``                                                  |
-| local gradients                    | ``gradient``: at z, minus weight times at ``reference``     |
+| local gradients                    | ``gradient``: at z, minus weight * that at ``reference``    |
 | estimator E                        | `Estimator`                                                 |
 | S'_t, S_t                          | the clients of the phase `GRADIENTS`, and of the round      |
 | c_eta, c_gamma, c_alpha, rho       | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
 | m, S-hat (Appendix B)              | ``period``, ``large_batch``                                 |
 
 A round has two exchanges with two independent samples of clients: S'_t sends gradients, from which the estimator makes
-(u_t, v_t); S_t takes K local steps that they correct, and the mean of its points is the next point. The paper's clients
-send their gradients at both points; here the one combination of the two travels that every estimator uses. The learning
-rate has no effect: the steps in x and y have constants of their own.
+(u_t, v_t); S_t takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's
+clients send their gradients at both points; here they send only the combination of both that every estimator uses. The
+learning rate has no effect: the steps in x and y have constants of their own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FedSGDASettings(Settings):
     )
 
     def decay(self, auto: float) -> float:
-        """rho, with what "auto" means for an estimator."""
+        """rho, or ``auto``, an estimator's default, where the setting is "auto"."""
         return auto if isinstance(self.rho, str) else self.rho
 
 
@@ -90,7 +90,7 @@ class LocalGradient(Payload):
 
 @dataclass(frozen=True, eq=False)
 class EstimatorState(Payload):
-    """What the server keeps, in float64: the last point and estimate; of SVRG the snapshot and its gradient."""
+    """The server's state, in float64: the last point and estimate; for SVRG also the snapshot and its gradient."""
 
     previous: FloatArray = array("d")
     estimate: FloatArray = array("d")
@@ -102,19 +102,19 @@ class EstimatorState(Payload):
 #
 #     estimate_t = carry_t + mean_i [ g_i(z_t) - weight_t * g_i(reference_t) ],
 #
-# with both halves of the difference over the same clients.
+# where the same clients compute both gradients.
 
 
 @dataclass(frozen=True)
 class Question:
-    """What an estimator asks the clients of a gradient phase for, and what it adds to the mean of their answers.
+    """What an estimator asks clients for in a gradient phase, and what it adds to the mean of their answers.
 
     Attributes:
         reference: (d,) the second point, or None.
         weight: what the gradient there is multiplied by; 0 without a reference.
-        carry: (d,) what is added, or None.
-        large: the question goes to a large batch of clients.
-        snapshot: the round's point and estimate are kept as the snapshot.
+        carry: (d,) the term to add, or None.
+        large: whether to ask a large batch of clients.
+        snapshot: whether to keep the round's point and estimate as the snapshot.
     """
 
     reference: FloatArray | None = None
@@ -126,12 +126,12 @@ class Question:
 
 @dataclass(frozen=True)
 class Estimator:
-    """One of the estimators.
+    """A gradient estimator.
 
     Attributes:
-        question: (t, state, settings) -> what to ask in round t = 0, 1, ..., from what the round before has left.
+        question: (t, state, settings) -> what to ask in round t = 0, 1, ..., given the state after the round before.
         rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
-        periodic: it takes a large batch every ``fedsgda.period`` rounds.
+        periodic: whether it takes a large batch every ``fedsgda.period`` rounds.
     """
 
     question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
@@ -140,12 +140,12 @@ class Estimator:
 
 
 def ask_minibatch(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """mean g_i(z_t); nothing is sent or computed at another point."""
+    """mean g_i(z_t), without a second point."""
     return Question()
 
 
 def alpha(t: int, settings: FedSGDASettings) -> float:
-    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)), of a round after the first; it is 1 in round 0."""
+    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)) of a round t >= 1; round 0 takes 1 instead."""
     return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
 
 
@@ -166,7 +166,7 @@ def ask_spider(t: int, state: EstimatorState | None, settings: FedSGDASettings) 
 
 
 def ask_svrg(t: int, state: EstimatorState | None, settings: FedSGDASettings) -> Question:
-    """Every ``period`` rounds a snapshot with its mean over a large batch, else that mean +
+    """Every ``period`` rounds a snapshot with its mean over a large batch, else the snapshot's mean +
     mean [g_i(z_t) - g_i(snapshot)] (Johnson and Zhang 2013; the paper's Remark 1)."""
     if state is None or t % settings.period == 0:
         return Question(large=True, snapshot=True)
@@ -205,22 +205,23 @@ class Carry:
 
 
 class Batch(NamedTuple):
-    """The rows (b,) of a mini-batch, and its place among those whose gradients at z_t are known."""
+    """The rows (b,) of a mini-batch, and the place of its gradient in `Carry.at_origin`."""
 
     rows: Indices
     place: int
 
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
-    """Each iteration's mini-batch; `start` has taken the first step where there is no batch norm."""
+    """Each iteration's mini-batch; without batch norm the first is left out, since `start` takes that step."""
     for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
         yield eta, Batch(rows, place)
 
 
 def start(x: Tensor, down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
-    """Line 1 of Framework 3 and, where batch norm's statistics need no gradient, the first step.
+    """Line 1 of Framework 3 and, without batch norm, the first step.
 
-    Both gradients of a first step are one, so that it goes along (u_t, v_t) itself.
+    The two gradients of the first step are equal and cancel, so that it goes along (u_t, v_t) itself. Batch norm needs
+    them all the same, for its statistics.
     """
     if down.estimate is None:
         raise ValueError("FedSGDA's update phase needs the server's estimate")
@@ -272,7 +273,7 @@ def tell(x: FloatArray, state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown
 
 
 def make_method(estimator: Estimator) -> Method:
-    """FedSGDA with an estimator. Line 9 is the mean of the points."""
+    """FedSGDA with an estimator. Line 9 is `ServerHalf`'s default, the mean of the points."""
     return Method(
         ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),
         ServerHalf(tell=tell),

@@ -6,18 +6,18 @@ Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larg
 | H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions`                           |
 | H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds                     |
 | R_{i,1}, R_{i,2}, P         | `FedXPool`                                                                  |
-| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each of them walked as a `PoolQueue`     |
+| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue`  |
 | z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch`                    |
 | z-hat                       | ``independent`` of a `PairBatch`                                            |
 | G_{i,k,1} + G_{i,k,2}       | what `compute_slopes` gives, taken back to the weights                      |
-| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool part of the weights: `weigh_runs`    |
+| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs`    |
 
 `methods.pairwise` has the other symbols.
 
-What differs from the boxes. Line 12 names the histories crosswise: the partner of an active positive comes from the
-pool of partners, and of an active partner from the pool of positives. The first visit of a sample sets u to what it
-observes, since the box's u = 0 would make f' infinite. Predictions of the scoring round have no u yet; it is observed
-against the partners that are drawn with them. Line 14 records the active samples unless ``independent-history`` is set.
+Differences from the boxes. Line 12 swaps the names of the histories; here the partner of an active positive comes from
+the pool of partners, and that of an active partner from the pool of positives. The first observation of a sample is its
+first u, since the box's u = 0 would make f' infinite. Predictions of the scoring round come without u; it is observed
+on the partners drawn with them. Line 14 records the active samples unless ``independent-history`` is set.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ SCORING_ROUND, SCORING = 0, "scoring"
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
 # of the table of runs: the round and how many clients took part in it, the client's place, how many positives and
-# partners it sent, and whether (1 or 0) with u
+# partners it sent, and whether (1 or 0) it sent u
 COLUMNS = "round", "participants", "place", "positives", "partners", "tracked"
 
 R = TypeVar("R", bound=Payload)
@@ -80,8 +80,8 @@ class FedXPredictions(Payload):
 
 @dataclass(frozen=True, eq=False)
 class FedXState(FedXPredictions):
-    """What the server keeps: the predictions of the last ``tau`` rounds in n runs, one a client and round, the oldest
-    first, and the participants' mean momentum. u is zero in a run that has none."""
+    """The server's state: the predictions of the last ``tau`` rounds in n runs, one for each client and round, oldest
+    first, and the participants' mean momentum. u is zero in a run that came without u."""
 
     # of every run: see `COLUMNS`
     runs: IntArray = array("n", 6, kind="int")
@@ -89,8 +89,8 @@ class FedXState(FedXPredictions):
 
 @dataclass(frozen=True, eq=False)
 class FedXPool(Payload):
-    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one a contributing client and round, each
-    with its length and the weight its entries carry."""
+    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one for each contributing client and
+    round. A run has a length, and one weight for all its entries."""
 
     # all sites together: clients N, positives |S_1|, partners |S_2|
     totals: IntArray = array(3, kind="int")
@@ -113,8 +113,8 @@ class FedXPool(Payload):
 
 
 class Scored(NamedTuple):
-    """What a step has scored: (b,) positives, their u (b, k), (m,) partners, their labels (m,); of u and labels None
-    where there are none."""
+    """The scores of one step: positives (b,), their u (b, k), partners (m,) and the partners' labels (m,). ``u`` is
+    None unless it is tracked, ``labels`` unless the loss reads them."""
 
     positives: Tensor
     u: Tensor | None
@@ -124,12 +124,12 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of n samples of one class that have come down, in float64.
+    """Predictions of n positives or of n partners from the pool, in float64.
 
     Attributes:
         scores: (n,).
-        weights: (n,) what each counts in a mean.
-        u: (n, k) of positives, NaN where it is not known.
+        weights: (n,) the weight of each in a mean.
+        u: (n, k) of positives, NaN where unknown.
         labels: (n,) of partners; None where the loss reads none.
     """
 
@@ -146,8 +146,8 @@ class Predictions:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """What a local step takes: the active halves of its pairs and the lazy ones, and another sample to be recorded
-    instead of the active one, where ``independent-history`` asks for it."""
+    """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
+    the pool) and, with ``independent-history``, the sample to record instead of the active one."""
 
     active: ActiveBatch
     positives: Predictions
@@ -165,7 +165,7 @@ class Carry(pairwise.Carry):
 
 
 def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
-    """(n, k) what some partners show of the inner mean g of positives with scores (n,)."""
+    """(n, k) the inner mean g of positives with scores (n,), as observed on some partners."""
     return task.f.objective.observe(partners.scores[None, :] - scores[:, None], partners.labels, partners.weights)
 
 
@@ -194,7 +194,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> I
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
     positives, partners = fill_buffers(task, pool)
-    if tracked and not len(partners.scores):  # nothing shows a u: no positive that needs one takes part
+    if tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     address = task.site.partition_id, task.server_round
     first = PoolQueue(len(positives.scores), training.seed, Purpose.POSITIVE_POOL, *address)
@@ -231,7 +231,7 @@ def start(
 
 @torch.no_grad()
 def score_others(carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask) -> Scored:
-    """Line 14 of Algorithm 2: the scores of an independent sample, with what is known of its u."""
+    """Line 14 of Algorithm 2: the scores of an independent sample, and its u so far or else as observed now."""
     (a, b, _), u = task.f.forward(carry.x, sample), None
     if carry.u is not None:
         u = fill_in(carry.u[sample.places], observe(task, a, partners))
@@ -257,7 +257,7 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     """Lines 13 to 16 of Algorithm 1; where u is tracked 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
     # line 13: h(w, z_1) and h(w, z_2)
     a, b, pull = task.f.forward(carry.x, batch.active)
-    # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with what is known of u before this step
+    # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with u as before this step
     independent = None if batch.independent is None else score_others(carry, batch.independent, batch.partners, task)
     # line 15 of Algorithm 2: u(z_1), equation (8)
     u = None if carry.u is None else update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
@@ -286,13 +286,13 @@ def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
 
 
 def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
-    """What goes up of a history: at most ``history-size`` predictions of each kind, with noise where it is wanted."""
+    """The predictions to send from a history: at most ``history-size`` of each kind, with noise if it is set."""
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [
         None if parts[0] is None else as_array(torch.cat(parts)) for parts in zip(*history, strict=True)
     ]
     scores, u, partner_scores, labels = joined
-    with np.errstate(over="ignore"):  # a diverged value becomes infinite, which the server names
+    with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
         predictions = FedXPredictions(
             positive_scores=scores.astype(dtype),
             partner_scores=partner_scores.astype(dtype),
@@ -306,7 +306,7 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
 
 
 def choose(record: R, **rows: NDArray[Any]) -> R:
-    """Some entries of a record: of each field those rows that are given for the letter of its first dimension."""
+    """A record with some of its entries: of each field the rows given for the letter of its first dimension, if any."""
     letters = {name: str(spec.dims[0]) for name, spec in specs_of(type(record)).items()}
     fields = record.arrays().items()
     return replace(record, **{name: value[rows[letters[name]]] for name, value in fields if letters[name] in rows})
@@ -324,10 +324,10 @@ def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator)
 
 def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
     """The predictions with Gaussian noise on every score, drawn by the system's generator, and without u: it is a
-    function of the exact score and of predictions that all know, and would undo the noise."""
+    function of the exact score and of predictions that everybody knows, so that it would undo the noise."""
 
     exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
-    with np.errstate(over="ignore"):  # a value beyond the number type becomes infinite, which the server names
+    with np.errstate(over="ignore"):  # a value too large for the number type becomes infinite
         noised = {name: (x + deviation * secret_normal(len(x))).astype(x.dtype) for name, x in exact.items()}
     return replace(predictions, **noised, positive_u=None)
 
@@ -363,12 +363,12 @@ def collect(x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], 
 
 
 def weigh_runs(state: FedXState, lengths: IntArray, counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(r,) the weight of an entry of each run that has any, so that the mean over the pool estimates (2) and (6).
+    """(r,) the weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
 
-    The inner mean is (1/N) sum_j omega_j mean_j. A pool of P entries from T rounds, in which run r was made in a
-    round of |P_r| participants and has n_r entries, estimates it when an entry weighs omega_j P / (T |P_r| n_r):
-    exactly omega_j where all clients send equally many, and right also where a small site sends fewer or a site
-    with one class sends none.
+    The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
+    entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean when an entry weighs
+    omega_j P / (T |P_r| n_r). That is exactly omega_j where all clients send equally many, and it is also right where
+    a small site sends fewer or a site with one class sends none.
 
     Args:
         lengths: (n,) the entries of every run.
@@ -383,7 +383,7 @@ def weigh_runs(state: FedXState, lengths: IntArray, counts: NDArray[np.int64]) -
 
 
 def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
-    """Lines 24 and 25 of Algorithm 1: all that is kept goes to every client."""
+    """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client."""
     positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
     *_, p, q, _ = state.runs.T
     return FedXPool(
@@ -399,7 +399,7 @@ def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
 
 
 def tell_tracked(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
-    """Lines 26 and 27 of Algorithm 2: likewise, with U and G."""
+    """Lines 26 and 27 of Algorithm 2: the same, with U and G."""
     *_, p, _, tracked = state.runs.T
     some = tracked[p > 0] > 0 if p.any() else None
     return replace(tell(x, state, plan), positive_tracked=some, positive_u=state.positive_u, momentum=state.momentum)

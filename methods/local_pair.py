@@ -1,5 +1,5 @@
 """Local pairs, FedX's baseline (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk
-Optimization", Section 4): the same losses on pairs inside a site, whose halves are both active.
+Optimization", Section 4): the same losses on pairs of two samples of one site, both scored by the current model.
 
 On the union of all data it is the centralised reference: mini-batch pairwise SGD for linear f, and for non-linear f SOX
 (Wang, Yang, "Finite-Sum Coupled Compositional Stochastic Optimization", ICML 2022), with u and a momentum. The symbols
@@ -33,7 +33,7 @@ from payloads.record import FloatArray
 
 
 def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
-    """The round's batches; none at a site of one class, which has no pair to learn from."""
+    """The round's batches; none at a site with one class only, which has no pairs."""
     if len(task.f.positives) and len(task.f.partners):
         yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)
 

@@ -32,7 +32,7 @@ def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
 
 
 def finish(carry: Any, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
-    """The point of a carry goes back, and nothing else."""
+    """Send back the carry's point, and nothing else."""
     return carry.x, None, None
 
 

@@ -1,20 +1,20 @@
 """What a method is: the algorithm of a paper as six pure functions over records, in two halves.
 
-The client half is what one site computes in one round. The server half is what becomes of the replies:
+The client half is what one client computes in one round. The server half makes the next model from replies:
 
-    carry = start(x, down, memory, task)          # from the message, and from what the site has kept
+    carry = start(x, down, memory, task)          # from the message and the client's memory
     carry = step(carry, batch, eta, task)         # one local iteration: the lines of the paper's loop
-    x, up, memory = finish(carry, task)           # what goes back beside x, and what the site keeps
+    x, up, memory = finish(carry, task)           # what goes back beside x, and the new memory
 
     state = init(x, plan)                         # before round 1
     down = tell(x, state, plan)                   # what goes to the clients beside x
-    x, state = update(x, state, replies, plan)    # what the replies of a round make of the model
+    x, state = update(x, state, replies, plan)    # the next model, from a round's replies
 
-All they use stands in their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are the
-adapters between a `Method` and Flower.
+The functions use nothing but their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are
+the adapters between a `Method` and Flower.
 
-At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors, which a step may
-change in place: nobody looks at a carry after it was given to a step. At the server all arrays are NumPy's.
+At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors. A step may change
+them in place, since a carry is never used again after it was passed to a step. At the server all arrays are NumPy's.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from problems.objectives.classification import CROSS_ENTROPY
 from problems.site import Site
 
 S = TypeVar("S", bound=Settings)  # the family's settings
-F = TypeVar("F")  # what stands for f_i: its gradients at a point, on a batch
+F = TypeVar("F")  # f_i: an object that gives its gradients at a point, on a batch
 U = TypeVar("U", bound=Payload)  # what the clients send
 
 
 @dataclass(frozen=True)
 class Task(Generic[S, F]):
-    """What one site is asked to do in one round.
+    """One client's task in one round.
 
     Attributes:
         server_round: the round's number, counted from 1; an exchange before round 1 has the number 0.
-        training: the common settings.
-        settings: the family's own.
+        training: the settings common to all algorithms.
+        settings: those of the algorithm's family.
         site: the site's samples.
         f: the site's own objective f_i.
         loss: the name of the loss.
@@ -77,11 +77,11 @@ class Plan(Generic[S]):
 
     Attributes:
         server_round: the round's number, counted from 1.
-        training: the common settings.
-        settings: the family's own.
+        training: the settings common to all algorithms.
+        settings: those of the algorithm's family.
         loss: the name of the loss.
         class_counts: (N, 2) negatives and positives of every site, in the order of the partition ids.
-        layout: names and shapes of the parts of the flat model; () where they are not known.
+        layout: names and shapes of the parts of the flat model; () if unknown.
     """
 
     server_round: int
@@ -93,7 +93,7 @@ class Plan(Generic[S]):
 
     @property
     def by_examples(self) -> bool:
-        """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
+        """Whether clients are weighted by their samples: the objective is then the mean over all sites' samples."""
         return self.training.client_weights == EXAMPLES
 
 
@@ -102,13 +102,13 @@ class Replies(Generic[U]):
     """The good replies of a round, in the order of the partition ids.
 
     Attributes:
-        places: (k,) the places of those who replied among the N sites.
+        places: (k,) the places, among the N sites, of the clients that replied.
         points: the (d,) point of each.
         ups: the record of each.
-        weights: (k,) what each counts in a mean over them, 1 on average; None: all the same.
-        shares: (k,) what each counts in a mean over all N sites, 1 on average over them; None: all the same.
+        weights: (k,) weights for a mean over these k replies, 1 on average; None: equal weights.
+        shares: (k,) weights for a mean over all N sites, 1 on average over all N; None: equal weights.
         num_sites: N.
-        states_lost: whether the corrections that the sites keep no longer belong together, so that all are reset.
+        states_lost: whether a client lost its memory. Corrections that belong together are then reset at all clients.
     """
 
     places: Sequence[int]
@@ -136,7 +136,7 @@ class Replies(Generic[U]):
 
 @dataclass(frozen=True)
 class Phase:
-    """An exchange beside a round's own, in which clients answer with a record and do not move.
+    """An exchange besides a round's own, in which clients answer with a record and take no step.
 
     Attributes:
         up: the type of the record.
@@ -153,17 +153,17 @@ def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -
 
 
 def average_records(x: FloatArray, state: Any, replies: Replies[U], plan: Plan[Any]) -> tuple[FloatArray, U]:
-    """The means of the points and of every field of the records beside them, which the server keeps."""
+    """The mean of the points, and the means of all fields of the records, which become the state."""
     first = replies.ups[0]
     return replies.mean_point(), replace(first, **{name: replies.mean(name) for name in first.arrays()})
 
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """What one site computes in one round.
+    """What one client computes in one round.
 
     Attributes:
-        objective: (model, site, loss, training, settings) -> what `Task.f` is.
+        objective: (model, site, loss, training, settings) -> `Task.f`.
         batches: (task, down) -> pairs (eta, batch), one for each of the round's iterations.
         start: (x, down, memory, task) -> carry.
         step: (carry, batch, eta, task) -> carry.
@@ -179,13 +179,13 @@ class ClientHalf:
 
 @dataclass(frozen=True)
 class ServerHalf:
-    """What the server makes of the rounds; as it stands, the mean of the points, with no state and nothing to tell.
+    """What the server computes. The defaults average the points, keep no state and send nothing beside the model.
 
     Attributes:
         init: (x, plan) -> state.
         tell: (x, state, plan) -> down.
         update: (x, state, replies, plan) -> x, state.
-        output: (x, plan) -> (d,) the model that x of a round stands for, which is what is evaluated and saved.
+        output: (x, plan) -> (d,) the model to evaluate and save, made from a round's x.
     """
 
     init: Callable[[FloatArray, Any], Any] = field(default=lambda x, plan: None)
@@ -215,7 +215,7 @@ class Method:
     """An algorithm: its two halves, its records, and the family's own settings.
 
     Attributes:
-        phases: exchanges of the method's own, by name.
+        phases: the exchanges besides the rounds' own, by name.
         loss: what ``loss = "auto"`` means.
     """
 
@@ -228,13 +228,13 @@ class Method:
 
 
 def as_tensor(array: FloatArray, like: Tensor) -> Tensor:
-    """A received array as a tensor of its own, in the number type and on the device of another."""
+    """A copy of a received array as a tensor with the number type and the device of ``like``."""
     own = torch.from_numpy(np.array(array, NUMPY_DTYPES[like.dtype]))
     return own if like.device.type == "cpu" else own.to(like.device)
 
 
 def as_array(tensor: Tensor) -> FloatArray:
-    """A tensor as an array; on a CPU its own memory."""
+    """A tensor as an array; on a CPU both share their memory."""
     array: FloatArray = tensor.cpu().numpy()
     return array
 

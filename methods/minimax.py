@@ -1,8 +1,8 @@
-"""What the minimax methods share.
+"""Shared by the minimax methods.
 
 They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector (d,),
-x first. That sites count by their samples is in their f_i, which therefore need the population (p, n / N): the share of
-positives of all sites together, and their mean number of samples.
+x first. Where sites are weighted by their samples, the weight is part of f_i. So f_i may need the population
+(p, n / N): the share of positives of all sites together, and the sites' mean number of samples.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class MinimaxDown(Payload):
 
 
 def take_oracle(model: F, *others: object) -> F:
-    """f_i of a site that has heard nothing of the others: the client's oracle, which has the site's data and loss."""
+    """f_i before anything of the other sites is known: the client's oracle, with the site's data and loss."""
     return model
 
 
 def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
-    """f_i among all sites: with their p and, where sites count by their samples, omega_i = n_i / (n / N)."""
+    """f_i with the p of all sites and, where sites count by their samples, omega_i = n_i / (n / N)."""
     if down.population is None:
         return task.f
     prior, mean_size = down.population.tolist()
@@ -53,7 +53,7 @@ def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, In
 
 
 def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Tensor:
-    """(d,) one number in all entries of x, and another in all of y."""
+    """(d,) ``of_x`` in all entries of x, ``of_y`` in all entries of y."""
     blocks = torch.empty_like(f.parameters)
     blocks[: f.primal_dim] = of_x
     blocks[f.primal_dim :] = of_y
@@ -63,8 +63,8 @@ def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Tensor:
 def count_population(plan: Plan[Any]) -> FloatArray | None:
     """(2,) p and n / N, in float64; None where no f_i needs them.
 
-    p is the share among all samples. Where all sites count the same it is the mean of the sites' shares: that of a
-    population of which each site is an equal part.
+    p is the share of positives among all samples. Where all sites count the same it is the mean of the sites' shares,
+    as in a population to which each site contributes equally.
     """
     sizes, positives = plan.class_counts.sum(axis=1), plan.class_counts[:, 1]
     if plan.loss not in SADDLES and not (plan.by_examples and np.ptp(sizes)):

@@ -2,7 +2,7 @@
 
 | FedX's paper             | here                                                                    |
 |--------------------------|-------------------------------------------------------------------------|
-| h(w; z)                  | `PairwiseRisk.forward`: the model's output, or its sigmoid              |
+| h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh     |
 | f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise`            |
 | S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners`                       |
 | z_{i,k,1}, z_{i,k,2}     | `ActiveBatch`                                                           |
@@ -66,20 +66,20 @@ class FedXSettings(Settings):
 
     @property
     def objective_options(self) -> dict[str, Any]:
-        """What the objectives read of it, by their names for it."""
+        """The arguments of `make_objective` beside the name."""
         return {"margin": self.margin, "temperature": self.lambda_, "surrogate": self.surrogate, "power": self.power}
 
 
 @dataclass(frozen=True, eq=False)
 class Momentum(Payload):
-    """Both ways, and what the server keeps: the momentum of a local method. Absent before the first round."""
+    """Down, up, and the server's state: the momentum of a local method. Absent before the first round."""
 
     momentum: FloatArray | None = array("d", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
 class InnerEstimates(Payload):
-    """What a client keeps: u of every local positive (log u for ``kl-opauc``), and which have been observed."""
+    """A client's memory: u of every local positive (log u for ``kl-opauc``), and which have been observed."""
 
     u: FloatArray = array("n", "k")
     observed: BoolArray = array("n", kind="bool")
@@ -88,7 +88,7 @@ class InnerEstimates(Payload):
 @dataclass(frozen=True)
 class ActiveBatch:
     """The samples of a local step: features (b + m, *shape) of b positives and then of m partners, the places (b,) of
-    the positives in the table of u, and the labels (m,) of the partners, where the loss reads them."""
+    the positives in the table of u, and the labels (m,) of the partners, or None if the loss reads none."""
 
     features: Tensor
     places: Tensor
@@ -97,8 +97,8 @@ class ActiveBatch:
 
 @dataclass(frozen=True)
 class Carry:
-    """w (d,) and, where u is tracked, u (n, k) of the site's positives in float64, NaN where nothing has been observed,
-    and G (d,), None before the first step of a run."""
+    """w (d,). Where u is tracked also u (n, k) of the site's positives in float64, NaN for those not yet observed, and
+    G (d,), None before the first step of a run."""
 
     x: Tensor
     u: Tensor | None
@@ -118,8 +118,8 @@ class PairwiseRisk:
 
     def forward(self, w: Tensor, batch: ActiveBatch) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
         """The scores (b,) and (m,) of a batch's positives and partners in float64, from one pass over both, so that
-        batch norm sees the mixture of the classes; and `pull`, which takes slopes of these scores back to the weights
-        as that of `FlatModel.forward` does."""
+        batch norm sees the mixture of the classes. Also `pull`, which takes slopes of these scores back to the weights
+        like the `pull` of `FlatModel.forward`."""
         outputs, back = self.model.forward(w, batch.features)
         scores, count = self.score.value(outputs), len(batch.places)
 
@@ -140,12 +140,12 @@ def active_batches(
     shift: int = 0,
     purposes: tuple[Purpose, Purpose] = (Purpose.POSITIVES, Purpose.PARTNERS),
 ) -> Iterator[ActiveBatch]:
-    """The two mini-batches of each of the round's iterations, one a class, each reshuffled on its own.
+    """Mini-batches of positives and of partners for each of the round's iterations, reshuffled independently.
 
     Args:
-        positives: what positives are drawn from.
+        positives: the positives to draw from.
         shift: how many batches were taken before iteration 0 of the run.
-        purposes: which streams of random numbers the two come from.
+        purposes: the streams of random numbers of positives and partners.
     """
     site, settings, seed = task.site, task.settings, task.training.seed
     first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0])
@@ -162,7 +162,7 @@ def active_batches(
 def begin(
     x: Tensor, momentum: FloatArray | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool
 ) -> Carry:
-    """The carry at w (d,); where u is ``tracked``, with what the site has kept of it and with the server's G."""
+    """The carry at w (d,); where u is ``tracked``, with the u of the client's memory and the server's G."""
     if not tracked:
         return Carry(x, None, None)
     size = {"n": len(task.f.positives), "k": task.f.objective.inner_dim}
@@ -175,7 +175,7 @@ def begin(
 
 
 def end(carry: Carry) -> tuple[FloatArray | None, InnerEstimates | None]:
-    """G as it is sent, and u as the client keeps it; None of either where there is none."""
+    """G to send and u to keep; each is None where there is none."""
     momentum = None if carry.momentum is None else as_array(carry.momentum)
     if carry.u is None:
         return momentum, None
@@ -185,13 +185,13 @@ def end(carry: Carry) -> tuple[FloatArray | None, InnerEstimates | None]:
 
 
 def fill_in(u: Tensor, seen: Tensor) -> Tensor:
-    """(b, k) u, and what is seen of it now where it is not known."""
+    """(b, k) u, with the values seen now in place of its unknown ones (NaN)."""
     return torch.where(u.isnan(), seen, u)
 
 
 def update_u(u: Tensor, places: Tensor, seen: Tensor, task: PairwiseTask) -> Tensor:
-    """(b, k) the new u of some positives, equation (8): u <- (1 - gamma) u + gamma seen, and at first sight u <- seen.
-    It is written into the table u (n, k)."""
+    """(b, k) the new u of some positives, equation (8): u <- (1 - gamma) u + gamma seen, or u <- seen the first time.
+    The table u (n, k) is updated too."""
     averaged = task.f.objective.average(u[places], seen, task.settings.gamma)
     u[places] = current = fill_in(averaged, seen)
     return current
@@ -213,7 +213,7 @@ def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor]
 
 
 def mean_momentum(replies: Replies[Any], before: FloatArray | None) -> FloatArray | None:
-    """(d,) the mean of those momenta that were sent; without any, what it was before."""
+    """(d,) the mean of the momenta that were sent; if none was, the momentum from before."""
     sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
     if not sent:
         return before

@@ -1,4 +1,4 @@
-"""What the methods for f + g share: a smooth f, a penalty g of which only the prox is used, and the steps' sizes.
+"""Shared by the methods for f + g: a smooth f, a penalty g used by its prox only, and the step sizes.
 
 f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
 
@@ -8,7 +8,7 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 | eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
 | eta-tilde = eta eta_g tau         | `between`                                                    |
 
-A round's eta is that of its first local iteration: drops of the learning rate come between rounds.
+All steps of a round use the eta of its first local iteration: drops of the learning rate wait for the next round.
 """
 
 from __future__ import annotations
@@ -128,20 +128,20 @@ def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
 
 
 def local(training: TrainingSettings, server_round: int) -> float:
-    """eta in a round, counted from 1."""
+    """eta of a round; rounds count from 1."""
     return training.learning_rate_at((server_round - 1) * training.local_steps)
 
 
 def between(training: TrainingSettings, server_round: int) -> float:
-    """eta-tilde = eta eta_g tau of the round that made a model: the prox parameter from one round to the next.
+    """eta-tilde = eta eta_g tau of the round that made a model: the parameter of that model's prox.
 
-    Of round 0, which made the initial model, it is round 1's.
+    Round 0, which stands for the initial model, has that of round 1.
     """
     return local(training, max(server_round, 1)) * training.server_learning_rate * training.local_steps
 
 
 def prox_at(x: FloatArray, step: float, plan: PenalisedPlan) -> FloatArray:
-    """P_{step g} of (d,) at the server, in the point's number type."""
+    """(d,) P_{step g}(x) at the server, in the number type of x."""
     layout = plan.layout or (("parameters", (len(x), 1)),)
     penalty = _terms(plan.settings, layout, torch.float64, torch.device("cpu"), ())[0]
     result: FloatArray = penalty.prox(torch.from_numpy(np.array(x)), step).numpy()

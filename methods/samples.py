@@ -1,4 +1,4 @@
-"""What the methods share whose f_i is a mean over single samples: its gradient, and mini-batches of all samples."""
+"""Shared by the methods whose f_i is a mean over single samples: its gradient, and mini-batches of all samples."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Slope = Callable[[Tensor, Tensor], Tensor]
 
 
 class SampleObjective:
-    """f_i(w): the mean over the site's samples of a loss of their scores; with a ridge term plus ridge' w^2 / 2.
+    """f_i(w): the mean loss of the site's samples and, where there is a ridge term, sum_j ridge_j w_j^2 / 2.
 
     Attributes:
-        loss: None where every gradient names a slope of its own.
+        loss: None where every call of `gradient` must give a slope.
         ridge: (d,) factors of the ridge term, or None.
     """
 
@@ -37,14 +37,14 @@ class SampleObjective:
         """(d,) the gradient at w; valid until the next call.
 
         Args:
-            slope: as that of `SampleLoss`, which is taken where none is given.
+            slope: like `SampleLoss.slope`; None: that of the loss itself.
         """
         scores, pull = self.model.forward(w, batch[0])
         gradient = pull(self._slopes(scores, batch[1], slope))
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
     def descend(self, w: Tensor, batch: Batch, eta: float) -> None:
-        """w <- w - eta * gradient, in place; the gradient itself is not written down where the model can do without."""
+        """w <- w - eta * gradient, in place; without a ridge term the model may add to w with no tensor in between."""
         if self.ridge is not None:
             w.sub_(self.gradient(w, batch), alpha=eta)
             return
@@ -52,7 +52,7 @@ class SampleObjective:
         pull(self._slopes(scores, batch[1]), into=w, alpha=-eta)
 
     def _slopes(self, scores: Tensor, labels: Tensor, slope: Slope | None = None) -> Tensor:
-        """(b,) the derivatives of the mean in the scores."""
+        """(b,) the derivatives of the mean loss with respect to the scores."""
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
@@ -60,7 +60,7 @@ class SampleObjective:
 
 
 def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:
-    """Mini-batches of ``batch-size`` of the site's samples, by their numbers in the run."""
+    """Mini-batches of ``batch-size`` of the site's samples, numbered over the whole run."""
     return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
 
 

@@ -8,8 +8,8 @@ Learning", ICML 2020, Algorithm 1 with Option II).
 | the change of c_i     | `ControlChange`                                              |
 | eta_l, K; eta_g       | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
 
-Option II's new c_i, that is c_i - c + (x - y_i) / (sum of the step sizes), is computed as what it equals: the mean of
-the round's uncorrected gradients, weighted by their step sizes. A difference of two close points has few digits left.
+Option II's new c_i, c_i - c + (x - y_i) / (sum of the step sizes), equals the mean of the round's uncorrected
+gradients, weighted by their step sizes. That mean is computed, since the difference of two close points loses digits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ScaffoldTask = Task[Settings, SampleObjective]
 
 @dataclass(frozen=True, eq=False)
 class ControlVariate(Payload):
-    """c_i, which a client keeps; c, which the server keeps and sends."""
+    """c_i, a client's memory; or c, the server's state, which it also sends."""
 
     control: FloatArray = array("d")
 
@@ -45,7 +45,7 @@ class ControlChange(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """y_i (d,), the old c_i (d,), the correction c - c_i (d,), the mean gradient so far (d,), and the steps' length."""
+    """y_i, the old c_i, the correction c - c_i, the mean gradient so far, all (d,), and the sum of the step sizes."""
 
     x: Tensor
     own: FloatArray
@@ -62,7 +62,7 @@ def recalled(memory: ControlVariate | None, received: FloatArray | None, x: Tens
 
 
 def kept(own: FloatArray, control: Tensor) -> tuple[ControlChange, ControlVariate]:
-    """What the client sends and what it keeps of the new c_i (d,)."""
+    """The change to send and the memory to keep, from the new c_i (d,)."""
     new = as_array(control)
     return ControlChange(change=new - own), ControlVariate(control=new)
 
@@ -82,7 +82,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: ScaffoldTask) -> Carry:
 
 
 def finish(carry: Carry, task: ScaffoldTask) -> tuple[Tensor, ControlChange, ControlVariate]:
-    """Lines 12 and 13: the new c_i, and what is sent of it."""
+    """Lines 12 and 13: the new c_i, and its change, which is sent."""
     return carry.x, *kept(carry.own, carry.control)
 
 
@@ -94,7 +94,7 @@ def tell(x: FloatArray, state: ControlVariate | None, plan: Plan[Settings]) -> C
 def new_control(control: FloatArray | None, replies: Replies[ControlChange]) -> FloatArray | None:
     """(d,) line 17: c <- c + |S|/N mean (change of c_i), in float64; None stands for zero.
 
-    A client counts as in the mean over all N sites, whoever has answered.
+    Clients have their weights in the mean over all N sites, whichever of them answered.
     """
     if replies.states_lost:
         return None
@@ -106,7 +106,7 @@ def new_control(control: FloatArray | None, replies: Replies[ControlChange]) -> 
 def update(
     x: FloatArray, state: ControlVariate | None, replies: Replies[ControlChange], plan: Plan[Settings]
 ) -> tuple[FloatArray, ControlVariate | None]:
-    """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and c."""
+    """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and the new c."""
     control = new_control(None if state is None else state.control, replies)
     point = replies.moved(x, plan)
     return point, None if control is None else ControlVariate(control=control)

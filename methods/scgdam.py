@@ -10,8 +10,8 @@ Algorithm 1).
 | alpha                                      | the same: a new g(x; xi) weighs alpha eta in h                  |
 | rho                                        | the same: g(x) = (w - rho grad CE(w), w1, w2)                   |
 
-The other symbols, and what the learning rate does, are as in `methods.sgdam`. The network at h is another network than
-that at w: it has batch-norm statistics of its own, ``inner_buffers``.
+The other symbols, and the role of the learning rate, are as in `methods.sgdam`. The network at h is not the network at
+w: it has batch-norm statistics of its own, ``inner_buffers``.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ SCGDAMTask = Task[SCGDAMSettings, CompositionalOracle]
 
 @dataclass(frozen=True, eq=False)
 class SCGDAMDown(MinimaxDown):
-    """Down. In round 1 there is the population only."""
+    """Down. In round 1 only the population is present."""
 
     inner: FloatArray | None = array("p", optional=True)
     momentum: FloatArray | None = array("d", optional=True)
-    # of a network that has batch-norm statistics
+    # the statistics at h, where the network has batch norm
     inner_buffers: FloatArray | None = array("b", optional=True)
 
 
@@ -84,7 +84,7 @@ class CompositionalUp(Payload):
 
 @dataclass(frozen=True, eq=False)
 class CompositionalState(Payload):
-    """What the server keeps: their means. ``inner`` is (h, y), a flat point as the network takes it."""
+    """The server's state: the means of what came up. ``inner`` is (h, y), the second network's flat point."""
 
     inner: FloatArray = array("d")
     momentum: FloatArray = array("d")
@@ -109,20 +109,20 @@ class Carry:
 
 
 def take_compositional(model: Oracle, *others: object) -> CompositionalOracle:
-    """f_i and g_i of a site that has heard nothing of the others: the client's oracle."""
+    """f_i and g_i before anything of the other sites is known: the client's oracle."""
     if not isinstance(model, CompositionalOracle):
         raise TypeError(f"LocalSCGDAM needs a CompositionalOracle, got {type(model).__name__}")
     return model
 
 
 def draw_both(task: SCGDAMTask, number: int) -> Batch:
-    """The batches of an iteration: one that g and f share, or one each, drawn independently."""
+    """The batches of an iteration: one that g and f share, or one for each, drawn independently."""
     purpose = Purpose.INDEPENDENT_SAMPLES if task.settings.independent_batches else Purpose.SAMPLES
     return Batch(make_sampler(task).batch(number), make_sampler(task, purpose).batch(number))
 
 
 def draw_next(task: SCGDAMTask, down: object) -> Iterator[tuple[float, Batch]]:
-    """What the learning rate has dropped to, as a factor, and the batches t + 1, for each iteration t."""
+    """For each iteration t the learning rate relative to its initial value, and the batches t + 1."""
     for t in task.iterations:
         yield task.eta(t) / task.training.learning_rate, draw_both(task, t + 1)
 
@@ -142,7 +142,7 @@ def compose(
 
 
 def start(x: Tensor, down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
-    """In round 1 the first batch makes h_0 = g(x; xi) and (u_0, v_0), the gradients there."""
+    """In round 1 the first batch gives h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0."""
     f = weigh(task, down)
     h = f.load_inner(down.inner, down.inner_buffers)
     if down.momentum is not None:

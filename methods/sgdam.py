@@ -10,7 +10,7 @@ AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 | beta_x, beta_y           | the same: a new gradient weighs beta_x eta in u, beta_y eta in v  |
 | p (communication period) | ``local-steps``                                                   |
 
-Only the drops of the learning rate count: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
+The learning rate matters only by its drops: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from problems.sampling import Indices
 
 
 def as_weight(factor: float, info: ValidationInfo) -> float:
-    """A factor whose product with eta is a weight of new values."""
+    """Return a factor; ValueError unless factor * eta, the weight of a new value, lies in (0, 1]."""
     if "eta" in info.data and not 0 < factor * info.data["eta"] <= 1:
         raise ValueError("its product with eta lies outside (0, 1]")
     return factor
@@ -74,7 +74,7 @@ class SGDAMDown(MinimaxDown):
 
 @dataclass(frozen=True, eq=False)
 class SaddleMomentum(Payload):
-    """Up, and what the server keeps: (u, v) as one vector."""
+    """Up, and the server's state: (u, v) as one vector."""
 
     momentum: FloatArray = array("d")
 
@@ -91,14 +91,14 @@ class Carry:
 
 
 def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
-    """What the learning rate has dropped to, as a factor, and the rows of batch t + 1, for each iteration t."""
+    """For each iteration t the learning rate relative to its initial value, and the rows of batch t + 1."""
     sampler = make_sampler(task)
     for t in task.iterations:
         yield task.eta(t) / task.training.learning_rate, sampler.batch(t + 1)
 
 
 def start(x: Tensor, down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
-    """In round 1 the first batch's gradient is the momentum."""
+    """In round 1 the momentum is the first batch's gradient."""
     f, own, given = weigh(task, down), task.settings, down.momentum
     first = make_sampler(task).batch(task.iterations[0])
     momentum = f.gradient(x, first).clone() if given is None else as_tensor(given, x)

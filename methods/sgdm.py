@@ -56,7 +56,7 @@ class SGDMDown(Payload):
 
 @dataclass(frozen=True, eq=False)
 class LocalMomentum(Payload):
-    """Up, and what the server keeps: m."""
+    """Up, and the server's state: m."""
 
     momentum: FloatArray = array("d")
 
@@ -74,7 +74,7 @@ class Carry:
 
 
 def start(x: Tensor, down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
-    """The ratio loss has its weights from the classes of all sites together or, without a server, from the site's."""
+    """The ratio loss's weights come from all sites' class counts or, where these did not come down, from the site's."""
     down, slope = down or SGDMDown(), None
     if task.loss == RATIO_LOSS:
         counts = task.site.class_counts if down.class_counts is None else down.class_counts
@@ -96,7 +96,7 @@ def finish(carry: Carry, task: SGDMTask) -> tuple[Tensor, LocalMomentum, None]:
 
 
 def tell(x: FloatArray, state: LocalMomentum | None, plan: Plan[SGDMSettings]) -> SGDMDown:
-    """The mean momentum, and the classes of all sites together where the loss needs them."""
+    """The mean momentum and, where the loss needs them, the class counts of all sites together."""
     counts = plan.class_counts.sum(axis=0) if plan.loss == RATIO_LOSS else None
     return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
 

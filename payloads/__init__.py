@@ -1,1 +1,1 @@
-"""What travels between the two halves: typed records, and the settings both halves must agree on."""
+"""What travels between client and server: typed records, and the settings both must agree on."""

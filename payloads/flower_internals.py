@@ -1,8 +1,8 @@
-"""What we use of Flower that it does not promise: every such name of our code, here and nowhere else.
+"""The names of Flower that we use although it does not promise them: all are here, and nowhere else.
 
 Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientapp``, ``flwr.common``,
-``flwr.serverapp`` and ``flwr.simulation`` list in ``__all__``, and the options of its commands. What stands here may
-move with any release: ``tests/payloads/test_flower_internals.py`` says which name did, before anything else breaks.
+``flwr.serverapp`` and ``flwr.simulation`` list in ``__all__``, and the options of its commands. The names in this
+module may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and says which did.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ __all__ = [
 
 T = TypeVar("T")
 
-# Classes that are told apart by their names, which saves importing them: the grids, and Ray's actor.
+# Names of classes that are recognised by them, which saves importing the classes: the grids, and Ray's actor.
 SIMULATION_GRID = "InMemoryGrid"
 DEPLOYMENT_GRID = "HttpGrid"
 CLIENT_ACTOR = "ClientAppActor"
-# the simulation grid's attribute: seconds between two looks for replies
+# the simulation grid's attribute: seconds between two checks for replies
 PULL_INTERVAL = "pull_interval"
-# A ClientApp's exception as the error of a reply tells it. A deployed site names the exception's own class, a
-# simulation a class of Flower's with the words at its end.
+# A ClientApp's exception in the error of a reply. A deployed site names the exception's own class; a simulation names
+# a class of Flower's, and ends with the exception's text.
 CLIENT_EXCEPTION = r"<class '.*?'>:<'(?:.*Exception ClientAppException occurred\. Message: )?(.+)'>"
 
-# Of ``flwr ... --format json``: fields, and the states of a run that has not ended or that has ended well.
+# Output of ``flwr ... --format json``: fields, and the states of a run that has not ended or has ended well.
 RUN_ID, RUNS, STATUS, DETAILS = "run-id", "runs", "status", "status-details"
 SUCCESS, ERROR_MESSAGE = "success", "error-message"
 UNFINISHED = ("pending", "starting", "running")
 COMPLETED = "finished:completed"
-# An environment variable: Flower then does not install the dependencies anew for every run.
+# An environment variable that keeps Flower from installing the dependencies anew for every run.
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
 
 @contextmanager
 def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
-    """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
+    """Give this process the identity that ``Message`` asks for, and restore the old one afterwards."""
     before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
     TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
     try:
@@ -61,12 +61,12 @@ def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Name a message, as a SuperLink does when it takes one."""
+    """Give a message its id, as a SuperLink does when it accepts one."""
     message.metadata.__dict__["_message_id"] = message_id
 
 
-# Containers of one's own around the same immutable bytes, made without constructors, which would check every value and
-# stamp messages anew.
+# Copies of containers around the same immutable bytes. They are made without constructors, which would check every
+# value and give messages a new time stamp.
 
 
 def own_message(message: Message) -> Message:

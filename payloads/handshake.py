@@ -1,4 +1,4 @@
-"""What a site tells before round 1: who it is and, where it holds rows, how many of each class. No row leaves it."""
+"""What a site sends before round 1: who it is and, where it holds rows, how many of each class. No row leaves it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 
-# the reply's config entry of a site that cannot take part, with the reason
+# entry in the config of a site's reply: the reason why it cannot take part
 REFUSAL = "refusal"
-# different values of the labels of a site, and characters of one
+# the most different label values of a site, and characters of one
 MOST_LABELS, LONGEST_LABEL = 128, 64
 
 
@@ -24,20 +24,20 @@ class SiteReport(Payload):
     whether two sites compute the same thing.
     """
 
-    # identity: partition id, number of partitions the site believes in
+    # identity: partition id, number of partitions as the site knows it
     identity: IntArray = array(2, kind="int")
-    # class counts: negatives, positives; a party of a vertical run tells none
+    # class counts: negatives, positives; a party of a vertical run sends none
     class_counts: IntArray | None = array(2, kind="int", optional=True)
-    # likewise of the rows held out for evaluation
+    # the same for the rows held out for evaluation
     held_out_counts: IntArray | None = array(2, kind="int", optional=True)
     # shape of one sample's features
     shape: IntArray | None = array("k", kind="int", optional=True)
     # names of a table's c features, see `encode_names`
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
-    # values of the labels of a file of its own, those that are negative and those of positive-label, as `encode_names`
+    # label values in the site's own file: the negative ones, and those of positive-label, as `encode_names`
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
-    # of the training rows, where a table is to be standardised: each column's mean and variance
+    # each column's mean and variance over the training rows, where a table is to be standardised
     means: FloatArray | None = array("c", optional=True)
     variances: FloatArray | None = array("c", optional=True)
 
@@ -52,10 +52,10 @@ class SiteReport(Payload):
 
     @property
     def label_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Values of the labels of a file of the site's own: the negative and the positive ones.
+        """The label values in the site's own file: the negative and the positive ones.
 
         Raises:
-            PayloadError: they are missing, no names, none, too many or too long.
+            PayloadError: they are missing, are not names, or are too many or too long.
         """
         told = (self.negative_labels, self.positive_labels)
         negative, positive = (() if values is None else decode_names(values, "labels") for values in told)
@@ -76,7 +76,7 @@ class SiteReport(Payload):
 
     @property
     def counts(self) -> tuple[int, int]:
-        """Negatives and positives; 0 where they are not told."""
+        """Negatives and positives; 0 where they were not sent."""
         negatives, positives = (0, 0) if self.class_counts is None else self.class_counts.tolist()
         return negatives, positives
 
@@ -87,10 +87,10 @@ def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
 
 
 def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[str, ...]:
-    """What `encode_names` was given, in a field of the report.
+    """The names that `encode_names` has encoded; an error names ``field``.
 
     Raises:
-        PayloadError: other bytes.
+        PayloadError: the bytes are not a list of names.
     """
     try:
         names = json.loads(encoded.tobytes())
@@ -103,7 +103,7 @@ def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling(Payload):
-    """What every site standardises its columns by; it travels in each message, since a site keeps nothing of a run.
+    """How every site standardises its columns. It travels in each message, since a site keeps nothing of a run.
 
     The means and deviations of the union of all sites' training rows; a deviation of 0 marks a constant column.
     """

@@ -1,7 +1,7 @@
 """Evaluation on rows that sites hold out: exchanges after which the server knows all scores up to a bin.
 
-In each the sites tell how many of each class lie in which bin. The first bins everybody knows; edges of finer ones,
-which follow from the counts of all sites, travel with the next question. No score leaves a site.
+In each exchange a site sends the numbers of its rows of each class in each bin. The first bins are known to everybody;
+edges of finer ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ScoreEdges(Payload):
     edges: IntArray = array(BINS - 1, kind="int")
 
     def check_order(self) -> Self:
-        """Return them; raise `PayloadError` where they descend."""
+        """Return the record; raise `PayloadError` where the edges descend."""
         if (self.edges[1:] < self.edges[:-1]).any():
             raise PayloadError("ScoreEdges.edges: they descend, allowed: edges in ascending order")
         return self
@@ -47,7 +47,7 @@ class ScoreCounts(Payload):
         return cls(negatives=negatives, positives=positives)
 
     def check_rows(self, held_out: IntArray) -> None:
-        """Raise `PayloadError` unless they are of (2,) negatives and positives that a site holds out."""
+        """Raise `PayloadError` unless the counts are >= 0 and add up to the site's (2,) negatives and positives."""
         for name, counts, rows in zip(
             ("negatives", "positives"), (self.negatives, self.positives), held_out, strict=True
         ):

@@ -31,24 +31,24 @@ _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "bytes": (np.dtype("uint8"),),
 }
 _TENSOR = "value"
-# safetensors' names of number types; those that no field has are refused by their own names
+# safetensors' names of number types. Some are of no field's type: with them an error can name what came.
 _NAMED = {
     "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
     "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-# bytes of what may stand before an array's own; ours has less than 100
+# the most bytes of the header before an array's own; our headers have less than 100
 _LONGEST_HEADER = 4096
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 class PayloadError(ValueError):
-    """A record that is not what it is declared to be; the message names the field, expected and got."""
+    """A record that differs from its declaration; the message names the field, and what was expected and got."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Declared dimensions (names or numbers), kind, and whether a field may be absent, non-finite or on a disk."""
+    """Declared dimensions (names or numbers) and kind; whether a field may be absent, is finite, stays off disks."""
 
     dims: tuple[str | int, ...]
     kind: Kind
@@ -63,12 +63,12 @@ def array(
     """Declare a payload field.
 
     Args:
-        dims: one entry a dimension: a fixed length, or a letter. Equal letters must have equal lengths, in one record
-            and against the sizes that the receiver knows.
+        dims: one entry per dimension: a fixed length, or a letter. A letter must stand for the same length throughout
+            a record, and for the length that the receiver knows, if any.
         kind: "float" (float32 or float64), "int" (int32 or int64), "bool" or "bytes" (uint8).
         optional: the field may be None; it then does not travel.
         finite: refuse NaN and infinities on arrival.
-        secret: the field, an optional one, is never written to a disk.
+        secret: never write the field, which must be optional, to a disk.
     """
     if secret and not optional:
         raise ValueError("a secret field must be optional: a record that comes from a disk has none")
@@ -107,7 +107,7 @@ class Payload:
         return {name: value for name, value in self.arrays().items() if not specs[name].secret}
 
     def check(self, sizes: dict[str, int] | None = None, *, finite: bool = True) -> Self:
-        """Hold every field against its declaration, and lengths that the caller knows; return the payload.
+        """Check every field against its declaration and the lengths that the caller knows; return the payload.
 
         Raises:
             PayloadError: naming the field, what was expected and what it got.
@@ -170,8 +170,8 @@ class Payload:
 
         Args:
             sizes: lengths the caller knows, by dimension name.
-            limits: the greatest lengths of all other dimensions, where the record comes from somebody who is not to
-                be trusted with the receiver's memory. Whether a field fits is known before it is looked at.
+            limits: the greatest lengths of all other dimensions, for a record whose sender must not be able to
+                exhaust the receiver's memory. A field's size is checked before the field is read.
 
         Raises:
             PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
@@ -193,8 +193,8 @@ def not_finite(value: FloatArray) -> int:
 
 
 def filled(record: R, values: Mapping[str, Any]) -> R:
-    """The new record with values of the types it takes. Its own ``record[name] = value`` looks at the type of each,
-    several times, which every message feels; the dictionary behind it is private to Flower."""
+    """Fill a new record with values of the types it takes. Its own ``record[name] = value`` would check each type
+    several times, which slows down every message. The dictionary behind it is private to Flower."""
     record.__dict__["_data"].update(values)
     return record
 
@@ -202,7 +202,11 @@ def filled(record: R, values: Mapping[str, Any]) -> R:
 def _longest(
     kind: type[Payload], field: str, sizes: dict[str, int] | None, limits: Mapping[str, int] | None
 ) -> tuple[int, ...] | None:
-    """The greatest length of each of a field's dimensions; None where it has one without a limit."""
+    """The greatest length of each of a field's dimensions; None without ``limits``.
+
+    Raises:
+        PayloadError: a dimension has neither a size nor a limit.
+    """
     if limits is None:
         return None
     lengths = []
@@ -244,7 +248,7 @@ def _shape(lengths: Sequence[str | int]) -> str:
     return "(" + ", ".join(map(str, lengths)) + ")"
 
 
-# What stands before an array's bytes depends on its dtype and shape only: it is written and read once.
+# The header before an array's bytes depends on its dtype and shape only: each is written and read once.
 
 
 @lru_cache(maxsize=256)
@@ -256,7 +260,7 @@ def _header_for(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Number type and shape of the one array whose ``size`` bytes follow. The library would want the bytes too."""
+    """Number type and shape of the one array whose ``size`` bytes follow. safetensors would need the bytes too."""
     tensors = json.loads(header[8:])
     if not isinstance(tensors, dict):
         raise TypeError("its header is no object")

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# what a client counts in a mean over clients
+# a client's weight in a mean over clients
 EXAMPLES, EQUAL = "examples", "equal"
 
 
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=Settings)
 
 
 def refuse_other(owner: object, wanted: type | None, given: object) -> None:
-    """Refuse a half of an algorithm what is another's.
+    """Refuse settings or records that belong to another algorithm.
 
     Raises:
         TypeError: ``given`` is neither None nor of the type ``wanted``; names both types.
@@ -126,11 +126,11 @@ class TrainingSettings(Settings):
 
     @property
     def fewest_asked(self) -> int:
-        """How many clients a round asks at least: as many as must answer, where that is a count."""
+        """The fewest clients that a round asks: as many as must answer where that is a count, else 1."""
         return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
 
     def fewest_replies(self, asked: int) -> int:
-        """How many good replies of so many clients a round needs; a share is rounded up."""
+        """How many good replies a round needs of ``asked`` clients; a share is rounded up."""
         if isinstance(self.min_train_nodes, int):
             return self.min_train_nodes
         # 0.1 of 30 is a bit more than 3 in floating point

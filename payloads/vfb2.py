@@ -29,19 +29,19 @@ from payloads.settings import Settings
 ByteArray = NDArray[np.uint8]
 Array = NDArray[np.float64]
 
-# The exchanges before round 1: who the parties are, what they hold, which rows they share where that is asked, and
-# whether these fit. No party reads its data before it has seen the certificates of all.
+# The exchanges before round 1: who the parties are, what they hold, which rows they share (if ``alignment`` asks), and
+# whether these agree. No party reads its data before it has seen the certificates of all.
 CREDENTIALS, DATA_SUMMARY, INTERSECTION, ALIGNMENT = "credentials", "data-summary", "intersection", "alignment"
-# scalar of the credentials' messages: what the parties salt their digests with, in hexadecimal
+# scalar in the credentials' messages: the salt of the parties' digests, in hexadecimal
 SALT = "salt"
 # what ``loss = "auto"`` means: the loss belongs to ``vfb2.problem``
 VERTICAL = "vertical"
 
-# What a reporter measures and what every party counts, by their places in a `Report`.
+# What a reporter measures and what every party counts; a `Report` refers to them by position.
 METRICS = ("objective", "loss", "accuracy", "auc", "rmse", "largest_eigenvalue")
 COUNTERS = ("updates", "seconds_training", "seconds_total", "bytes_sent", "bytes_received", "max_delay")
 
-# Certificates are padded to pages: their signatures' lengths vary, and a run's byte counts shall not.
+# Certificates are padded to a multiple of it: their signatures' lengths vary, but a run's byte counts must not.
 PAGE = 1024
 
 ProblemName = Literal["logistic", "nonconvex-logistic", "ridge", "robust"]
@@ -117,15 +117,15 @@ class VFB2Settings(Settings):
 
     @property
     def delay_bound(self) -> int:
-        """Updates that may be applied between the reading of an update's partial sums and its own step.
+        """How many updates may be applied between the reading of an update's partial sums and its own step.
 
         Of the m updates of a synchronous round the last is applied after m - 1 others. Asynchronously each of the m
-        active parties may have a window under way; single updates come later where one dominator lags behind.
+        active parties may have a window under way; single updates may be later still if one dominator lags behind.
         """
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
-        """One of the three injections, in seconds, for each party; ValueError where the numbers do not fit these."""
+        """(parties,) one of the three injections, in seconds; ValueError unless 1 or ``parties`` numbers are set."""
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
@@ -139,10 +139,13 @@ def _numbers(text: str) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class Credentials(Payload):
-    """Up, before round 1 and where a run is resumed: how a party is reached and recognised. Nothing of its data."""
+    """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised.
 
-    # identity: the certificate (DER, padded) and its length, a socket's folder, host:port as others reach it or empty,
-    # a free port for parties of the same host or 0, and what two parties of one host have in common
+    It says nothing of the party's data.
+    """
+
+    # the certificate (DER, padded) and its length; the folder of Unix sockets; host:port for other hosts, or empty; a
+    # free port for parties of the same host, or 0; a mark that all parties of a host share
     certificate: ByteArray = array("c", kind="bytes")
     certificate_length: IntArray = array(1, kind="int")
     folder: ByteArray = array("f", kind="bytes")
@@ -168,28 +171,28 @@ class DataSummary(Payload):
 
 @dataclass(frozen=True, eq=False)
 class Segment(Payload):
-    """Down: what a round's segment is beside the settings, the same for all parties.
+    """Down: what defines a round's segment besides the settings; the same for all parties.
 
-    Segment 0 is the alignment: no epochs, from weights 0.
+    Segment 0 is the alignment: it has no epochs and starts from weights 0.
     """
 
-    # number of the attempt, of the segment, and of that from whose weights it starts (-1: from 0)
+    # numbers of the attempt, of the segment, and of the segment whose weights it starts from (-1: weights 0)
     serial: IntArray = array(1, kind="int")
     segment: IntArray = array(1, kind="int")
     base: IntArray = array(1, kind="int")
     step: FloatArray = array(1)
-    # of the digests of ids
+    # for the digests of ids
     salt: ByteArray = array(16, kind="bytes")
     # training and test rows; absent while the parties still look for those they share
     rows: IntArray | None = array(2, kind="int", optional=True)
-    # the parties that hold labels and use them, the reporter first; none while it is not known who holds them
+    # the parties that hold labels and use them, the reporter first; empty until it is known who holds them
     active: IntArray = array("m", kind="int")
-    # whether to bound the curvature; to measure; to send the block (for a checkpoint too); whether it is the run's last
+    # whether to bound the curvature, to measure, to send the block (also for a checkpoint); whether it is the last
     curvature: BoolArray = array(1, kind="bool")
     evaluate: BoolArray = array(1, kind="bool")
     share: BoolArray = array(1, kind="bool")
     last: BoolArray = array(1, kind="bool")
-    # of each party, one after the other (the certificates padded), and their lengths
+    # all parties' certificates (padded) and addresses, each joined to one field, and the lengths of the parts
     certificates: ByteArray = array("c", kind="bytes")
     certificate_lengths: IntArray = array("q", kind="int")
     addresses: ByteArray = array("a", kind="bytes")
@@ -203,15 +206,15 @@ class Segment(Payload):
 
 @dataclass(frozen=True, eq=False)
 class Report(Payload):
-    """Up: what a segment brought."""
+    """Up: the results of a segment."""
 
     serial: IntArray = array(1, kind="int")
-    # the reporter's: places in METRICS, values
+    # from the reporter only: positions in METRICS, and values
     metric_names: IntArray | None = array("k", kind="int", optional=True)
     metric_values: FloatArray | None = array("k", optional=True)
     # in the order of COUNTERS
     counters: FloatArray = array(len(COUNTERS))
-    # of the alignment: training and test rows, salted digest of their ids
+    # before round 1 only: training and test rows, salted digest of their ids
     rows: IntArray | None = array(2, kind="int", optional=True)
     digest: ByteArray | None = array(32, kind="bytes", optional=True)
     # the party's block, where the server asked for it
@@ -219,7 +222,7 @@ class Report(Payload):
 
     @classmethod
     def of_metrics(cls, metrics: dict[str, float]) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
-        """The two fields of some metrics; none for a party that measured nothing."""
+        """The two fields that hold some metrics; no field for a party that measured nothing."""
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
             return {}
@@ -248,14 +251,14 @@ PHASES: dict[str, type[Payload]] = {
 
 @dataclass(frozen=True, eq=False)
 class VFB2State(Payload):
-    """What a party keeps: the blocks after its two newest segments, since the newest may have to be made again."""
+    """A party's memory: the blocks after its two newest segments, since the newest may have to be repeated."""
 
     # the newest attempt it took part in; numbers of the two segments, the newer last (-1: none)
     serial: IntArray = array(1, kind="int")
     segments: IntArray = array(2, kind="int")
     older: Array | None = array("w", optional=True)
     newer: Array | None = array("w", optional=True)
-    # SAGA's scalars, one a training row
+    # SAGA's scalars, one per training row
     older_table: Array | None = array("n", optional=True)
     newer_table: Array | None = array("n", optional=True)
     # which training labels were flipped, drawn once
@@ -266,7 +269,7 @@ class VFB2State(Payload):
 
     @classmethod
     def empty(cls) -> Self:
-        """Of a party that has done nothing yet."""
+        """The memory of a party that has done nothing yet."""
         return cls(serial=np.array([0]), segments=np.array([-1, -1]))
 
 
@@ -293,7 +296,7 @@ def joined(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np
 
 
 def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
-    """`joined` undone; PayloadError where the lengths do not fit."""
+    """Undo `joined`; PayloadError where the lengths do not fit."""
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
     blob = whole.tobytes()

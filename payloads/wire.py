@@ -24,12 +24,12 @@ LOCAL = "local"
 SCALING = "scaling"
 
 ROUND = "server-round"
-# which of a round's exchanges a message belongs to; absent in its own
+# the name of a message's exchange; absent in a round's own exchange
 PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
-# of a client that keeps a state: the round that made the one it started from, 0 for none
+# from a client with a memory: the round that made the memory it started from, 0 for none
 STATE_ROUND = "state-round"
-# in a message's config: states made before this round count no more
+# in a message's config: memories made before this round are invalid
 STATE_SINCE = "state-since"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
@@ -39,7 +39,7 @@ _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    # made from a dictionary, it would copy every Array
+    # ArrayRecord(encoded) would copy every Array
     encoded = {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)}
     return filled(ArrayRecord(), encoded)
 
@@ -63,7 +63,7 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 
 
 def ready_to_send(value: FloatArray) -> FloatArray:
-    """A read-only copy that lies in the bytes that it travels as: `model_record` copies it no more."""
+    """A read-only copy inside the bytes that will be sent, so that `model_record` need not copy it again."""
     header = _npy_header_for(value.dtype.str, value.shape)
     return _within(b"".join((header, np.ascontiguousarray(value).data)), value, len(header))
 
@@ -73,7 +73,7 @@ def _within(data: bytes, like: FloatArray, start: int) -> FloatArray:
 
 
 def _encode(value: FloatArray) -> Array:
-    # What Array(value) makes, in one copy at most and with the header cached.
+    # The same as Array(value), with one copy at most and a cached header.
     header = _npy_header_for(value.dtype.str, value.shape)
     data = _bytes_around(value, header) or b"".join((header, np.ascontiguousarray(value).data))
     array = Array.__new__(Array)  # its constructor finds out which of three sets of arguments it was given
@@ -82,7 +82,7 @@ def _encode(value: FloatArray) -> Array:
 
 
 def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
-    """The bytes that are the header and then the whole of an array, which lies in them; else None."""
+    """The bytes in which an array lies, if they are exactly its header and then its data; else None."""
     below: object = value
     while isinstance(below, np.ndarray):
         below = below.base
@@ -93,7 +93,7 @@ def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
 
 
 def _place(value: FloatArray) -> tuple[int, tuple[int, ...]]:
-    # of the address, .ctypes.data makes an object in Python
+    # .ctypes.data would build a Python object for the address
     return value.__array_interface__["data"][0], value.strides
 
 
@@ -131,7 +131,7 @@ def _npy_layout(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> None:
-    """Hold a model against one of the right shape.
+    """Check a model against one of the right shape.
 
     Raises:
         PayloadError: a wrong number of arrays, a wrong shape or dtype, or values that are not finite.
@@ -148,7 +148,7 @@ def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> Non
 
 
 def _metric_record(metrics: Mapping[str, float | int]) -> MetricRecord:
-    # Flower's own refuses other types, and says so
+    # other types go to Flower's constructor, which refuses them
     if all(type(value) in (int, float) for value in metrics.values()):
         return filled(MetricRecord(), metrics)
     return MetricRecord(dict(metrics))
@@ -196,7 +196,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
     """The record of that name and kind, or None.
 
-    ``RecordDict.config_records`` and its like build a new dictionary at each access, which a small message feels.
+    ``RecordDict.config_records`` and the like build a new dictionary at each access, which slows down small messages.
     """
     if name not in records:
         return None
