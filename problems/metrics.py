@@ -34,7 +34,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     ranked, hit = score[order], positive[order]
     last_of_tie = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     true = np.concatenate(([0], np.cumsum(hit)[last_of_tie]))  # positives at or above each distinct score
-    false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives likewise
+    false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives at or above it
 
     # Twice the number of correctly ordered pairs, a tie counting one half: an integer, hence exact.
     pairs = int(np.dot(np.diff(false), true[1:] + true[:-1]))

@@ -44,7 +44,7 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """A generator of its own for (seed, purpose, keys)."""
+    """A separate generator for (seed, purpose, keys)."""
     return np.random.default_rng(seed_sequence(seed, purpose, *keys))
 
 

@@ -23,7 +23,7 @@ class Site:
     Attributes:
         partition_id: the partition's number, a key of all random streams of the client.
         features: (n, *shape) on the device and in the number type of the run.
-        labels: (n,) 0.0 or 1.0, likewise.
+        labels: (n,) 0.0 or 1.0, on the same device and of the same type.
         positives, negatives: the indices of the rows of each class.
         held_out: rows that a client with a file of its own keeps out of training, if any.
     """

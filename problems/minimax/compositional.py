@@ -38,7 +38,7 @@ class CompositionalOracle(AUCOracle):
     """The oracle of f(g(x), y), with two networks that have their own batch-norm statistics.
 
     ``model`` is at (x, y); ``inner``, another `FlatModel` of a `SaddleNetwork`, is at (h, y), where h estimates g(x).
-    What is inherited from `AUCOracle`, such as `gradient`, is that of f at (x, y), without g.
+    Methods inherited from `AUCOracle`, such as `gradient`, are those of f at (x, y), without g.
     """
 
     def __init__(

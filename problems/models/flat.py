@@ -26,7 +26,7 @@ from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
-# Of predictions. On a CPU the system allocates larger activations anew every time, which halves the speed.
+# Batch sizes of predictions. On a CPU larger activations are allocated anew every time, which halves the speed.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
 
 

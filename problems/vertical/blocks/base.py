@@ -1,4 +1,4 @@
-"""A party's columns, the weights on them and the state of its algorithm, whatever form the columns have.
+"""A party's columns, their weights and the state of its algorithm, for dense and sparse columns alike.
 
 The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
 Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B in place of one row. A party

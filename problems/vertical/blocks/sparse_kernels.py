@@ -42,7 +42,7 @@ MAX_RATE, MAX_REACH, PIECE, WORTH, MAX_SLOPE = 1e-4, 1e-3, 1e-3, 8, 0.3248
 
 
 class Lazy(NamedTuple):
-    """Weights of a sparse block, updates of which are postponed, and the terms of the drift.
+    """Weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
         w: (d,) the weights, column j as it was after `settled[j]` updates.
