@@ -1,1 +1,1 @@
-"""The mathematics: objectives, samplers, models, data and metrics. Knows nothing of Flower's runtime."""
+"""The mathematics: objectives, samplers, models, data and metrics. Nothing here uses Flower's runtime."""

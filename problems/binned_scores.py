@@ -1,9 +1,9 @@
-"""Scores known up to a bin, whose edges follow the scores: ranking metrics from counts, whatever the scores' scale.
+"""Binned scores: ranking metrics from counts per bin, with edges that adapt to the scores, whatever their scale.
 
-A score is its float32's code, an integer in the order of the numbers, so that edges are integers and a bin can be as
-narrow as one number. The first bins are the same for everybody, a sixteenth of a power of 2 wide. Where their counts
-leave the AUC uncertain, others follow that cut the histogram into equal shares (J. I. Munro and M. S. Paterson,
-"Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
+Each score becomes a code: its float32 bits as an integer that is ordered like the scores. Edges are codes, so a bin can
+be as narrow as one number. The first bins are the same for every client, 16 for each power of 2 between 2^-24 and 2^24.
+If their counts leave the AUC too uncertain, refined bins follow, which cut the histogram into equal shares (J. I. Munro
+and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# what bins may leave uncertain of AUC and of average precision
+# accepted uncertainty of AUC and of average precision
 TOLERANCES = (1e-3, 4e-3)
-# a bin of a greater share of the rows keeps its edges, so that what many rows share ends in a bin of its own
+# A bin with a greater share of the rows keeps its edges, so that a score of many rows gets a bin of its own.
 _HEAVY = 2 * TOLERANCES[0]
 
 _Codes = NDArray[np.int64]
 
 
 def codes(scores: ArrayLike) -> NDArray[np.int32]:
-    """(n,) integers in the order of (n,) scores as float32; 0 and -0 are one.
+    """(n,) integer codes of (n,) scores, ordered like the scores in float32; 0 and -0 have one code.
 
     Raises:
         ValueError: a score that is not finite as float32.
@@ -50,7 +50,7 @@ def _both_signs(positive: NDArray[np.floating[Any]]) -> _Codes:
     return np.concatenate((-code[::-1], [0], code))
 
 
-# Powers of 2 are edges of all bins: how large a score is stays known, and where 0 is, the threshold of accuracy.
+# Powers of 2 and 0, the threshold of accuracy, are always edges, so that size and sign of a score stay known.
 _ALWAYS = _both_signs(2.0 ** np.arange(-24, 128))
 _FIRST = _both_signs(
     np.concatenate(
@@ -65,17 +65,17 @@ _FIRST = _both_signs(
 
 
 def first_edges(bins: int) -> NDArray[np.int32]:
-    """(b - 1,) the edges of the first b bins, 2,048 or more, that everybody knows. 0 has a bin of its own."""
+    """(b - 1,) edges of the first b >= 2,048 bins, the same for every client; 0 has a bin of its own."""
     return _filled(_FIRST, bins - 1)
 
 
 def places(code: NDArray[np.int32], edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
-    """(n,) the bin, 0 to b - 1, of each of (n,) codes between (b - 1,) edges; a bin has its lower one."""
+    """(n,) the bin, 0 to b - 1, of each of (n,) codes, for (b - 1,) edges; a bin includes its lower edge."""
     return np.searchsorted(edges, code, side="right")
 
 
 def centres(edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
-    """(b,) a score in each bin, of the code in its middle; bins between equal edges are empty."""
+    """(b,) the score of the middle code of each bin; bins between equal edges are empty."""
     ends = _ends(edges)
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
@@ -83,7 +83,7 @@ def centres(edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
 def expanded(
     edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """(n,) labels, 0 and 1, and (n,) scores of the rows that bins count, each score moved to its bin's `centres`.
+    """(n,) labels, 0 or 1, and (n,) scores of the counted rows; each score is the centre of its bin.
 
     Args:
         edges: (b - 1,) codes.
@@ -97,10 +97,10 @@ def expanded(
 
 
 def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
-    """How far AUC and average precision of binned scores can be from those of the scores.
+    """How far AUC and average precision of binned scores can be from those of the exact scores.
 
-    Of AUC half the share of pairs of a positive and a negative in bins of unequal scores. Of average precision, over
-    these bins, the share of the positives times the range that precision may have there.
+    The bound for AUC is half the share of pairs of a positive and a negative in one bin of more than one code. For
+    average precision it is the sum over these bins of the share of positives times the range of possible precision.
 
     Args:
         edges: (b - 1,) codes.
@@ -120,10 +120,10 @@ def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positive
 
 
 def refined(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> NDArray[np.int32]:
-    """(b - 1,) edges at equal shares of the rows, each class counted as one half, scores taken as even in a bin.
+    """(b - 1,) edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
 
     Args:
-        edges: (b - 1,) codes of the bins that the counts are of.
+        edges: (b - 1,) codes, of the counted bins.
         negatives: (b,) counts.
         positives: (b,) counts.
     """
@@ -139,7 +139,7 @@ def refined(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positiv
 
 
 def _filled(edges: _Codes, count: int) -> NDArray[np.int32]:
-    """``count`` edges: the last one again, with no score between."""
+    """``count`` edges: the last one is repeated as needed, and the bins between its copies are empty."""
     inside = edges[(edges > -_TOP) & (edges <= _TOP)]
     return np.pad(inside, (0, count - len(inside)), mode="edge").astype(np.int32)
 
@@ -149,7 +149,7 @@ def _ends(edges: NDArray[np.signedinteger[Any]]) -> _Codes:
 
 
 def _from_above(counts: _Codes) -> _Codes:
-    """(b,) how many are in each bin and those above it."""
+    """(b,) the count of each bin and all bins above it."""
     total: _Codes = np.cumsum(counts[::-1])[::-1]
     return total
 

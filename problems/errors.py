@@ -1,4 +1,4 @@
-"""What a user is told of bad input: the key at fault, what it got, what is allowed, and the way out."""
+"""The error that a user sees for bad input: the key at fault, what it got, what is allowed, and what to do."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any, Self
 
 NOTHING = "nothing"
-"""What a key got that has no value, or a place that lacks what belongs there."""
+"""`got` of a key without a value, or of a place where something is missing."""
 
-_LONGEST = 240  # characters of `got`, which may be a whole file of the user's or the words of another library
+_LONGEST = 240  # characters of `got`, which may quote a user's whole file or another library's message
 
 
 class InputError(Exception):
-    """Input that cannot be used. Its text, of all parts in one line, is complete and needs no traceback.
+    """Input that cannot be used. Its text has all parts in one line and needs no traceback.
 
     Args:
         key: what is at fault: a run-config key, an option, a file, or a place such as ``partition 3``.
-        got: what stands there, in quotes where it is a user's text; `NOTHING` where there is nothing.
-        allowed: what may stand there, and since when that is not plain, why.
-        hint: the way out: what to set or do, a command, or a page.
-        also: further errors to be told in the same line.
+        got: the value found, in quotes if it is a user's text; `NOTHING` if there is none.
+        allowed: the allowed values and, if it is not obvious, why.
+        hint: what to set or do, a command, or a page.
+        also: further errors, printed in the same line.
 
     Attributes:
-        key, got, allowed, hint: the same, as texts of one line.
-        also: the same.
+        key, got, allowed, hint: the arguments, as texts of one line.
+        also: the argument, as a tuple.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class InputError(Exception):
 
     @classmethod
     def of(cls, error: InputError, place: str = "", *, hint: str | None = None) -> Self:
-        """The same as an error of this class, with a place before its key, or another way out."""
+        """A copy of an error in this class, with a place before its key, or another hint."""
         return cls(
             f"{place}: {error.key}" if place else error.key,
             got=error.got,
@@ -56,7 +56,7 @@ class InputError(Exception):
 
     @classmethod
     def joined(cls, errors: Sequence[InputError]) -> Self:
-        """One error of several: the first one's fields, and the text of all."""
+        """One error for several, with the first one's fields and the text of all."""
         first, *others = errors
         return cls(first.key, got=first.got, allowed=first.allowed, hint=first.hint, also=others)
 
@@ -67,7 +67,7 @@ class InputError(Exception):
     def __str__(self) -> str:
         errors = [self, *self.also]
         texts = [f"{error.key}: got {error.got}, allowed: {error.allowed}" for error in errors]
-        # a way out that the next error has too is said once
+        # a hint that the next error repeats is printed once
         following = [*(error.hint for error in self.also), ""]
         ends = [
             "" if error.hint == after else f"; {error.hint}" for error, after in zip(errors, following, strict=True)
@@ -75,7 +75,7 @@ class InputError(Exception):
         return "; ".join(text + end for text, end in zip(texts, ends, strict=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are made anew from `args`, which lack what only has a name.
+        # Unpickling passes `args` only, which lack the keyword arguments.
         return _made_anew, (type(self), self.__dict__)
 
 

@@ -1,4 +1,4 @@
-"""Packages that a base installation lacks, and the extra that brings them."""
+"""Packages that a base installation lacks, and the extras that install them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from importlib.util import find_spec
 
 
 class MissingExtraError(ValueError):
-    """What was asked for needs a package of an extra; the message names both."""
+    """A feature needs a package of an extra; the message names both."""
 
 
 def install(extra: str) -> str:
-    """The command that brings an extra."""
+    """The command that installs an extra."""
     return f'pip install "florilegium[{extra}]"'
 
 
@@ -20,7 +20,7 @@ def importable(module: str) -> bool:
 
 
 def require(what: str, extra: str, *modules: str) -> None:
-    """Look for modules of an extra, without importing them.
+    """Check that modules of an extra are installed, without importing them.
 
     Raises:
         MissingExtraError: some are not there.

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from problems.models.vectors import FloatArray
 
-# (k,) in float64; ones make the plain mean, to the bit
+# (k,) float64; ones give the plain mean, bit for bit
 Weights = NDArray[np.float64]
 
 
@@ -21,7 +21,7 @@ def mean(values: Sequence[FloatArray], weights: Weights | None = None) -> FloatA
 
 
 def exact_mean(values: Sequence[FloatArray], weights: Weights | None = None) -> NDArray[np.float64]:
-    """The mean of k equal-shaped arrays in float64, plain or times (k,) weights whose mean is 1."""
+    """The mean of k equal-shaped arrays in float64, plain or weighted by (k,) weights of mean 1."""
     total = np.zeros(values[0].shape, dtype=np.float64)
     for place, value in enumerate(values):
         total += value if weights is None else weights[place] * value.astype(np.float64)
@@ -31,9 +31,9 @@ def exact_mean(values: Sequence[FloatArray], weights: Weights | None = None) -> 
 def pooled_moments(
     counts: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
 ) -> tuple[Any, Any]:
-    """Mean and variance of the union of N samples, from each one's number, mean (N, ...) and variance (N, ...).
+    """Mean and variance of N pooled samples, from their sizes (N,), means (N, ...) and variances (N, ...).
 
-    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; 0 of both where there is nothing.
+    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; both are 0 if all samples are empty.
     """
     weights = counts.reshape(-1, *[1] * (means.ndim - 1))
     total = max(counts.sum(), 1.0)

@@ -19,7 +19,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
 
     Args:
         labels: (n,) of 0 and 1.
-        scores: (n,), larger for positives; any order-preserving change of them changes nothing.
+        scores: (n,), larger for positives; only their order matters.
 
     Raises:
         ValueError: when a score is NaN, only one class is there, or the shapes do not fit.
@@ -34,9 +34,9 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     ranked, hit = score[order], positive[order]
     last_of_tie = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), len(ranked) - 1)
     true = np.concatenate(([0], np.cumsum(hit)[last_of_tie]))  # positives at or above each distinct score
-    false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives likewise
+    false = np.concatenate(([0], last_of_tie + 1 - true[1:]))  # negatives at or above it
 
-    # Twice the number of pairs in order, a tie counting one half: an integer, hence exact.
+    # Twice the number of correctly ordered pairs, a tie counting one half: an integer, hence exact.
     pairs = int(np.dot(np.diff(false), true[1:] + true[:-1]))
     metrics = {"auc": pairs / (2 * positives * negatives)}
     true_rate, false_rate = true / positives, false / negatives

@@ -2,8 +2,8 @@
 
 Accelerated proximal gradient: FISTA (Beck & Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear
 Inverse Problems", 2009) with the gradient restart of O'Donoghue & Candes, "Adaptive Restart for Accelerated Gradient
-Schemes" (2015), section 3.2. Values of f cannot tell points apart that are closer than sqrt(eps), so no decision is
-made by them: the restart and the end go by gradients.
+Schemes" (2015), section 3.2. Values of f cannot distinguish points closer than sqrt(eps), so the
+restart and the end are decided by gradients.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from problems.penalties.base import Penalty, norm
 
-# Iterations without a new smallest residual until the rest is taken for rounding: where that is expected, and elsewhere
-# below sqrt(eps), where an f of larger rounding errors may never get as far.
+# Iterations without a new smallest residual after which the rest is taken for rounding error: the first if the residual
+# is as small as rounding should allow, the second if it is below sqrt(eps), as f may have larger rounding errors.
 _PATIENCE, _LONG_PATIENCE = 50, 1000
 
 
@@ -27,10 +27,10 @@ class Optimum:
     """What `minimise` found.
 
     Attributes:
-        point: (d,) what a proximal map returned: sparse, or in the set, without rounding.
+        point: (d,) as a proximal map returned it, so exactly sparse, or in the set.
         value: f + g there.
         iterations: proximal steps taken.
-        residual: of the last point of `minimise`.
+        residual: the smallest one, which belongs to ``point``; see `minimise`.
         converged: whether the residual is as small as was asked for, or as rounding allows.
     """
 
@@ -51,18 +51,18 @@ def minimise(
     tolerance: float = 1e-14,
     max_iterations: int = 20_000,
 ) -> Optimum:
-    """The minimiser of f + g from ``start``.
+    """Minimise f + g from ``start``.
 
-    The residual of a point y is ||y - P_{s g}(y - s grad f(y))|| / max(1, ||y||) with the step s = 1 / lipschitz; the
-    point returned is that P. It ends at a residual of ``tolerance`` or, if the convexity is known, ``tolerance * s *
-    convexity``, so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d) eps, lets it fall no
-    further.
+    The residual of an iterate y is ||y - x|| / max(1, ||y||) with x = P_{s g}(y - s grad f(y)), s = 1 / lipschitz; the
+    x of the smallest residual is returned. The iteration ends at a residual of ``tolerance`` or, if the convexity is
+    known, ``tolerance * s * convexity``, so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d)
+    eps, lets the residual fall no further.
 
     Args:
         smooth: x -> (f(x), its gradient (d,)), f convex.
         penalty: g.
         start: (d,), float32 or float64; not changed.
-        lipschitz: of f's gradient, an upper bound.
+        lipschitz: an upper bound of the Lipschitz constant of f's gradient.
         convexity: a lower bound of f's strong convexity; caps the momentum at that of Nesterov 2004, section 2.2.1.
         tolerance: >= 0; 0 goes on until rounding stops it.
         max_iterations: > 0.
@@ -105,10 +105,10 @@ def minimise(
 def smoothness(features: Tensor, weights: Tensor | None = None) -> float:
     """The largest eigenvalue of A' diag(w) A by power iteration from a fixed random start.
 
-    The gradient of sum_i w_i l(a_i' x) is this times l'' Lipschitz: 1 for the squared loss (a - b)^2 / 2, 1/4 for the
-    logistic one. It is a Rayleigh quotient, so never above the eigenvalue but by rounding; it ends when some
-    eigenvalue is within 1e-6 of it, relatively, or after 1000 products, when it is within about 1 % whatever the
-    spectrum (Kuczynski & Wozniakowski 1992, theorem 3.1).
+    Times the largest l'' it is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x); l'' is at most 1 for the
+    squared loss (a - b)^2 / 2 and 1/4 for the logistic one. As a Rayleigh quotient it exceeds the eigenvalue by
+    rounding only. The iteration ends when some eigenvalue is within 1e-6 of it, relatively, or after 1000 products,
+    when it is within about 1 % whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 3.1).
 
     Args:
         features: A (n, d).

@@ -17,7 +17,7 @@ from scipy.special import ndtri
 
 
 class Purpose(StrEnum):
-    """What a stream of the algorithms is for. The words are part of every result: never change one."""
+    """The purposes of the algorithms' random streams. The words determine every result: never change one."""
 
     SAMPLE_CLIENTS = "sample clients"
     SAMPLES = "samples"
@@ -44,12 +44,12 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """A generator of its own for (seed, purpose, keys)."""
+    """A separate generator for (seed, purpose, keys)."""
     return np.random.default_rng(seed_sequence(seed, purpose, *keys))
 
 
 def secret_normal(count: int) -> NDArray[np.float64]:
     """(count,) standard normal numbers from the system's generator: nobody can repeat them, not even with the seed."""
-    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: the middles are exact
+    places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
     normal: NDArray[np.float64] = ndtri((places + 0.5) * 2.0**-52)
     return normal

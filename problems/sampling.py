@@ -1,6 +1,6 @@
-"""Samplers: batches without replacement, epoch by epoch, and the pool walked as a queue.
+"""Samplers: epochs of batches without replacement, and a pool that is walked as a queue.
 
-Batch number ``t`` is a function of its address (seed, purpose, client, position): a sampler has no state to lose.
+A batch of `EpochSampler` depends on its address (seed, purpose, client, position) only, so no state must be saved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 
 
 def on_device(indices: Indices, device: torch.device) -> torch.Tensor:
-    """Indices as a tensor on the device; to a GPU from pinned memory, so that the copy waits for nothing."""
+    """Indices as a tensor on the device; from pinned memory to a GPU, so that nothing waits for the copy."""
     tensor = torch.from_numpy(indices)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
@@ -38,7 +38,7 @@ class EpochSampler:
         self.indices = indices
         self.batch_size = min(batch_size or len(indices), len(indices))
         self._address = (seed, purpose, keys)
-        self._drawn = (-1, indices)  # an epoch and its order, changed at once: threads may share a sampler
+        self._drawn = (-1, indices)  # epoch and order, set together: threads may share a sampler
 
     def batch(self, position: int) -> Indices:
         """(batch_size,) the indices of batch number ``position``, counted from 0 over the whole run."""
@@ -56,7 +56,7 @@ class EpochSampler:
 class PoolQueue:
     """Entries 0..size-1 in random order, taken from the front, reshuffled when they run out.
 
-    A draw larger than the pool is the whole pool: every entry once.
+    If every draw asks for ``size`` entries or more, each returns the whole pool, every entry once.
     """
 
     def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int) -> None:

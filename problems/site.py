@@ -21,11 +21,11 @@ class Site:
     """A client's identity and its resident data.
 
     Attributes:
-        partition_id: which partition this is; addresses all of the client's randomness.
+        partition_id: the partition's number, a key of all random streams of the client.
         features: (n, *shape) on the device and in the number type of the run.
-        labels: (n,) 0.0 or 1.0, likewise.
+        labels: (n,) 0.0 or 1.0, on the same device and of the same type.
         positives, negatives: the indices of the rows of each class.
-        held_out: rows of its own that it does not train with, where it reads a file of its own.
+        held_out: rows that a client with a file of its own keeps out of training, if any.
     """
 
     partition_id: int
@@ -50,7 +50,7 @@ class Site:
     ) -> Self:
         """Build a site from (n, *shape) features and (n,) labels in {0, 1}.
 
-        On a CPU, features of that number type stay where they are.
+        On a CPU, features that have this ``dtype`` already are not copied.
         """
         return cls(
             partition_id,
@@ -74,15 +74,17 @@ class Site:
         return np.arange(len(self))
 
     def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
-        """Mini-batches of some of the rows. While site and indices are in memory it is one sampler, which draws an
-        epoch once and not in every message."""
+        """Mini-batches of some of the rows.
+
+        The same arguments give the same sampler, so that an epoch is drawn once and not in every message.
+        """
         kept = self._samplers.get(purpose)
         if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
             fresh = EpochSampler(indices, batch_size, seed, purpose, self.partition_id)
             kept = self._samplers[purpose] = (indices, batch_size, seed, fresh)
         return kept[3]
 
-    # features[places] takes two to three times as long
+    # index_select, since features[places] takes two to three times as long
 
     def rows(self, indices: Indices) -> Tensor:
         """(b, *shape) the features of some samples (b,)."""

@@ -6,11 +6,11 @@ x = (w, a, b) and y = lambda; with p the share of positives of all sites togethe
     F = (1 - p) (s - a)^2 [positive] + p (s - b)^2 [negative]
         + 2 (1 + lambda) (p s [negative] - (1 - p) s [positive]) - p (1 - p) lambda^2.
 
-Site i has its samples' terms weighted, and the last one not:
+Site i weights the terms of its samples, but not the last one:
 
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
-for N sites of n samples, n_i of them its own. So the plain mean of f_i is f of all samples, whatever the sites hold,
+for N sites with n samples in all, n_i at site i. So the plain mean of f_i is f of all samples, however they are spread,
 and every f_i is as strongly concave in lambda as f; docs/minimax.md says what goes wrong without omega_i.
 """
 
@@ -30,8 +30,8 @@ from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 
 AUC_MINIMAX = "auc-minimax"
-# What s is by default. Raw outputs count in the square, so that the rows farthest out would decide how large a step may
-# be; tanh has their slope near 0, and bounds them.
+# The default s. Raw outputs would enter f squared, so that the most extreme rows limit the step size; tanh has their
+# slope near 0, and bounds them.
 AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
@@ -59,7 +59,7 @@ class AUCOracle(Oracle):
         model: a `FlatModel` of a `SaddleNetwork`.
         features: (n, *shape) of the site.
         labels: (n,), 1 for a positive.
-        score: what s is of the network's output.
+        score: s as a function of the network's output.
     """
 
     def __init__(self, model: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]) -> None:
@@ -84,7 +84,7 @@ class AUCOracle(Oracle):
         return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior, self.weight))
 
     def class_sums(self) -> tuple[Tensor, Tensor]:
-        """(2,) sums of the site's scores by class, negatives first, and (2,) how many samples they are of."""
+        """(2,) sums of the site's scores by class, negatives first, and (2,) the numbers of samples."""
         scores, labels = self.scores(self.model.predict(self.features)), self.labels
         sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])
         return sums, torch.stack([(1 - labels).sum(), labels.sum()])

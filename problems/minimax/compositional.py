@@ -6,8 +6,8 @@ x = (w, w1, w2) and y = w3; f is the saddle function of `problems.minimax.auc`, 
 
     g(x; rows) = (w - rho grad CE(w; rows), w1, w2),    grad g(x; rows)^T q = q - rho H_CE(w; rows) q  (on w).
 
-CE is the cross-entropy of the network's raw output, whatever `score` makes of it in f: its mean over the
-batch, times omega_i as the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
+CE is the cross-entropy of the network's raw output, whatever `score` f uses: its mean over the batch, times
+omega_i like the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ Pull = Callable[[Tensor], Tensor]
 
 
 class CompositionalOracle(AUCOracle):
-    """The oracle of f(g(x), y) with two networks, each with batch-norm statistics of its own: ``model`` at (x, y), and
-    ``inner``, another `FlatModel` of a `SaddleNetwork`, at (h, y), h an estimate of g(x). What `AUCOracle` has, its
-    gradients among it, is f at (x, y), without g."""
+    """The oracle of f(g(x), y), with two networks that have their own batch-norm statistics.
+
+    ``model`` is at (x, y); ``inner``, another `FlatModel` of a `SaddleNetwork`, is at (h, y), where h estimates g(x).
+    Methods inherited from `AUCOracle`, such as `gradient`, are those of f at (x, y), without g.
+    """
 
     def __init__(
         self, model: FlatModel, inner: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]
@@ -52,7 +54,7 @@ class CompositionalOracle(AUCOracle):
             _keep_freed_memory()
 
     def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> Tensor:
-        """Set h (p,) and the batch-norm statistics (b,) at it; without h, to x and the statistics at w.
+        """Set h (p,) and its batch-norm statistics (b,); if h is None, to x and the statistics of ``model``.
 
         Returns:
             (d,) the point (h, y) of the second network.
@@ -70,10 +72,10 @@ class CompositionalOracle(AUCOracle):
         return point[: self.primal_dim], buffers[0] if buffers else None
 
     def descend(self, z: Tensor, rows: Indices, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
-        """(g(x; rows), y) at z = (x, y), (d,), and how a gradient (d,) is pulled back through g.
+        """(g(x; rows), y) at z = (x, y), (d,), and the function that pulls a gradient (d,) back through g.
 
         Args:
-            exact: with the Hessian of the cross-entropy; else grad g counts as the identity.
+            exact: use the Hessian of the cross-entropy; if False, the identity stands for grad g.
 
         Returns:
             The point, and a function that turns q (d,) into grad g(x; rows)^T q in place and returns it. It is called
@@ -104,7 +106,7 @@ class CompositionalOracle(AUCOracle):
         return point, pull_back
 
     def outer_gradient(self, h: Tensor, rows: Indices) -> Tensor:
-        """(d,) the gradients of f(h, y; rows) in h and in y, at the second network's (h, y); valid until the next."""
+        """(d,) the gradients of f(h, y; rows) in h and in y, at ``inner``'s (h, y); valid until the next call."""
         return self._gradient(self.inner, h, *self._batch(rows))
 
     def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -115,13 +117,15 @@ class CompositionalOracle(AUCOracle):
 
 @cache
 def _keep_freed_memory() -> None:
-    """Free one large block, by which glibc sets how much freed memory it keeps: up to 64 MiB. Else it hands the memory
-    of each step's graph back to the system, and faulting it in again is a fifth of a step."""
+    """Free one large block, which makes glibc keep up to 64 MiB of freed memory.
+
+    Otherwise glibc returns the memory of each step's graph to the system; faulting it in again is a fifth of a step.
+    """
     torch.empty(31 * 2**20, dtype=torch.uint8)  # just below the largest block that it adapts to
 
 
 class _LeanBatchNorm(TorchFunctionMode):
-    """Batch norms that train under this mode are `_BatchNorm`; nothing else changes."""
+    """Under this mode, batch norms in train mode use `_BatchNorm`; nothing else changes."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
@@ -142,7 +146,7 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     channels = input.shape[1]
-    if not training or input.numel() == channels:  # of one value a channel it says that there is no variance
+    if not training or input.numel() == channels:  # PyTorch raises for one value a channel
         return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
     weight = input.new_ones(channels) if weight is None else weight
     bias = input.new_zeros(channels) if bias is None else bias
@@ -151,9 +155,9 @@ def _batch_norm(
 
 
 class _BatchNorm(torch.autograd.Function):
-    """Batch norm in train mode, PyTorch's own kernels, whose gradient has a derivative in few passes.
+    """Batch norm in train mode by PyTorch's own kernels, with a second derivative in few passes.
 
-    PyTorch composes that derivative of two dozen full-size operations, a quarter of an exact step.
+    PyTorch's second derivative consists of two dozen full-size operations, a quarter of an exact step.
     """
 
     @staticmethod
@@ -183,7 +187,8 @@ class _BatchNormGradient(torch.autograd.Function):
 
         z = (x - mean) r,   r = 1 / std,   c = w r,   P v = v - mean(v) - z mean(v z),
 
-    sums and means over the n values of a channel. For gradients (X, W, B) of these three its derivative is
+    where sums and means are over the n values of a channel. For incoming gradients (X, W, B) of these three outputs,
+    its own gradients are
 
         in g:  c P X + W z + B
         in w:  r S,   S = sum X P g
@@ -207,7 +212,7 @@ class _BatchNormGradient(torch.autograd.Function):
         A, D = W - c * Xz / n, -c * gz / n
 
         def combined(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
-            """A channel's constant plus terms of a factor a channel and a full-size tensor."""
+            """A constant per channel plus terms: a factor per channel times a full-size tensor."""
             (factor, values), *others = terms
             shape = (1, -1, *[1] * (x.ndim - 2))
             total = torch.addcmul(constant.view(shape), values, factor.view(shape))
@@ -227,7 +232,7 @@ class _BatchNormGradient(torch.autograd.Function):
 def _gradients(
     g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, wanted: tuple[bool, bool, bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What of (c P g, sum g z, sum g) is wanted."""
+    """Those of (c P g, sum g z, sum g) that are wanted."""
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(
         g, x, weight, None, None, mean, r, True, 0.0, wanted
     )

@@ -18,15 +18,15 @@ from problems.sampling import Indices, on_device
 class Oracle(Protocol):
     """One site's f_i: its gradients at any point, and the point that the site's client moves.
 
-    f_i depends on the other sites by two numbers alone, p and omega_i; `weigh` makes the f_i that has them.
+    f_i depends on the other sites only by two numbers, p and omega_i, which `weigh` sets in a copy.
 
     Attributes:
         parameters: (d,) the client's point z, changed in place.
         primal_dim: p; the last d - p entries are the dual block.
         num_samples: n.
         prior: the share p of positives.
-        weight: omega_i, what the site's samples count in f_i.
-        buffers: (b,) what a gradient leaves behind beside its value (batch-norm statistics); b may be 0.
+        weight: omega_i, the weight of the site's samples in f_i.
+        buffers: (b,) what computing a gradient changes (batch-norm statistics); b may be 0.
         stochastic: whether a gradient draws random numbers (dropout).
     """
 
@@ -55,20 +55,20 @@ class Oracle(Protocol):
         """
 
     def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
-        """The gradients (d,) at one point for K batches of one size, or None where `peek` is as fast."""
+        """The gradients (d,) at one point for K batches of one size, or None if `peek` is as fast."""
         return None
 
     def weigh(self, prior: float, weight: float = 1.0) -> Self:
-        """The same samples' f_i with another p and omega_i; point and network are shared."""
+        """A copy with another p and omega_i, which shares point and network."""
         found = copy.copy(self)
         found.prior, found.weight = prior, weight
         return found
 
 
 def peek(f: Oracle, z: Tensor, rows: Indices | None) -> Tensor:
-    """(d,) a gradient that leaves no trace, as a tensor of its own.
+    """(d,) a gradient without side effects, in a new tensor.
 
-    Batch-norm statistics stay what they were, and whatever is drawn after it (dropout) repeats what it has drawn.
+    Batch-norm statistics are restored, and so are torch's generators: later draws (dropout) repeat those made here.
     """
     statistics = f.buffers.clone()
     with torch.random.fork_rng([f.device] if f.device.type == "cuda" else [], enabled=f.stochastic):
@@ -78,7 +78,7 @@ def peek(f: Oracle, z: Tensor, rows: Indices | None) -> Tensor:
 
 
 class FunctionOracle(Oracle):
-    """The oracle of a `MinimaxProblem`, which has no classes: f_i is the problem's value times omega_i, whole.
+    """The oracle of a `MinimaxProblem`, which has no classes: omega_i multiplies its whole value.
 
     Raises:
         ProblemError: gradients whose shapes are not (p,) and (q,), or that are not tensors.

@@ -1,4 +1,4 @@
-"""What a minimax problem is: f_i(x, y; rows) on one site's data, and how a user's own is found by its path.
+"""The interface of a minimax problem, f_i(x, y; rows) on one site's data, and the import of a user's own.
 
     class Robust(MinimaxProblem):
         def __init__(self, features, labels):          # the site's (n, *shape) and (n,)
@@ -49,7 +49,7 @@ class MinimaxProblem(ABC):
         """f_i(x, y; rows), a scalar: the mean over the samples ``rows`` (b,), or over all where it is None."""
 
     def checked_value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
-        """`value`, which must be a scalar tensor."""
+        """`value`, checked to be a scalar tensor."""
         value = self.value(x, y, rows)
         if not isinstance(value, Tensor) or value.ndim:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
@@ -68,15 +68,15 @@ class MinimaxProblem(ABC):
         return primal, dual
 
     def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-        """The gradients at one point for K batches ``rows`` (K, b) at once, (K, p) and (K, q), or None: one by one."""
+        """(K, p) and (K, q) gradients at one point for K batches ``rows`` (K, b) at once; None if not implemented."""
         return None
 
     def start(self) -> tuple[Tensor, Tensor] | None:
-        """The starting point (x, y), the same on every site; None: zeros."""
+        """The starting point (x, y), the same on every site; None for zeros."""
         return None
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
-        """More metrics of a point, beside ``loss`` (`value` on all samples), by name."""
+        """Further metrics of a point, besides ``loss`` (`value` on all samples), by name."""
         return {}
 
 
@@ -99,7 +99,7 @@ def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem
 
 
 def find_factory(path: str) -> Callable[[Tensor, Tensor], object]:
-    """What a dotted path names.
+    """The factory at the path ``package.module:factory``.
 
     Raises:
         ProblemError: there is no such module, or nothing callable of that name in it.

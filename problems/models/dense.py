@@ -1,8 +1,7 @@
-"""Linear scorers and networks of fully connected layers in closed form: two matrix products a layer, and no graph,
-which would take longer to keep than the operations take.
+"""Scores and gradients of linear scorers and fully connected networks in closed form.
 
-A gradient can be added to a vector where it stands, `W <- W + alpha * delta^T h`, so that a step of SGD never writes
-the gradient down.
+There are two matrix products per layer and no autograd graph, which would take longer to keep than the products take. A
+gradient can be added to a vector in place, `W <- W + alpha * delta^T h`, so that a step of SGD never stores it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class DenseNetwork:
 
     Args:
         shapes: (outputs, inputs, whether there is a bias) of every layer, in the order of the flat vector; the last
-            layer has one output. What follows in the vector has no influence on the scores.
+            layer has one output. Entries after these do not affect the scores.
     """
 
     def __init__(self, shapes: list[tuple[int, int, bool]]) -> None:
@@ -36,15 +35,15 @@ class DenseNetwork:
         self._cut: tuple[tuple[Tensor, Layers], ...] = ()
 
     def forward(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
-        """Scores (batch,) of rows (batch, inputs), and how slopes (batch,) are pulled back; see `FlatModel.forward`.
+        """Scores (batch,) of rows (batch, inputs), and `pull` for slopes (batch,); see `FlatModel.forward`.
 
         Args:
-            gradient: (d,) where a gradient is written that is not to be added to another vector.
+            gradient: (d,) receives a gradient that is not added to another vector.
         """
         if len(self.shapes) == 1 and rows.device.type == "cpu" and rows.is_contiguous():
             return self._linear(weights, rows, gradient)
         layers = self.layers(weights)
-        values = [rows]  # what each layer takes
+        values = [rows]  # the input of each layer
         for weight, bias in layers:
             last = values[-1]
             values.append(torch.mm(last, weight.t()) if bias is None else torch.addmm(bias, last, weight.t()))
@@ -56,7 +55,7 @@ class DenseNetwork:
             delta = slopes.unsqueeze(1)  # (batch, outputs of the layer)
             for index, (to_weight, to_bias) in reversed(list(enumerate(self.layers(target)))):
                 below, taken = delta, values[index]
-                if index:  # before the layer's weights change, should they be what is added to
+                if index:  # before the layer's weights change: `target` may be the weights
                     below = torch.mm(delta, layers[index][0]).mul_(taken > 0)
                 to_weight.addmm_(delta.t(), taken, alpha=alpha)
                 if to_bias is not None:
@@ -67,7 +66,7 @@ class DenseNetwork:
         return values[-1].squeeze(1), pull
 
     def _linear(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
-        """One layer: NumPy's BLAS multiplies a tall matrix and a vector in less time than PyTorch's."""
+        """One layer: NumPy's BLAS multiplies a tall matrix by a vector faster than PyTorch's."""
         count, matrix = rows.shape[1], rows.numpy()
         scores = torch.from_numpy(np.dot(matrix, weights.numpy()[:count]))
         if self.shapes[0][2]:
@@ -85,7 +84,7 @@ class DenseNetwork:
         return scores, pull
 
     def layers(self, vector: Tensor) -> Layers:
-        """The parts of a flat vector (d,) as the layers' weights and biases; those of the last few are kept."""
+        """The parts of a flat vector (d,) as the layers' weights and biases; the last four cuts are kept."""
         for known, layers in self._cut:
             if known is vector:
                 return layers
@@ -100,14 +99,14 @@ class DenseNetwork:
 
 
 def add_scaled(gradient: Tensor, into: Tensor | None, alpha: float) -> Tensor:
-    """(d,) alpha times a gradient, added to a vector in place; in the gradient's own place where there is none."""
+    """Add alpha times a gradient (d,) to ``into`` in place; without ``into``, scale the gradient in place."""
     if into is None:
         return gradient if alpha == 1 else gradient.mul_(alpha)
     return into.add_(gradient, alpha=alpha)
 
 
 def dense_network(module: nn.Module) -> DenseNetwork | None:
-    """The closed form of a module of this project, or None where it has none or where parameters are frozen."""
+    """The closed form of a module of this project, or None if it has none or has frozen parameters."""
     network = module.network if isinstance(module, SaddleNetwork) else module
     if type(network) not in (Linear, LinearNoIntercept, MLP):
         return None

@@ -6,10 +6,10 @@ An update rule is then one line on `model.parameters` and a payload one array, w
     scores, pull = model.forward(weights, features)     # (batch,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
-What travels is `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters travel as well
+Payloads hold `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters travel as well
 and have a zero gradient. Parameters that share one tensor count once, under the first of their names. Buffers here are
 the persistent floating-point ones (running means and variances). Integer buffers (batch norm's `num_batches_tracked`)
-do not travel: every `load` puts them back to what the module came with.
+do not travel: every `load` resets them to their first values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from problems.models.dense import Pullback, add_scaled, dense_network
 from problems.models.vectors import NUMPY_DTYPES, AnyArray, Copy, FloatArray, cut, flatten, on_host, spans
 from problems.models.zoo import ModelError, check_module
 
-# Of predictions. On a CPU larger activations come fresh from the system every time, which halves the speed.
+# Batch sizes of predictions. On a CPU larger activations are allocated anew every time, which halves the speed.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
 
 
@@ -42,10 +42,10 @@ class FlatModel:
         parameters, gradient: `(d,)`: change them in place only. Autograd does not see such a change, so make none
             between `scores` and the `vjp` of these scores.
         buffers: `(b,)`, b may be 0.
-        parameter_names, parameter_shapes, spans: of each parameter, and where it lies in `parameters`.
+        parameter_names, parameter_shapes, spans: each parameter's name, shape and place in `parameters`.
         frozen: the parts `(start, stop)` of `parameters` that are not trained.
-        layout: names and shapes of the parts of `parameters`, frozen ones as one-dimensional, like the biases that
-            penalties spare.
+        layout: names and shapes of the parts of `parameters`; frozen ones count as one-dimensional, so that penalties
+            spare them like biases.
         stochastic: whether a forward pass may draw random numbers, as dropout does.
 
     Raises:
@@ -90,7 +90,7 @@ class FlatModel:
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
-        # The vector whose parts the module's parameters are at present.
+        # The vector that the module's parameters are views of at present.
         self._seen = self.parameters
         gradients = cut(self.gradient, self.parameter_shapes)
         self._trained = [pair for pair in zip(self._members, gradients, strict=True) if pair[0].requires_grad]
@@ -98,7 +98,7 @@ class FlatModel:
 
         self._buffer_places = {name: value.data_ptr() for name, value in buffers.items()}
         self._shapes = [self.parameter_shapes, [tuple(value.shape) for value in buffers.values()]]
-        # By a tensor's identity, as it may have several names: which vector holds it, and as which of its parts.
+        # By a tensor's identity, as it may have several names: the vector that holds it, and its part there.
         places = {
             id(tensor): (vector, part)
             for vector, tensors in enumerate((named.values(), buffers.values()))
@@ -106,16 +106,16 @@ class FlatModel:
         }
         self._places = {name: places[id(value)] for name, value in persistent.items() if id(value) in places}
         self._fixed = {name: (value, value.clone()) for name, value in persistent.items() if id(value) not in places}
-        # Where `load` writes: the vectors themselves, or pinned memory from which a device copies by itself.
+        # Where `load` writes: the vectors themselves, or pinned memory that a GPU copies asynchronously.
         vectors, pinned = (self.parameters, self.buffers), self.device.type == "cuda"
         self._hosts = [torch.empty(v.shape, dtype=dtype, pin_memory=True) if pinned else v for v in vectors]
-        # Found finite before, and unchangeable: the clients of a round that share a process are sent the same bytes.
+        # Immutable arrays already found finite: clients of a round that share a process receive the same bytes.
         self._finite: dict[str, FloatArray] = {}
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
 
-        Arrays are `(d,)` and `(b,)`, of any float dtype. Where one is refused nothing is changed.
+        Arrays are `(d,)` and `(b,)`, of any float dtype. If one is refused, nothing changes.
 
         Raises:
             ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
@@ -162,10 +162,10 @@ class FlatModel:
         return scores
 
     def forward(self, weights: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, Pullback]:
-        """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`; as `torch.func.vjp`.
+        """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`, like `torch.func.vjp`.
 
         Returns:
-            The scores `(batch,)`, without a graph, and `pull`, which is called once and before anything changes the
+            The scores `(batch,)`, without a graph, and `pull`, to be called once, before anything changes the
             weights: `pull(slopes)` is `vjp` of slopes `(batch,)`, and `pull(slopes, into=vector, alpha=alpha)` adds
             alpha times that to a vector `(d,)` in place, which may be the weights.
         """
@@ -219,7 +219,7 @@ class FlatModel:
         return named | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
     def _show(self, weights: torch.Tensor) -> None:
-        """Make the module's parameters parts of a vector of weights."""
+        """Make the module's parameters views of a vector of weights."""
         if weights is self._seen:
             return
         for parameter, span in zip(self._members, self.spans, strict=True):
@@ -227,8 +227,10 @@ class FlatModel:
         self._seen = weights
 
     def _bind_gradient(self) -> None:
-        """Make every `.grad` a view of `gradient`, into which autograd then adds; before each backward pass, as a
-        `module.zero_grad()` from outside drops the views."""
+        """Make every `.grad` a view of `gradient`, into which autograd then adds.
+
+        Called before each backward pass, as a `module.zero_grad()` elsewhere drops the views.
+        """
         for parameter, gradient in self._trained:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
@@ -265,7 +267,7 @@ def _may_draw(module: nn.Module) -> bool:
 
 
 def _shows_bytes(array: FloatArray) -> bool:
-    """Whether an array's values lie in an object of bytes, where nobody can change them."""
+    """Whether an array is a view of a `bytes` object, which nobody can change."""
     below: object = array
     while isinstance(below, np.ndarray):
         below = below.base

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 HIDDEN_FEATURES = 64
-# the least side of which the last convolution of `TutorialCNN` leaves anything
+# the smallest side for which the last convolution of `TutorialCNN` has an output
 TUTORIAL_SIDE = 18
 
 
@@ -68,8 +68,8 @@ class Table3CNN(nn.Module):
     Source: "Federated Compositional Deep AUC Maximization" (LocalSCGDAM), Appendix B, Table 3: two blocks of
     convolution, batch norm, ReLU and max-pooling, then three fully connected layers.
 
-    The table leaves open the kernel size, the padding and what stands between the fully connected layers. Chosen here,
-    as is usual for this network: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second
+    The table leaves open the kernel size, the padding and what stands between the fully connected layers. Used here,
+    as usual for this network, are: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second
     (28 x 28 -> 14 x 14 -> 6 x 6, 2304 features), and ReLU after the layers of 600 and 120.
     """
 
@@ -97,8 +97,8 @@ class Table3CNN(nn.Module):
 class TutorialCNN(nn.Module):
     """FedSGDA's network for 32 x 32 images, of sides of at least 18: three convolutions, two fully connected layers.
 
-    Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which takes that of
-    TensorFlow's tutorial on images, here with one score instead of ten. The paper scales pixels to [-1, 1]; this
+    Source: "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.2, which uses that of
+    TensorFlow's image tutorial, here with one score instead of ten. The paper scales pixels to [-1, 1]; this
     project's are in [0, 1], and the network takes them as they are.
     """
 

@@ -1,4 +1,4 @@
-"""A network with the three scalars of the AUC saddle function beside it, so that all of it is one flat vector."""
+"""A network plus the three scalars of the AUC saddle function, so that one flat vector holds both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCALARS = 3
 
 
 class SaddleNetwork(nn.Module):
-    """A network's scores; ``saddle.a``, ``saddle.b`` and ``saddle.dual`` come last in the flat vector, from zero."""
+    """A network, whose flat vector ends with ``saddle.a``, ``saddle.b`` and ``saddle.dual``, zero at first."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

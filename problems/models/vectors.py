@@ -45,6 +45,6 @@ def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
 
 
 def on_host(tensor: torch.Tensor) -> AnyArray:
-    """The values on the host: the tensor's own memory where that is there."""
+    """The values on the host; for a tensor on the CPU, its own memory."""
     array: AnyArray = tensor.cpu().numpy()
     return array

@@ -1,7 +1,7 @@
-"""The table of models and `build_model`, which makes one: named, seeded and checked.
+"""The table of models, and `build_model`, which builds, seeds and checks one by name.
 
 A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)` and returns one raw logit a sample,
-`(batch,)`. A user's own comes in as `package.module:factory`, where `factory(input_shape)` returns the module.
+`(batch,)`. A user's own is named `package.module:factory`, where `factory(input_shape)` returns the module.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def check_module(module: nn.Module) -> None:
 
 
 def _unfit(got: str, allowed: str = _FACTORY) -> ModelError:
-    """The error of a model that is none, or whose scores are not what is expected."""
+    """The error for an object that is not a model, or whose scores are not as expected."""
     return ModelError("model", got=got, allowed=allowed, hint=_PAGE)
 
 
@@ -140,7 +140,7 @@ def _import_factory(name: str) -> Build:
 
 
 def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Check that `module` gives one score a sample; a column passes, behind a hook that drops its axis."""
+    """Check that `module` gives one score a sample; a column gets a hook that drops its last axis."""
     before = {key: value.clone() for key, value in module.named_buffers() if not is_lazy(value)}
     weights = next(module.parameters(), torch.empty(0))
     generator = torch.Generator().manual_seed(0)
@@ -186,7 +186,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
-    """Let `build` see nothing but `(channels, height, width)` with sides of at least `side`."""
+    """Refuse shapes other than `(channels, height, width)` with sides of at least `side`."""
 
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:

@@ -1,13 +1,13 @@
-"""Many scores stood for by few: cells of neighbours, of which three scores keep number, mean and variance.
+"""Many scores replaced by few: three weighted scores per cell of neighbours keep its number, mean and variance.
 
-A cell's lowest score, its mean and its highest weigh theta (1 - mu), 1 - theta and theta mu, where mu is the mean's
-place between the ends and theta = variance / ((highest - mean)(mean - lowest)), which is at most 1 (R. Bhatia and C.
-Davis, "A better bound on the variance", American Mathematical Monthly 107, 2000). So no weight is negative, and
+A cell's lowest score, mean and highest score weigh theta (1 - mu), 1 - theta and theta mu. Here mu is the position of
+the mean between the ends, 0 to 1, and theta = variance / ((highest - mean)(mean - lowest)) is at most 1 (R. Bhatia and
+C. Davis, "A better bound on the variance", American Mathematical Monthly 107, 2000). So no weight is negative, and
 
 - no row's score moves by more than w, the cell's width;
-- the mean of a function g over the cell stays where g is quadratic there. Else it moves by at most w^3 / 96 times the
-  largest third derivative, and by at most w^2 / 8 times the largest second one; if g is convex, by at most w / 4 times
-  the change of g' over the cell.
+- the mean of a function g over the cell is unchanged if g is quadratic there. Else it moves by at most w^3 / 96 times
+  the largest third derivative, and by at most w^2 / 8 times the largest second one; if g is convex, by at most w / 4
+  times the change of g' over the cell.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _SCORES_A_CELL, _BORDERS_A_CELL = 3, 3
 
 
 def condensed(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
-    """At most 9 ``cells`` float64 scores and how many of (n,) finite ones each stands for; so few stay as they are.
+    """At most 9 ``cells`` float64 scores, and how many of the (n,) finite scores each stands for.
 
-    Borders are where rows, and where scores, are cut into ``cells`` equal parts, so that a cell has at most 1 /
-    ``cells`` of both; and at the widest gaps, ``cells`` of them, so that outliers end in cells of their own.
+    Up to 9 ``cells`` scores stay as they are. Borders cut the rows, and the range of scores, into ``cells`` equal
+    parts, so that a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so that outliers
+    get cells of their own.
     """
     if len(scores) <= _SCORES_A_CELL * _BORDERS_A_CELL * cells:
         return scores, torch.ones_like(scores)

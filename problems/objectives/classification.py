@@ -34,7 +34,7 @@ class SampleLoss:
 
     Attributes:
         each: (n,) scores and labels -> (n,) losses.
-        slope: likewise -> (n,) the derivative of each in its score, a new tensor.
+        slope: the same arguments -> (n,) derivatives of the losses in the scores, a new tensor.
         curvature: the largest second derivative of one sample's loss.
     """
 
@@ -57,8 +57,9 @@ SAMPLE_LOSSES = {
 
 
 def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tuple[float, float]:
-    """The weight of a negative and of a positive: alpha + beta R_c, R_c the samples of the other class over those of
-    class c, so that the rare class weighs more.
+    """The weights of a negative and of a positive: alpha + beta R_c for class c.
+
+    R_c is the size of the other class over that of class c, so that the rare class weighs more.
 
     Args:
         class_counts: negatives and positives.
@@ -78,7 +79,7 @@ def ratio_loss(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> 
 
 
 def ratio_slope(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
-    """(n,) the derivative of each sample's in its logit."""
+    """(n,) the derivative of each sample's weighted loss in its logit."""
     return cross_entropy_slope(logits, labels).mul_(_of_samples(labels, weights))
 
 

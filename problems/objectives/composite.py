@@ -11,7 +11,7 @@ from problems.optimum import smoothness
 
 
 def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
-    """(n, d) the gradients of the scores of (n, *shape) features, where the model is linear in its parameters."""
+    """(n, d) gradients of the scores of (n, *shape) features; None for a model not linear in its parameters."""
     if type(module) not in (Linear, LinearNoIntercept):
         return None
     rows = features.flatten(1)
@@ -19,8 +19,10 @@ def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
 
 
 def linear_smoothness(module: nn.Module, features: Tensor, loss: SampleLoss) -> float | None:
-    """A Lipschitz constant of the gradient of the mean loss: its curvature times the largest eigenvalue of the second
-    moment of the features. None for a model that is not linear."""
+    """A Lipschitz constant of the mean loss's gradient; None for a model that is not linear.
+
+    It is the loss's curvature times the largest eigenvalue of the second moment of the features.
+    """
     rows = linear_features(module, features)
     return None if rows is None else loss.curvature * smoothness(rows) / len(rows)
 
@@ -37,13 +39,13 @@ class LinearObjective:
 
     Attributes:
         lipschitz: an upper bound of the curvature.
-        convexity: a lower bound of it, the least ridge factor.
+        convexity: a lower bound of the curvature, the least ridge factor.
     """
 
     def __init__(self, rows: Tensor, labels: Tensor, weights: Tensor, loss: SampleLoss, ridge: Tensor) -> None:
         self.rows, self.labels, self.weights = rows.double(), labels.double(), weights.double()
         self.loss, self.ridge = loss, ridge.double()
-        # a little more, since `smoothness` may fall short of the eigenvalue by a millionth
+        # 1 % more, since `smoothness` may fall short of the eigenvalue
         self.lipschitz = 1.01 * loss.curvature * smoothness(self.rows, self.weights) + float(self.ridge.max())
         self.convexity = float(self.ridge.min())
 

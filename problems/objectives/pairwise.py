@@ -3,8 +3,8 @@
     F(w) = mean_{z in S_1} f( mean_{z' in S_2} l(h(w; z), h(w; z')) )                     FedX, equation (1)
 
 Every l here is a function of the difference s = h(z') - h(z) of a partner's and a positive's score, so one slope
-dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective answers four questions:
-what is observed of the inner mean, how observations are averaged over time, what f'(u) l'(s) is, and what F is.
+dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective computes
+observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F.
 
 | name            | l(s)                               | f            | u is kept as |
 |-----------------|------------------------------------|--------------|--------------|
@@ -18,7 +18,7 @@ what is observed of the inner mean, how observations are averaged over time, wha
 
 Sources: FedX (Guo et al.) Section 4 and Appendix A; Zhu et al. 2022 for kl-opauc; Qi et al. 2021 for auprc; Rudin
 2009 for p-norm-push. Rudin raises the loss of each *negative* to the power p; here, as in the general form (1), the
-outer mean runs over the positives. The paper's AUPRC f = u_1 / u_2 is to be maximised; it is minimised negated.
+outer mean runs over the positives. The paper maximises AUPRC's f = u_1 / u_2; here its negative is minimised.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from torch.nn import functional
 from problems.objectives.cells import CELLS, condensed
 from problems.objectives.scores import Score, score_of
 
-# the most pairs whose losses are all computed
+# up to this many pairs, the losses of all are computed
 DIRECT_PAIRS = 2**22
-# log of the smallest weight told apart from zero: keeps log-domain sums free of -inf - (-inf)
+# finite stand-in for log 0, so that log-domain sums never form -inf - (-inf)
 _LOG_ZERO = -1e300
 
 
@@ -89,8 +89,11 @@ class PairwiseObjective(ABC):
 
     @abstractmethod
     def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
-        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, which bounds l/u for a u gone stale; a u that has
-        just observed these very pairs needs no bound."""
+        """(n, m) f'(u_i) dl/ds(s_ij).
+
+        ``num_partners`` is |S_2|, the bound of l/u for an outdated u; a u that has just observed these very pairs needs
+        no bound.
+        """
 
     @abstractmethod
     def outer(self, u: Tensor) -> Tensor:
@@ -106,11 +109,11 @@ class PairwiseObjective(ABC):
         direct: int = DIRECT_PAIRS,
         cells: int = CELLS,
     ) -> float:
-        """F on given scores: over all pairs or, where they are many, over those of `condensed` scores, in O(n log n).
+        """F on given scores: over all pairs or, if there are too many, over `condensed` scores, in O(n log n).
 
-        The latter moves scores by at most v (positives) and w (partners), the width of a cell, which is at most 1 /
-        ``cells`` of the range of that class. It is off by at most, with c = ``cells``, x = margin + max(partners) -
-        min(positives) and terms in 1 / n left out,
+        Condensing moves a score by at most the width of its cell, v for positives and w for partners, which is at most
+        1 / ``cells`` of the range of that class. The error of F is at most, with c = ``cells``, x = margin +
+        max(partners) - min(positives) and without terms in 1 / n,
 
         | loss | bound |
         |---|---|
@@ -118,14 +121,14 @@ class PairwiseObjective(ABC):
         | psm, logistic | (v^3 + w^3) / 768 |
         | squared-hinge | (v^2 + w^2) / 4c |
         | kl-opauc | min(2 x w, x^2 w^2 / 2 lambda + w^2 / 4) + x v / 2c |
-        | auprc, p-norm-push | what partners bring that all move by v and their own cell, each class to its worse side |
+        | auprc, p-norm-push | the change if partners move by v and their cell's width, each class to its worse side |
 
         Args:
             positives: (p,) scores.
             partners: (q,) scores.
             labels: (q,) of the partners, 1 for a positive; for ``auprc``.
             block: positives whose pairs are in memory at a time.
-            direct: the most pairs that are all computed.
+            direct: up to this many pairs, all are computed.
             cells: see `condensed`.
         """
         positives, partners = positives.double(), partners.double()
@@ -147,7 +150,7 @@ class PairwiseObjective(ABC):
 
 @dataclass(frozen=True)
 class SurrogateRisk(PairwiseObjective):
-    """A risk whose l is a surrogate, and whose u its mean."""
+    """A risk whose l is a surrogate and whose u is the mean of l."""
 
     surrogate: Surrogate
 
@@ -172,8 +175,8 @@ class LinearRisk(SurrogateRisk):
 class KLPartialAUC(PairwiseObjective):
     """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the squared hinge.
 
-    Only l / u ever enters a gradient, so log u is kept and nothing overflows at any score. The exact u is never
-    smaller than l / |S_2|; a stale one can be, and its ratio is cut there.
+    Gradients use only l / u, so log u is kept and no score overflows. The exact u is never smaller than l / |S_2|; an
+    outdated u can be, so l / u is capped at |S_2|.
     """
 
     margin: float
@@ -206,7 +209,7 @@ class KLPartialAUC(PairwiseObjective):
 class AUPRC(SurrogateRisk):
     """Average precision (14): u = (mean of l over positive partners, mean of l over all), f = -u_1 / u_2.
 
-    A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; a stale one is raised to that.
+    A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; an outdated one is raised to that.
     """
 
     inner_dim: ClassVar[int] = 2
@@ -259,10 +262,10 @@ PAIRWISE_LOSSES = LINEAR | NON_LINEAR
 
 
 def pairwise_score(setting: str, loss: str) -> Score:
-    """What a loss compares under a setting of ``score``: ``auto`` is the sigmoid where f is not linear.
+    """The score that a loss compares, for a setting of ``score``; ``auto`` is the sigmoid if f is not linear.
 
-    On raw outputs, the derivative of such an f multiplies losses without bound: a step that suits most pairs throws the
-    model away at the first one that is far out of order.
+    On raw outputs, the derivative of such an f multiplies losses without bound: with a step size that suits most pairs,
+    the first pair that is far out of order ruins the model.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 

@@ -1,4 +1,4 @@
-"""What a loss takes for a sample's score: the model's raw output, or a bounded function of it."""
+"""A sample's score in a loss: the model's raw output, or a bounded function of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from torch import Tensor
 
 
 class Score(NamedTuple):
-    """(n,) scores of (n,) raw outputs, and the derivatives of the former by the latter, of (n,) scores."""
+    """A kind of score.
+
+    Attributes:
+        value: (n,) raw outputs -> (n,) scores.
+        slope: (n,) scores -> (n,) their derivatives in the raw outputs.
+    """
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]

@@ -1,11 +1,11 @@
-"""What every regulariser g of min f(x) + g(x) answers: its value, its proximal map, the distance to optimality.
+"""The interface of regularisers g in min f(x) + g(x): value, proximal map and distance to optimality.
 
 Notation of Zhang, Hu, Johansson, "Composite Federated Learning with Heterogeneous Data" (2023):
 
     P_{eta g}(w) = argmin_u eta g(u) + 1/2 ||u - w||^2.
 
 Rounding: a point is in a set, and a constraint is active, within 64 machine epsilons of the dtype of x, relative to the
-size that each set names. Whatever `prox` returns is well inside that; so is a mean of such points.
+size that each set's docstring names. Results of `prox`, and means of them, are well inside that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Penalty(ABC):
         """P_{step g}(x), (d,); for the indicator of a set the projection, whatever the step.
 
         Args:
-            out: (d,) where to put it, x itself if need be; without it in a new tensor.
+            out: (d,) receives the result, and may be x; None makes a new tensor.
 
         Raises:
             ValueError: the step is negative or not finite.
@@ -40,7 +40,7 @@ class Penalty(ABC):
 
     @abstractmethod
     def _prox(self, x: Tensor, step: float) -> Tensor:
-        """`prox` for a step that was checked, a new tensor."""
+        """`prox` for a valid step, in a new tensor."""
 
     def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
         return out.copy_(self._prox(x, step))
@@ -49,7 +49,7 @@ class Penalty(ABC):
     def distance(self, x: Tensor, slope: Tensor) -> float:
         """dist(0, slope + dg(x)) for the gradient ``slope`` (d,) of the smooth part: 0 exactly at a solution.
 
-        `math.inf` where g is.
+        `math.inf` where g is infinite.
         """
 
 
@@ -73,7 +73,7 @@ def norm(x: Tensor) -> float:
 
 
 def length(x: Tensor) -> Tensor:
-    """||x|| as a float64 scalar on x's device, summed in pairs: to a few eps, where `vector_norm` loses sqrt(d) eps."""
+    """||x|| as a float64 scalar on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
     return x.double().square().sum().sqrt()
 
 

@@ -87,7 +87,7 @@ def make_penalty(
         case _:
             penalty = NonNegative()
     parts: list[Indices] = [*runs(mask)]
-    # what acts on each coordinate alone needs no gathering of those that lie apart
+    # a penalty of single coordinates need not gather those that lie apart
     if len(parts) != 1 and not isinstance(penalty, L1 | SquaredL2 | ElasticNet | Box):
         parts = [torch.nonzero(mask).flatten()]
     return on_parameters(dim, [(part, penalty) for part in parts])
@@ -105,7 +105,7 @@ def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indi
 
 
 def _groups(layout: Layout, parameters: str, groups: str) -> Tensor:
-    """(k,) the group number of each selected coordinate; parameters share none."""
+    """(k,) the group number of each selected coordinate; no group spans two parameters."""
     if groups not in ("rows", "columns"):
         raise ValueError(f"groups must be 'rows' or 'columns', got {groups!r}")
     axis = 0 if groups == "rows" else 1

@@ -13,7 +13,7 @@ from problems.penalties.base import Penalty, check_weight, norm
 
 @dataclass(frozen=True)
 class _Weighted(Penalty):
-    """What a weight >= 0 multiplies; another one is a ValueError."""
+    """A penalty with a weight >= 0; any other weight is a ValueError."""
 
     weight: float
 

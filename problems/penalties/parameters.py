@@ -72,7 +72,7 @@ class OnParameters(Penalty):
 
 
 def runs(mask: Tensor) -> list[slice]:
-    """The consecutive stretches of a (d,) bool mask."""
+    """The slices of consecutive True entries of a (d,) bool mask."""
     edges = torch.diff(mask.int(), prepend=torch.zeros(1), append=torch.zeros(1))
     starts, stops = (torch.nonzero(edges == step).flatten().tolist() for step in (1, -1))
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]

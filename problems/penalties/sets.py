@@ -41,7 +41,7 @@ class Box(Penalty):
         if self.value(x) == math.inf:
             return math.inf
         below, above = self._slack(x)
-        # a bound takes up the slope that pushes against it
+        # an active bound cancels a slope that pushes against it
         left = torch.where(x <= self.lower + below, slope.clamp(max=0), slope)
         return norm(torch.where(x >= self.upper - above, left.clamp(min=0), left))
 
@@ -98,7 +98,7 @@ class L2Ball(Penalty):
 class Simplex(Penalty):
     """x >= 0 with sum x = total; projected on by sorting (Held, Wolfe, Crowder 1974; Duchi et al. 2008, figure 1).
 
-    Rounding is relative to the total; an entry is active, that is zero, relative to the largest entry.
+    Rounding is relative to the total for membership, and to the largest entry for active constraints x_i >= 0.
 
     Raises:
         ValueError: total <= 0, NaN or infinite.
@@ -116,7 +116,7 @@ class Simplex(Penalty):
         return 0.0 if near and bool((x >= -slack).all()) else math.inf
 
     def _prox(self, x: Tensor, step: float) -> Tensor:
-        shifted = x - x.max()  # changes nothing but the rounding: entries that stay are now within the total of 0
+        shifted = x - x.max()  # affects rounding only: entries that stay are now within ``total`` of 0
         entries = (shifted - _level(shifted.new_full((), -self.total), 0, shifted)).clamp(min=0)
         return entries * (self.total / entries.sum())
 
@@ -125,7 +125,7 @@ class Simplex(Penalty):
             return math.inf
         push = -slope.double()
         zero = x <= rounding(x) * x.max()
-        # min over mu of sum_{x_i > 0} (push_i - mu)^2 + sum_{x_i = 0} (push_i - mu)_+^2: the slope less its normal
+        # distance^2 = min over mu of sum_{x_i > 0} (push_i - mu)^2 + sum_{x_i = 0} (push_i - mu)_+^2
         mu = _level(push[~zero].sum(), int((~zero).sum()), push[zero])
         rest = push - mu
         return norm(torch.where(zero, rest.clamp(min=0), rest))
@@ -134,7 +134,7 @@ class Simplex(Penalty):
 def _level(total: Tensor, count: int, values: Tensor) -> Tensor:
     """The largest over k of (total + the k largest values) / (count + k), with k > 0 if count is 0.
 
-    The k largest values are then those above the level, since adding a value raises a mean below it only.
+    The k largest values are then those above the level, since adding a value only raises means below it.
     """
     ordered = torch.sort(values, descending=True).values
     counts = torch.arange(1, len(values) + 1, dtype=values.dtype, device=values.device) + count

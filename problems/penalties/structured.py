@@ -17,7 +17,7 @@ class GroupLasso(Penalty):
 
     Args:
         weight: >= 0.
-        groups: (d,) the group number of each coordinate: integers, any, in any order.
+        groups: (d,) the group number of each coordinate: any integers in any order.
 
     Raises:
         ValueError: weight < 0, or groups that are not (d,) integers, d > 0; at use, an x of another length.
@@ -61,7 +61,7 @@ class GroupLasso(Penalty):
         group, order, sizes, weights = self._tensors
         if x.shape != group.shape:
             raise ValueError(f"groups are of {len(group)} coordinates, got x of shape {tuple(x.shape)}")
-        # unlike index_add, whose order of summation on a GPU is any
+        # index_add on a GPU would sum in an arbitrary order
         squares: Tensor = torch.segment_reduce((x * x)[order], "sum", lengths=sizes, unsafe=True)
         return squares.sqrt(), weights.to(x.dtype), group
 
@@ -71,7 +71,7 @@ class NuclearNorm(Penalty):
     (Cai, Candes, Shen 2010, theorem 2.1).
 
     A singular value counts as zero up to 8 * max(rows, columns) machine epsilons of the largest one. The distance is
-    known to about weight * eps * the ratio of the largest to the smallest of the others.
+    accurate to about weight * eps * the ratio of the largest to the smallest nonzero one.
 
     Args:
         weight: >= 0.
@@ -112,7 +112,7 @@ class NuclearNorm(Penalty):
         threshold = 8 * max(self.shape) * torch.finfo(x.dtype).eps * singular[0]
         rank = int((singular > threshold).sum())
         left, right = left[:, :rank], right[:rank]
-        # dg = {weight (U V' + Z): U'Z = 0, ZV = 0, ||Z||_2 <= 1}: Z meets the part of the slope off both spaces
+        # dg = {weight (U V' + Z): U'Z = 0, ZV = 0, ||Z||_2 <= 1}: Z cancels slope outside both spaces, up to weight
         off = gradient - left @ (left.T @ gradient)
         off = off - (off @ right.T) @ right
         tangent = gradient - off + self.weight * left @ right

@@ -1,4 +1,4 @@
-"""Values and curvature of a problem, and how long a step may be under delay."""
+"""Values and curvature of a problem, and the largest stable step under delay."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def largest_eigenvalue(
     tolerance: float = 1e-6,
     seed: int = 0,
 ) -> float:
-    """The largest eigenvalue of a symmetric matrix without negative ones, by power iteration from a random start.
+    """The largest eigenvalue of a positive semidefinite matrix, by power iteration from a random start.
 
-    It is a Rayleigh quotient, so never above the eigenvalue but by rounding. It ends once some eigenvalue is within
-    `tolerance` of it, relatively, or after `iterations` products.
+    As a Rayleigh quotient the result exceeds the eigenvalue by rounding only. The iteration ends once some eigenvalue
+    is within `tolerance` of it, relatively, or after `iterations` products.
 
     Args:
         matvec: (size,) -> (size,), the product with the matrix.
@@ -63,7 +63,7 @@ def largest_eigenvalue(
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """lmax(X' X / n) of (n, d) features, above it by at most the tolerance, relatively; 0 without columns."""
+    """lmax(X' X / n) of (n, d) features, too large by a relative `tolerance` at most; 0 without columns."""
     rows, columns = features.shape
     if not columns:
         return 0.0
@@ -78,7 +78,8 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
 def smoothness(features: Features, objective: Objective) -> float:
     """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight, to 1e-6.
 
-    Cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of X_p X_p'.
+    If X is cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of
+    X_p X_p'.
     """
     return objective.curvature_bound * second_moment(features, tolerance=1e-6) + objective.weight
 

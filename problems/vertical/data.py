@@ -26,16 +26,16 @@ COLUMN_PARTITIONS: dict[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class VerticalData:
-    """Rows that all parties have in common, and which columns each of them holds.
+    """Rows that all parties share, and the columns that each of them holds.
 
     Attributes:
         train_features: (n, d) float64, dense or CSR.
         train_labels: (n,) float64, -1 or +1, or numbers where the data was loaded as a regression.
         test_features: (k, d) as the training ones.
         test_labels: (k,).
-        columns: the ascending column numbers of each party, disjoint, all d together.
+        columns: the ascending column numbers of each party; disjoint, together all d.
         classes: the original labels as text; empty for a regression.
-        positives: those of them that are +1.
+        positives: the classes labelled +1.
     """
 
     train_features: Features
@@ -73,8 +73,8 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
         spec: `partition`, which spreads rows over clients, must be "iid", and `client_shift` 0.
         parties: q, 1 to the number of columns.
         partition: of `COLUMN_PARTITIONS`.
-        regression: take the labels as the numbers they are, and draw the test rows without regard to them; for
-            `ridge` and `robust`. No imbalance, label noise or positive label then.
+        regression: take the labels as numbers, and draw the test rows without regard to them; for `ridge` and
+            `robust`. Imbalance, label noise and a positive label are then refused.
 
     Raises:
         DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
@@ -171,7 +171,7 @@ def _encoded(source: Source, train_rows: Rows) -> Features:
 
 
 def _split_classes(source: Source, labels: NDArray[np.int8], spec: DataSpec) -> tuple[Rows, Rows]:
-    """The training rows and the test rows, of both classes each."""
+    """The training rows and the test rows; each set has both classes."""
     if source.train_count is None:
         train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
     else:
@@ -186,7 +186,7 @@ def _split_classes(source: Source, labels: NDArray[np.int8], spec: DataSpec) -> 
 
 
 def _targets(source: Source, spec: DataSpec) -> tuple[NDArray[Any], Rows, Rows]:
-    """Labels of all rows as the numbers they are, the training rows and the test rows."""
+    """Labels of all rows as numbers, the training rows and the test rows."""
     try:
         numbers = np.array([float(name) for name in source.classes])
     except ValueError:

@@ -12,7 +12,7 @@ from problems.vertical.analysis import gradient, value
 from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
 
-# Columns up to which the Hessian is made and factored.
+# Up to this many columns the Hessian is made and factored.
 _DENSE_COLUMNS = 1000
 _MAX_STEPS, _MAX_PRODUCTS = 200, 2000
 
@@ -22,24 +22,24 @@ def minimum(
 ) -> tuple[Array, float]:
     """Return the (d,) minimiser of f and f there, by Newton's method from 0.
 
-    For the convex `logistic` and `ridge` it is the minimum. The other two are not convex: there it is a point where
-    the gradient vanishes that going down from 0 leads to, and another point may be lower. `nonconvex-logistic` with
-    separable rows and a small weight has many, all far out: which of them is found, if any, hangs on rounding.
+    For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
+    of zero gradient reached by descent from 0, and another point may be lower. `nonconvex-logistic` with separable rows
+    and a small weight has many, all far from 0: which of them is found, if any, depends on rounding.
 
     Up to 1,000 columns the Hessian is made and factored (with a multiple of the identity added where it is not
     positive definite); beyond, Newton directions come from conjugate gradients, cut at directions of negative
     curvature (Nocedal & Wright, "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by
-    Armijo's rule, to the rounding of f.
+    Armijo's rule, up to the rounding of f.
 
     Args:
         features: (n, d), dense or sparse.
         labels: (n,).
-        objective: what to minimise; f must have a minimum: a logistic loss of separable rows without weight has none.
-        tolerance: > 0, of the gradient's norm, relative to the one at 0 where that is above 1.
+        objective: what to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
+        tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
 
     Raises:
         ValueError: labels that do not fit, or a tolerance that is not above 0.
-        RuntimeError: the gradient did not get that small, with the norm that was reached.
+        RuntimeError: the gradient did not get that small; the message has the norm reached.
     """
     objective.check_labels(labels)
     if len(labels) != features.shape[0]:
@@ -67,7 +67,7 @@ def minimum(
 
 
 def _factored(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
-    """-(H + shift I)^-1 slope, shift >= 0 the first that makes it positive definite."""
+    """-(H + shift I)^-1 slope, with the first tried shift >= 0 that makes the matrix positive definite."""
     curvatures = objective.curvatures(product(features, w), labels)
     scaled = (
         features * curvatures[:, None] if isinstance(features, np.ndarray) else features.multiply(curvatures[:, None])
@@ -87,12 +87,12 @@ def _factored(features: Features, labels: Array, objective: Objective, w: Array,
 
 
 def _conjugate(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
-    """An approximate -H^-1 slope, always a way down."""
+    """An approximate -H^-1 slope, always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
     own = objective.penalty_curvature(w)
     step, residual = np.zeros(len(w)), slope.copy()
     way, squared = -residual, float(slope @ slope)
-    # Superlinear at the end, cheap at the beginning.
+    # So Newton's steps are cheap at first and converge superlinearly at the end.
     enough = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
     for _ in range(_MAX_PRODUCTS):
         image = transposed_product(features, curvatures * product(features, way)) + own * way
@@ -112,7 +112,7 @@ def _conjugate(features: Features, labels: Array, objective: Objective, w: Array
 def _line_search(
     f: Callable[[Array], float], w: Array, at: float, down: Array, slope: float
 ) -> tuple[Array, float] | None:
-    """The first of w + down, w + down / 2, ... that is low enough, and f there; None for none."""
+    """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
     rounding = 1e-14 * abs(at)
     length = 1.0
     for _ in range(60):

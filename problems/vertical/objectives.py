@@ -1,14 +1,14 @@
-"""What a vertical run minimises: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), z = X w.
+"""The objectives of vertical runs: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), z = X w.
 
 Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
-called VFB2 here, by the numbers of its equations:
+called VFB2 here, with the numbers of its equations:
 
 | name                  | equation | loss(z, y)              | y      | g(w)                |
 |-----------------------|----------|-------------------------|--------|---------------------|
 | `logistic`            | (13)     | log(1 + exp(-y z))      | -1, +1 | w^2 / 2             |
 | `nonconvex-logistic`  | (14)     | log(1 + exp(-y z))      | -1, +1 | w^2 / (1 + w^2) / 2 |
 | `ridge`               | (17)     | (z - y)^2, without 1/2  | real   | w^2 / 2             |
-| `robust`              | (18)     | log((y - z)^2 / 2 + 1)  | real   | none: weight 0      |
+| `robust`              | (18)     | log((y - z)^2 / 2 + 1)  | real   | w^2 / 2, weight 0   |
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Objective:
     Attributes:
         name: one of `PROBLEMS`.
         weight: of the regulariser, >= 0 and finite.
-        tilt: of `corrected`, r / (1 - 2 r) for a chance r that a label is flipped; 0 for labels as they are.
+        tilt: of `corrected`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
 
     Raises:
         ValueError: a name, weight or tilt that is not allowed.
@@ -178,7 +178,7 @@ class Objective:
         """Refuse labels that this problem has no loss for.
 
         Raises:
-            ValueError: not (n,), not finite, or of a classification neither -1 nor +1.
+            ValueError: they are not (n,), not finite or, for a classification, not -1 or +1.
         """
         if labels.ndim != 1:
             raise ValueError(f"labels must be (n,), got shape {labels.shape}")
@@ -190,7 +190,7 @@ class Objective:
 
 
 def make_objective(name: str, weight: float | None = None) -> Objective:
-    """Return the problem `name` with its regulariser's weight; None is 1e-4, and 0 for `robust`, which has none.
+    """Return the problem `name` with its regulariser's weight; None is 1e-4, and 0 for `robust`, as in the paper.
 
     Raises:
         ValueError: an unknown name, or a weight below 0 or not finite.
@@ -205,8 +205,8 @@ def corrected(objective: Objective, epsilon: float) -> Objective:
 
     Natarajan, Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013), lemma 1: the loss
     ((1 - r) l(z, y) - r l(z, -y)) / (1 - 2 r). The logistic loss has l(z, -y) = l(z, y) + y z, so this is
-    l(z, y) - t y z with t = r / (1 - 2 r) = 1 / (e^epsilon - 1): convex still, its curvature unchanged.
-    Flipping each label so is epsilon label differential privacy (randomised response).
+    l(z, y) - t y z with t = r / (1 - 2 r) = 1 / (e^epsilon - 1): still convex, with the same curvature.
+    Flipping labels with chance r is epsilon label differential privacy (randomised response).
 
     Args:
         objective: of a classification, not corrected yet.

@@ -1,4 +1,4 @@
-"""Which rows every update of a vertical run uses, known to all parties from the seed alone."""
+"""The rows that each update of a vertical run uses; every party derives them from the seed alone."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Rows = NDArray[np.int64]
 
 
 def shares(rows: int, active: int) -> list[slice]:
-    """(active,) rows in their own order, cut for the active parties as `np.array_split` does."""
+    """(active,) slices of the rows in their own order, one per active party, sized as by `np.array_split`."""
     sizes = (rows // active + (place < rows % active) for place in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
 
 class Schedule:
-    """Walks every row once an epoch: a permutation cut into one slice an active party, and each slice into batches.
+    """Visits every row once an epoch: a permutation is cut into a slice per active party, and slices into batches.
 
     Epoch e, counted over the whole run from 0, has the permutation `stream(seed, "vertical batches", e)`. Slice k of
     `np.array_split` belongs to the k-th active party; batches are taken from it in order, the last may be smaller.
@@ -54,7 +54,7 @@ class Schedule:
     def batches(self, epoch: int, place: int) -> list[Rows]:
         """The rows of each update that active party `place` dominates in `epoch`: read-only (b,) arrays, in order.
 
-        The two epochs asked for last are kept, so the same array comes again.
+        The two epochs asked for last are kept, so these calls return the same arrays again.
 
         Raises:
             ValueError: an epoch below 0, or a place outside 0 .. active - 1.
@@ -75,7 +75,7 @@ class Schedule:
         return -(-length // (self.batch_size or length))
 
     def chunks(self) -> list[slice]:
-        """The rows of a full pass, cut in their own order: chunk k is summed by the k-th active party."""
+        """The rows of a full pass in their own order, one slice per active party, which sums that slice."""
         return self._chunks
 
     def _draw(self, epoch: int) -> list[list[Rows]]:

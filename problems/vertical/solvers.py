@@ -1,7 +1,7 @@
-"""The same problems with all columns in one place: training in the order of the parties' batches.
+"""The reference for vertical runs: training with all columns in one place, in the order of the parties' batches.
 
-What a vertical run is compared with: one active party without delay, and *synchronous* rounds of several, do the
-updates of `train` to rounding.
+A vertical run with one active party and no delay, or with *synchronous* rounds of several active parties, does the
+updates of `train` up to rounding.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ def train(
 
     Args:
         features: dense or sparse.
-        labels: as the objective has them.
+        labels: as the objective needs them.
         objective: what to minimise.
         algorithm: "sgd", "svrg" or "saga".
         step: gamma, > 0.
         epochs: >= 0.
-        batch_size: as `Schedule` has it.
+        batch_size: see `Schedule`.
         seed: of the batches.
         active: m, the slices that an epoch's batches come from.
         weights: (d,) to begin with; None for zeros.
-        synchronous: with m > 1, take the slopes of the t-th batches of all slices at one point before the m updates;
-            else at the point after the update before it.
-        frozen_columns: that keep their weights, as where a party without labels never updates (AFSVRG-VP).
-        each_epoch: called after each epoch with their number so far and the (d,) weights.
+        synchronous: with m > 1, take the slopes of the t-th batches of all slices at the point before their m updates;
+            if False, each at the point after the previous update.
+        frozen_columns: columns that keep their weights, like those of parties without labels in AFSVRG-VP.
+        each_epoch: called after each epoch with the number of epochs done and the (d,) weights.
 
     Raises:
         ValueError: an argument out of range, labels that do not fit the objective or the rows, or slopes that
@@ -109,7 +109,7 @@ def train(
 
 
 def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[Rows]]:
-    """The batches of an epoch in order of their updates, those together that are taken at one point."""
+    """The batches of an epoch in the order of their updates, grouped by the point of their slopes."""
     lists = [schedule.batches(epoch, place) for place in range(schedule.active)]
     for turn in range(max(map(len, lists))):
         batches = [batches[turn] for batches in lists if turn < len(batches)]

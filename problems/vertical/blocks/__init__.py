@@ -1,4 +1,4 @@
-"""A party's columns with the weights on them, dense or sparse, and the updates of VFB2 there."""
+"""A party's columns, dense or sparse, their weights, and the updates of VFB2."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def make_block(features: Features, algorithm: str, objective: Objective, step: f
     """Return the block of (n, d) features, dense or sparse as they are.
 
     Args:
-        features: an array or a SciPy sparse matrix of any format. Kept without a copy where they are float64 and
-            contiguous, or CSR without unsorted or repeated columns, so not to be changed afterwards.
+        features: an array or a SciPy sparse matrix of any format. Contiguous float64 arrays, and float64 CSR with
+            sorted columns, none twice, are kept without a copy: do not change them afterwards.
         algorithm: one of `ALGORITHMS`.
         objective: whose regulariser the updates apply.
         step: gamma, > 0.

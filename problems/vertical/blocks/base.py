@@ -1,4 +1,4 @@
-"""A party's columns, the weights on them and the state of its algorithm, whatever form the columns have.
+"""A party's columns, their weights and the state of its algorithm, for dense and sparse columns alike.
 
 The updates are those of VFB2 at one party (Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated
 Learning with Backward Updating", AAAI 2021, Algorithms 2 to 7), with batches of rows B in place of one row. A party
@@ -6,14 +6,14 @@ holds columns X (n, d) and weights w (d,). The dominator of an update, an active
 parties' partial sums X_B w into theta (b,), the slopes of the losses there, and sends theta to all others, the
 collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
 
-| algorithm  | boxes    | direction, beside weight g'(w)              | remembered before the first update            |
+| algorithm  | boxes    | direction, plus weight g'(w)                | remembered before the first update            |
 |------------|----------|---------------------------------------------|-----------------------------------------------|
 | VFB2-SGD   | 2 and 3  | X_B' theta / b                              | nothing                                       |
 | VFB2-SVRG  | 4 and 5  | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start  |
-| VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), of every row the newest slope     |
+| VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), the newest slope of every row     |
 
-The paper keeps gradients, with the regulariser in them. Here one slope is kept for each row, and the regulariser is
-taken at the block as it is, which is the same update.
+The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
+the current weights, which is the same update.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Block(ABC):
 
     @property
     def table(self) -> Array | None:
-        """(n,) a copy of SAGA's alpha; None before `remember`, and of the other algorithms."""
+        """(n,) a copy of SAGA's alpha; None before `remember`, and for other algorithms."""
         return self._theta.copy() if self.algorithm == SAGA and self._theta is not None else None
 
     def set_weights(self, weights: Array) -> None:
-        """Put (d,) weights in place of those there are; table and snapshot stay.
+        """Replace the weights by (d,) others; table and snapshot stay.
 
         Raises:
             ValueError: another shape, or a weight that is not finite.
@@ -89,7 +89,7 @@ class Block(ABC):
         self._w[:] = weights
 
     def set_step(self, step: float) -> None:
-        """Take another step from the next update on.
+        """Use another step from the next update on.
 
         Raises:
             ValueError: a step that is not above 0 and finite.
@@ -99,10 +99,10 @@ class Block(ABC):
         self.step = step
 
     def remember(self, theta: Array) -> None:
-        """Take the (n,) slopes of all rows at this point as SVRG's snapshot, or as SAGA's table.
+        """Keep the (n,) slopes of all rows at this point as SVRG's snapshot or SAGA's table.
 
         Raises:
-            ValueError: of SGD, which remembers nothing; theta of another length or not finite.
+            ValueError: the algorithm is SGD, or theta has another length or is not finite.
         """
         if self.algorithm == SGD:
             raise ValueError("sgd remembers no slopes: only svrg and saga do")
@@ -117,7 +117,7 @@ class Block(ABC):
 
     @abstractmethod
     def partials(self, rows: Rows | None = None) -> Array:
-        """(b,) X[rows] w; None: of all rows, (n,).
+        """(b,) X[rows] w; (n,) of all rows if ``rows`` is None.
 
         Raises:
             ValueError: a row outside 0 .. n - 1.
@@ -145,7 +145,7 @@ class Block(ABC):
 
     @abstractmethod
     def _settle(self) -> None:
-        """Apply whatever updates were put off."""
+        """Apply the updates that were postponed."""
 
     def _slopes(self, theta: Array, length: int) -> Array:
         theta = np.asarray(theta, dtype=np.float64)
@@ -172,7 +172,7 @@ def transposed_product(features: Features, values: Array) -> Array:
 
 
 def canonical(features: SparseRows) -> SparseRows:
-    """Return (n, d) features as float64 CSR with sorted columns, none twice; the same memory where they are so."""
+    """Return (n, d) features as float64 CSR with sorted columns, none twice; not copied if they are so already."""
     matrix: SparseRows = sparse.csr_array(features).astype(np.float64, copy=False)
     matrix.check_format(full_check=True)
     if not matrix.has_canonical_format:

@@ -21,7 +21,7 @@ class DenseBlock(Block):
         super().__init__(features, algorithm, objective, step)
         self._x = features
         self._weight, self._linear = float(objective.weight), objective.linear_decay
-        # Called once, to no effect, so that no update waits for what a first call does.
+        # Called once, without effect, so that no update pays for what a first call does.
         self.partials(_NO_ROWS)
         self._update(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
 
@@ -48,4 +48,4 @@ class DenseBlock(Block):
         return kernels.apply(self._x, rows, theta, self._w, table, mean, self.step, self._weight, self._linear, keep)
 
     def _settle(self) -> None:
-        """Nothing is put off."""
+        """Nothing is postponed."""

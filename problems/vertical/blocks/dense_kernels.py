@@ -1,8 +1,8 @@
 """The loops of dense blocks: partial sums and updates, each in one call.
 
 Each function is compiled for one signature as this module is imported, so that no update waits for a compiler. Rows and
-slopes are read where they lie, read-only, strided or unaligned. A call that cannot be done returns False and changes
-nothing.
+slopes may be read-only, strided or unaligned, and are not copied. A call with invalid arguments returns False and
+changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROWS = types.Array(types.int64, 1, "A", readonly=True, aligned=False)
 _NUMBER, _TRUTH = types.float64, types.boolean
 
 
-# A sum in any order, else it cannot be vectorised.
+# `fastmath` lets the sum run in any order, so that it can be vectorised.
 @jit(_TRUTH(_MATRIX, _ROWS, _OWN, _OWN), fastmath={"reassoc", "contract"})
 def partials(x: Floats, rows: Integers, w: Floats, out: Floats) -> bool:
     """Write X[rows] w to `out` (b,), for (n, d) x; False where a row is outside."""
@@ -66,7 +66,7 @@ def apply(
         step: gamma.
         weight: of the regulariser.
         linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
-        keep: whether theta goes to the table, and its change to the mean, as SAGA has it.
+        keep: whether to write theta to the table, and its change to the mean, as in SAGA.
 
     Returns:
         False without rows, where a row is outside, or where theta is of another length or not finite.

@@ -1,6 +1,6 @@
 """Numba's compiler, as the kernels of blocks use it.
 
-Code kept on disk is made anew only where its own file changes, so whatever a kernel uses stands in the kernel's file.
+Code cached on disk is recompiled only when its own file changes, so whatever a kernel uses is in the kernel's file.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 
 def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function], Function]:
-    """Compile a function that lets the interpreter's lock go, once, and keep its code on disk where there is a folder.
+    """Compile a function to run without the interpreter's lock, and cache its code on disk if a folder can be written.
 
     Args:
-        signature: the one type to compile for, at once; without it, what each first call brings.
-        fastmath: as `numba.njit` has it.
+        signature: the only types to compile for, at once; None compiles whenever a call has new types.
+        fastmath: see `numba.njit`.
     """
 
     def compiled(function: Function) -> Function:

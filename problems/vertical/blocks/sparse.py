@@ -1,4 +1,4 @@
-"""A block of sparse columns: an update costs what its rows have entries, however many columns there are."""
+"""A block of sparse columns: an update's cost grows with its rows' entries, not with the number of columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_MEAN = np.zeros(0)
 
 
 class SparseBlock(Block):
-    """A block of (n, d) CSR features, its drift put off column by column as `sparse_kernels` describes.
+    """A block of (n, d) CSR features, whose drift is postponed per column as `sparse_kernels` describes.
 
     `partials` of all rows, `predict`, `penalty`, `weights`, `remember` and every setter bring all d columns up to
     date first.
@@ -57,7 +57,7 @@ class SparseBlock(Block):
             self._theta[rows] = theta
 
     def _compile(self) -> None:
-        """Call all kernels once, to no effect, so that no update waits for a compiler."""
+        """Call all kernels once, without effect, so that no update waits for a compiler."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
         self.partials(rows)
         indptr, indices, data = self._matrix
@@ -78,5 +78,5 @@ class SparseBlock(Block):
 
 
 def _own(rows: Rows) -> Rows:
-    """A copy of the one type that kernels are compiled for: read-only or strided arrays would be another."""
+    """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
     return np.array(rows, dtype=np.int64)

@@ -1,20 +1,20 @@
-"""The loops of sparse blocks: which columns a batch touches, and the updates put off on them.
+"""The loops of sparse blocks: which columns a batch touches, and the updates postponed on them.
 
 An update changes every column: the regulariser, and the mean of SVRG and SAGA, act where the batch has no entry. A
 column without an entry moves by w <- w - step (mean + weight g'(w)), the *drift*, which depends on nothing but the
-column itself, so it is put off until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
-Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them are
+column itself, so it is postponed until the column is needed (Schmidt, Le Roux, Bach, "Minimizing Finite Sums with the
+Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them give
 w rho^k - step mean (1 - rho^k) / (1 - rho).
 
-Problem (14) has no such formula. Few drifts, or long ones, are walked one by one. Many short ones w <- w + phi(w) are
-the flow, for a time of k, of the field whose flow in a time of 1 is one drift (Hairer, Lubich, Wanner, "Geometric
+Problem (14) has no such formula. Few or long drifts are applied one by one. Many short ones w <- w + phi(w) equal the
+flow over time k of the field whose flow over time 1 is one drift (Hairer, Lubich, Wanner, "Geometric
 Numerical Integration", 2006, section IX.1, for Euler's method),
 
-    phi - phi' phi / 2 + phi'' phi^2 / 12 + phi'^2 phi / 3 - phi'' phi' phi^2 / 6 - phi'^3 phi / 4 + ...,
+    phi - phi' phi / 2 + phi'' phi^2 / 12 + phi'^2 phi / 3 - phi'' phi' phi^2 / 6 - phi'^3 phi / 4 + ...
 
-and a few steps of the classical Runge-Kutta method follow it to 2e-14 of the largest weight passed: with
-step weight <= 1e-4 and |phi| <= 1e-3 the terms left out are below that, and so is the error of the method when one
-step covers a change of 1e-3 of the slope's and 2e-3 of the weight's own.
+A few steps of the classical Runge-Kutta method follow this flow to 2e-14 of the largest weight passed. With step weight
+<= 1e-4 and |phi| <= 1e-3 the terms left out are below that. So is the error of the method if one of its steps covers
+K drifts with K step weight <= 1e-3 and K |phi| <= 2e-3.
 
 Kernels take the fields of `Lazy` one by one, because numba takes arrays faster than tuples of them, and a CSR matrix
 (n, d) without a column twice in a row as its `indptr`, `indices` and `data`. A row outside the matrix makes them return
@@ -36,19 +36,19 @@ Integers = NDArray[np.int64]
 Indices = NDArray[np.int32] | NDArray[np.int64]
 Matrix: TypeAlias = "tuple[Indices, Indices, Floats]"
 
-# Where drifts of problem (14) are followed as a flow: step weight and |phi| at most, what a Runge-Kutta step covers,
-# the drifts that one such step must replace to be worth it, and the largest w / (1 + w^2)^2, 9 / (16 sqrt(3)).
+# Limits for following drifts of problem (14) as a flow: the largest step weight and |phi|, the reach of a Runge-Kutta
+# step, the fewest drifts that one must replace, and the largest w / (1 + w^2)^2, 9 / (16 sqrt(3)).
 MAX_RATE, MAX_REACH, PIECE, WORTH, MAX_SLOPE = 1e-4, 1e-3, 1e-3, 8, 0.3248
 
 
 class Lazy(NamedTuple):
-    """Weights of a sparse block, some updates of which are put off, and what the drift is made of.
+    """Weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
         w: (d,) the weights, column j as it was after `settled[j]` updates.
         settled: (d,) updates that column j has seen.
         mean: (d,) constant of the drift; (0,) for none.
-        until: updates that a column is to see.
+        until: the number of updates to bring a column to.
         step: gamma.
         weight: of the regulariser.
         linear: whether g'(w) = w.
@@ -70,7 +70,7 @@ def _log_keep(step: float, weight: float) -> float:
 
 @jit()
 def _field(w: float, push: float, rate: float) -> float:
-    """The field whose flow in a time of 1 is one drift."""
+    """The field whose flow over time 1 is one drift."""
     square = w * w
     inverse = 1.0 / (1.0 + square)
     inverses = inverse * inverse
@@ -148,7 +148,7 @@ def _catch_up(
 
 @jit()
 def settle(w: Floats, settled: Integers, mean: Floats, until: int, step: float, weight: float, linear: bool) -> None:
-    """Bring all columns to `until`."""
+    """Bring all columns to update `until`."""
     log_keep = _log_keep(step, weight)
     for column in range(len(w)):
         _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
@@ -200,8 +200,10 @@ def apply(
     weight: float,
     linear: bool,
 ) -> bool:
-    """Bring the columns of the rows (b,) to `until`, then take step / b X[rows]' change from them, for (b,) `change`;
-    the mean gains share X[rows]' change."""
+    """Bring the columns of the rows (b,) to `until` and do an update there, with (b,) `change`.
+
+    The weights lose step / b X[rows]' change; the mean gains share X[rows]' change.
+    """
     if _outside(indptr, rows):
         return False
     log_keep = _log_keep(step, weight)
@@ -210,7 +212,7 @@ def apply(
         row = rows[place]
         for entry in range(indptr[row], indptr[row + 1]):
             column = indices[entry]
-            # A column comes here first with its old weight and mean, so the drift sees neither half-changed.
+            # A column is brought to `until` at its first entry, so its drift sees neither weight nor mean half-changed.
             _catch_up(column, w, settled, mean, until, step, weight, linear, log_keep)
             slope = data[entry] * change[place]
             w[column] -= scale * slope
