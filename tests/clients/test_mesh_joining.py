@@ -127,9 +127,10 @@ async def test_idle_connections_do_not_keep_a_party_out(place: Town, strangers: 
     one, two = place.mesh(0), place.mesh(1)
     first = await listening(one)
     idle, outgoing = [], ssl.MemoryBIO()
+    context = client_context(place.identities[1], [place.certificates[0]])
+    stranger = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="party-1")
     with pytest.raises(ssl.SSLWantReadError):
-        context = client_context(place.identities[1], [place.certificates[0]])
-        context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="party-1").do_handshake()
+        stranger.do_handshake()
     loop, handshake = asyncio.get_running_loop(), outgoing.read()
     for number in range(strangers):
         idle.append(await connect(place.addresses[0]))
