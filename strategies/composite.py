@@ -53,14 +53,14 @@ class Composite(ProximalStrategy):
     """Algorithm 1. Every round needs all clients: one that fails is asked again, ``max-retries`` times.
 
     The corrections c_i sum to zero. If one were lost, the method would minimise ``f + <mean c_i, x> + g``; so all
-    clients then start again from zero.
+    clients then start again from corrections of zero.
     """
 
     method = COMPOSITE
     needs_all_clients = "keeps corrections that add up to zero over all clients only"
     retries_failed = True
     joint_states = True
-    # the model that the last round made, if in this process
+    # the model of the last round; None if this process has made none
     made: FloatArray | None = None
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:

@@ -20,7 +20,7 @@ from strategies.rounds.replies import Reply
 
 
 class PairwiseStrategy(MethodStrategy):
-    """Base of FedX and its local counterpart: the objective, and checks that sites hold enough of both classes."""
+    """Base of FedX and its local counterpart: the objective, and checks that sites can fill the batches."""
 
     unread = ("batch_size", "server_learning_rate")
     settings: FedXSettings

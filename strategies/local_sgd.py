@@ -31,8 +31,8 @@ class LocalSGD(MethodStrategy):
 class FedProx(MethodStrategy):
     """Sends mu in every message's config.
 
-    With weights by examples the mean equals that of `flwr.serverapp.strategy.FedProx` to the bit: it takes the numbers
-    of examples in the replies and computes in the model's number type.
+    With ``client-weights`` "examples" the mean equals that of `flwr.serverapp.strategy.FedProx` to the bit: its weights
+    are the numbers of examples in the replies, and it is computed in the model's number type.
     """
 
     method = FEDPROX

@@ -27,7 +27,7 @@ SLOW_PULL = 0.5
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
-    """Have the in-process engine run all parties at once; StrategyError where Flower's simulation cannot."""
+    """Have the in-process engine run all parties at once; StrategyError if Flower's simulation cannot."""
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
         run_together(parties)

@@ -1,7 +1,8 @@
 """VFB2's server half: introduces the parties to each other, defines each segment, and repeats one that failed.
 
 The server takes no part in an update. It gets the metrics of the reporter (the first active party) and, at checkpoints
-and the end, the blocks if every party shares its own. `payloads.vfb2` has the paper's title and symbols.
+and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `payloads.vfb2` has the paper's title and
+symbols.
 """
 
 from __future__ import annotations

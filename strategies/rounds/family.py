@@ -30,7 +30,7 @@ class Family:
         report: what the round under way has cost, and who took part in it.
         model: the arrays that the round's clients got.
         extra_config: scalars for every message's config, set by whoever runs the rounds.
-        local: paths on a disk that server and clients share, also set by it.
+        local: paths on a disk that server and clients share, set by the same.
         layout: names and shapes of the parts of the flat model, for strategies that tell weights from biases.
         measured: metrics of the newest model, if the clients measured them.
         headline: which of `views` the log and the curves show; "" is the model itself.

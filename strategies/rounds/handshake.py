@@ -49,7 +49,7 @@ class Roster:
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site; 0 if not reported."""
         array = np.array([report.counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
-        array.setflags(write=False)  # kept, and read in every round
+        array.setflags(write=False)  # cached, and read in every round
         return array
 
     @cached_property
@@ -96,7 +96,7 @@ class Roster:
 def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
     """Ask every node who it is, until as many sites have answered as there are partitions.
 
-    The number of partitions is the largest that a site names. Sites whose devices or libraries differ are logged.
+    The number of partitions is the largest that a site names. Warns if sites differ in device or libraries.
 
     Args:
         counted: whether each site must report how many rows of each class it holds.

@@ -52,7 +52,7 @@ class RoundReport:
     state_lost: list[int] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
-    # for messages that the strategy sends itself: in its phases, retries and replacements
+    # spent on messages that the strategy sends itself: in further exchanges, retries and replacements
     exchange_seconds: float = 0.0
     # times that clients measured themselves, by name
     timings: dict[str, float] = field(default_factory=dict)

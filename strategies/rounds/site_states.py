@@ -29,7 +29,7 @@ class SiteStates(Payload):
 
 
 class StateLedger:
-    """For every client that keeps a memory, its newest round that the server knows of.
+    """When each client's memory was made, as far as the server knows.
 
     Attributes:
         kept: place of a client that keeps a memory -> the newest round with a good reply from it.
