@@ -1,7 +1,7 @@
-"""What every strategy of ours is: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
+"""Base of all strategies: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
 
-This is the adapter between Flower and the parts of a round in `strategies.rounds`; an algorithm overrides a few small
-methods of `Family`. It runs in our round loop and in Flower's ``Strategy.start``.
+It adapts the parts of a round in `strategies.rounds` to Flower's interface; an algorithm overrides a few small methods
+of `Family`. It runs in our round loop and in Flower's ``Strategy.start``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from strategies.rounds.site_states import StateLedger
 
 
 class PayloadStrategy(Family, Strategy):
-    """Base of all strategies: a family that Flower can run.
+    """Base of all strategies: a `Family` that Flower can run.
 
     Attributes:
-        schema: what the sites have in common, where they read files of their own; fixed by the handshake.
-        grid: None before the first messages.
+        schema: what the sites' own files have in common, set by the handshake; None if they read none.
+        grid: None before `prepare`.
         prepared: whether everything before round 1 is done.
         exchange: the newest exchange.
     """
@@ -50,7 +50,7 @@ class PayloadStrategy(Family, Strategy):
     # Before round 1.
 
     def join(self, grid: Grid) -> Roster:
-        """The handshake, once."""
+        """Do the handshake, once."""
         if self.roster is None:
             roster = self.call_the_roll(grid)
             self.schema = agreed(roster.reports)
@@ -63,7 +63,7 @@ class PayloadStrategy(Family, Strategy):
         return call_the_roll(grid, self.training.handshake_timeout)
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Handshake and prologue, once; `configure_train` does it where nobody has."""
+        """Do the handshake and, without a restored state, the prologue, once; `configure_train` calls this too."""
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
@@ -85,11 +85,11 @@ class PayloadStrategy(Family, Strategy):
         config: Mapping[str, Any] | None = None,
         phase: str = "",
     ) -> list[Message]:
-        """Open an exchange: one train message a client; the records are made once and shared.
+        """Open an exchange and return one message per client; all messages share the same records.
 
         Args:
             config: scalars for the messages' config.
-            phase: the exchange's name, where it is not the round's own. Its replies carry a payload and no model.
+            phase: name of the exchange, "" for the round's own. Replies to a named one carry a payload and no model.
         """
         assert self.roster is not None
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
@@ -122,7 +122,7 @@ class PayloadStrategy(Family, Strategy):
         phase: str,
         config: Mapping[str, Any] | None = None,
     ) -> list[Reply]:
-        """A whole exchange beside a round's own: one of the strategy's ``phases``, or one in which sites evaluate.
+        """Run a whole exchange besides the round's own: one of ``phases``, or one in which sites evaluate.
 
         Raises:
             StrategyError: fewer than ``min-train-nodes`` good replies.
@@ -131,7 +131,7 @@ class PayloadStrategy(Family, Strategy):
         assert self.exchange is not None
         return self.receive(server_round, self.exchange.send(messages))
 
-    # Flower's interface. ``more``: what a later Flower may tell them besides; nothing here needs it.
+    # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
@@ -152,11 +152,11 @@ class PayloadStrategy(Family, Strategy):
         """Validate the replies, drop and name the bad ones, and combine the rest.
 
         Raises:
-            DivergedError: the model or the state that good replies made is not finite.
+            DivergedError: the new model or state is not finite, although all good replies were.
             StrategyError: there are too few good replies.
         """
         valid = self.receive(server_round, replies)
-        with np.errstate(over="ignore", invalid="ignore"):  # what they leave is looked at next
+        with np.errstate(over="ignore", invalid="ignore"):  # `check_finite` follows
             arrays, metrics = self.combine(server_round, valid)
         self.check_finite(server_round, arrays)
         return model_record(arrays), MetricRecord({NUM_EXAMPLES: sum(r.num_examples for r in valid), **metrics})
@@ -164,7 +164,7 @@ class PayloadStrategy(Family, Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        """Evaluation is the server's, on its test set: no site is asked."""
+        """Return no messages: the run evaluates without this hook of Flower's."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message], **more: Any) -> MetricRecord | None:

@@ -1,4 +1,4 @@
-"""The server halves of the methods for f + g; `methods.composite` and its neighbours are the methods."""
+"""Server halves of the methods for f + g in `methods.composite`, `methods.fedda` and `methods.fast_fedda`."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from strategies.rounds.replies import Reply
 
 
 class ProximalStrategy(MethodStrategy):
-    """Base of the strategies for f + g: what travels is a point before its prox, averaged."""
+    """Base of the strategies for f + g: clients send points before their prox, and the server averages them."""
 
-    # steps that may be too long for f are worth a warning
+    # whether to warn of steps that may be too long for f
     warns = True
     unread: ClassVar[tuple[str, ...]] = ("score",)
     settings: CompositeSettings
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Ask every site how smooth its f_i is, and warn of steps too long for the mean of them."""
+        """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of these."""
         if not self.warns:
             return
         assert self.roster is not None
@@ -50,21 +50,21 @@ class ProximalStrategy(MethodStrategy):
 
 
 class Composite(ProximalStrategy):
-    """Algorithm 1. All clients, every round: one that fails is asked again, ``max-retries`` times.
+    """Algorithm 1. Every round needs all clients: one that fails is asked again, ``max-retries`` times.
 
-    The corrections c_i sum to zero; with one that is lost the method would minimise ``f + <mean, x> + g``, so that then
-    all begin afresh.
+    The corrections c_i sum to zero. If one were lost, the method would minimise ``f + <mean c_i, x> + g``; so all
+    clients then start again from corrections of zero.
     """
 
     method = COMPOSITE
     needs_all_clients = "keeps corrections that add up to zero over all clients only"
     retries_failed = True
     joint_states = True
-    # what the last round made, in this process
+    # the model of the last round; None if this process has made none
     made: FloatArray | None = None
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Refuse a model that somebody has changed since: the clients' corrections follow from it."""
+        """Refuse a model that was changed after the last round: clients compute their corrections from it."""
         if self.made is not None and not np.array_equal(self.made, model_arrays(arrays)[0], equal_nan=True):
             raise SetupError(
                 f"round {server_round}: the model",

@@ -20,7 +20,7 @@ from strategies.rounds.replies import Reply
 
 
 class PairwiseStrategy(MethodStrategy):
-    """What FedX and its local counterpart share: the objective, and what the sites must hold of each side of a pair."""
+    """Base of FedX and its local counterpart: the objective, and checks that sites can fill the batches."""
 
     unread = ("batch_size", "server_learning_rate")
     settings: FedXSettings
@@ -38,13 +38,13 @@ class PairwiseStrategy(MethodStrategy):
 
 
 class LocalPair(PairwiseStrategy):
-    """The mean of the models and, for non-linear f, of the momenta; no prediction leaves a site."""
+    """Averages the models and, for non-linear f, the momenta; no prediction leaves a site."""
 
     method = LOCAL_PAIR
 
 
 class FedX1(PairwiseStrategy):
-    """Algorithm 1 (linear f): averages the models plainly, keeps the pool of the last ``tau`` rounds, sends it down."""
+    """Algorithm 1 (linear f): plain mean of the models; keeps and sends the pool of the last ``tau`` rounds."""
 
     method = FEDX1
     needs_examples = "has a risk over the pairs of all sites for its objective, whatever each holds"
@@ -67,12 +67,12 @@ class FedX1(PairwiseStrategy):
         self.admit(self.ask(SCORING_ROUND, range(len(self.roster)), arrays, None, SCORING))
 
     def admit(self, scored: list[Reply]) -> None:
-        """Begin the pool with what the scoring round brought."""
+        """Start the pool with the predictions of the scoring round."""
         x, plan = self.model[0], self.plan(SCORING_ROUND)
         self.state = collect(x, self.method.server.init(x, plan), self.replies(scored), plan)
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """Predictions: those of K batches, no larger than what the site holds, or ``history-size`` of them."""
+        """Predictions of K batches, each no larger than what the site holds; at most ``history-size``, if set."""
         assert self.roster is not None
         fedx, steps = self.settings, self.training.local_steps
         own = [int(counts[place]) for counts in count_halves(self.objective, self.roster.class_counts)]

@@ -1,4 +1,4 @@
-"""Scores of the rows that sites hold out, up to a bin: what the server evaluates on where it has no test set."""
+"""Scores, to within a bin, of the rows that sites hold out; the server evaluates on them if it has no test set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, re
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import SetupError
 
-# Equal scores of many rows, and scores far from 0 that differ little, need the most.
+# Most are needed by equal scores of many rows, and by scores far from 0 that differ little.
 EXCHANGES = 4
 
 
@@ -27,7 +27,8 @@ def held_out_scores(
     Bins are refined until AUC and average precision are known within `TOLERANCES`, in at most `EXCHANGES` exchanges.
 
     Raises:
-        SetupError: fewer than ``min-train-nodes`` answer, or those who do hold out one class only.
+        StrategyError: fewer than ``min-train-nodes`` answer.
+        SetupError: those that answer hold out one class only.
     """
     assert strategy.roster is not None
     places, record = list(range(len(strategy.roster))), model_record(arrays)

@@ -1,5 +1,5 @@
-"""The server halves of local SGD and of what grew out of it; `methods.local_sgd`, `methods.fedprox`, `methods.scaffold`
-and `methods.sgdm` are the methods."""
+"""Server halves of local SGD and its variants: `methods.local_sgd`, `methods.fedprox`, `methods.scaffold` and
+`methods.sgdm`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ class LocalSGD(MethodStrategy):
 
 
 class FedProx(MethodStrategy):
-    """Sends mu in every message's config. Weighted by examples it averages as `flwr.serverapp.strategy.FedProx` does,
-    to the bit: by the numbers that the replies name, in the arithmetic of the model's number type."""
+    """Sends mu in every message's config.
+
+    With ``client-weights`` "examples" the mean equals that of `flwr.serverapp.strategy.FedProx` to the bit: its weights
+    are the numbers of examples in the replies, and it is computed in the model's number type.
+    """
 
     method = FEDPROX
     settings: FedProxSettings
@@ -56,8 +59,11 @@ class FedProx(MethodStrategy):
 
 
 class Scaffold(MethodStrategy):
-    """SCAFFOLD: any clients in a round. The server keeps c, in float64: the mean of all N clients' c_i, weighted as the
-    clients are, but for changes of c_i whose replies were lost. docs/architecture.md says what a lost c_i does."""
+    """SCAFFOLD; a round may ask any number of clients.
+
+    The server keeps c in float64: the mean of all N clients' c_i, weighted as the clients are, without changes of c_i
+    whose replies were lost. docs/architecture.md says what happens if a c_i is lost.
+    """
 
     method = SCAFFOLD
     joint_states = True
@@ -86,6 +92,6 @@ class LocalSGDM(MethodStrategy):
 
 
 class LocalSGDMRatio(LocalSGDM):
-    """The same on the ratio loss, whose weights come from the classes of all sites together."""
+    """`LocalSGDM` on the ratio loss, whose weights come from the class counts of all sites together."""
 
     method = replace(LOCAL_SGDM, loss=RATIO_LOSS)

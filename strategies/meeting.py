@@ -1,4 +1,4 @@
-"""Whether parties can meet: how many run at once, where they listen, whether their rows fit, how large a step is."""
+"""What parties need to run together: capacity, addresses, equal rows, a stable step; and waiting for replies."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from problems.vertical.solvers import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
 from strategies.rounds.exchange import Exchange
 
-# the server's threads of Flower's simulation
+# Flower's simulation has min(MOST_THREADS, cores + MORE_THREADS) server threads
 MOST_THREADS, MORE_THREADS = 32, 4
-# seconds between two looks for replies, where a grid does not say
+# seconds between two polls for replies, if the grid sets none
 SLOW_PULL = 0.5
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
-    """Have the in-process engine run all parties at once; StrategyError where Flower's simulation cannot."""
+    """Have the in-process engine run all parties at once; StrategyError if Flower's simulation cannot."""
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
         run_together(parties)
@@ -36,7 +36,7 @@ def check_capacity(grid: Grid, parties: int) -> None:
 
 
 def check_simulation(parties: int, cores: int, actors: int | None) -> None:
-    """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, or None: not known."""
+    """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, None if unknown."""
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
         raise SetupError(
@@ -61,7 +61,7 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
 
 
 def ray_actors() -> int | None:
-    """How many clients Ray runs at once for this process: its actors of Flower's, else its CPUs; None without Ray."""
+    """How many clients Ray runs at once for this process: Flower's actors, else Ray's CPUs; None without Ray."""
     import ray
 
     if not ray.is_initialized():
@@ -82,7 +82,7 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
 
     Args:
         timeout: seconds to wait for all replies.
-        patience: seconds to wait for the others after a reply that is an error.
+        patience: seconds to wait for the other replies after the first error.
     """
     waiting = list(grid.push_messages(messages))
     replies: list[Message] = []
@@ -109,7 +109,7 @@ def addresses_of(
     """Where each party listens in an attempt: "unix:/path" or "tcp:host:port".
 
     Raises:
-        StrategyError: Unix sockets on several hosts, or a party of another host without an address.
+        StrategyError: there are several hosts and Unix sockets are asked for, or a party has no address.
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
@@ -139,7 +139,7 @@ def addresses_of(
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """StrategyError where a party says no, with the words of the first that does: it would say so again."""
+    """Raise StrategyError with the first party's refusal, if there is one: a retry would bring the same refusal."""
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
     told = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
     refusals = [(place, words) for place, words in told if words is not None]
@@ -165,10 +165,10 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
     """The numbers of training and test rows that all parties hold.
 
     Args:
-        held: what each party tells of its rows: their numbers, and the digest of their ids.
+        held: per party, the numbers of its rows and the digest of their ids.
 
     Raises:
-        StrategyError: rows differ; names the parties that differ from most.
+        StrategyError: rows differ; names the parties whose rows are not the most common ones.
     """
     marks = []
     for told in held:
@@ -192,7 +192,7 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
 
 
 def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
-    """Warn where a run of so many epochs shows a party as many numbers of each row as the others have columns."""
+    """Warn if a party sees, over all epochs, at least as many numbers of each row as the others have columns."""
     others = [sum(columns) - own for own in columns]
     if epochs >= min(others):
         words = (
@@ -203,7 +203,7 @@ def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
-    """Warn where gamma is larger than is stable under the delay, or raise where ``check-step`` is "refuse"."""
+    """Warn if gamma is too large to be stable under the delay; raise SetupError if ``check-step`` is "refuse"."""
     if not 0 < eigenvalue < math.inf:
         return
     bound = vfb2.delay_bound

@@ -44,7 +44,7 @@ class MethodStrategy(PayloadStrategy):
         weights = self.weights(replies)
         return Replies(
             places,
-            [reply.model[0] for reply in replies if reply.model],  # a phase brings none
+            [reply.model[0] for reply in replies if reply.model],  # none in a phase
             [reply.payload for reply in replies],
             weights,
             None if weights is None else self.roster.sample_weights[places],

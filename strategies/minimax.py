@@ -41,8 +41,11 @@ INNER = "inner"
 
 
 class MinimaxStrategy(MethodStrategy):
-    """Base of the minimax strategies: the model that travels is the flat point z = (x, y), averaged plainly: that sites
-    count by their samples is in their f_i. Where only some sites take part, their mean is an unbiased estimate of f."""
+    """Base of the minimax strategies: the model that travels is the flat point z = (x, y).
+
+    The mean of the points is plain, since each f_i already carries its site's weight by samples. If only some sites
+    take part, the mean of their f_i is an unbiased estimate of f.
+    """
 
     weighted_gradients = True
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate",)
@@ -56,7 +59,7 @@ class MinimaxStrategy(MethodStrategy):
 
 
 class StagewiseStrategy(MinimaxStrategy):
-    """What both share: the exchange from which a new stage's lambda is computed."""
+    """Base of CoDA and CODASCA: the exchange from which a new stage's lambda is computed."""
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Restart lambda in the first round of every stage but the first."""
@@ -80,14 +83,14 @@ class StagewiseStrategy(MinimaxStrategy):
 
 
 class Coda(StagewiseStrategy):
-    """CoDA: the plain mean of the points of all clients. One that fails is not averaged."""
+    """CoDA: asks all clients and takes the plain mean of their points, without those of clients that fail."""
 
     method = CODA
     needs_all_clients = "averages all clients in every round; the fedsgda strategies are made for a few clients a round"
 
 
 class Codasca(StagewiseStrategy):
-    """CODASCA: CoDA with SCAFFOLD's control variates; a fraction of the clients may do."""
+    """CODASCA: CoDA with SCAFFOLD's control variates; a round may ask a fraction of the clients."""
 
     method = CODASCA
     joint_states = True
@@ -121,7 +124,7 @@ class FedSGDA(MinimaxStrategy):
             )
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """The gradient collection phase, lines 2 to 5: question, answers, estimate."""
+        """Run the gradient collection phase, lines 2 to 5: ask a sample of clients, update the estimate."""
         assert self.roster is not None
         training, (x, *_) = self.training, model_arrays(arrays)
         question = self.estimator.question(server_round - 1, self.state, self.settings)
@@ -168,7 +171,7 @@ class LocalSGDAM(MinimaxStrategy):
 
 
 class LocalSCGDAM(MinimaxStrategy):
-    """Averages x, y, h, u and v of the round's clients; shows the network at h beside that at w."""
+    """Averages x, y, h, u and v of the round's clients; the network at h is evaluated beside that at w."""
 
     method = LOCAL_SCGDAM
     own_steps = ("scgdam.eta",)

@@ -1,7 +1,7 @@
-"""What every strategy is whose clients hold columns of the same rows: all parties take part in everything, at once.
+"""Base of the vertical strategies, whose clients hold columns of the same rows and all run at once.
 
-An exchange in which parties talk to each other succeeds for all or for nobody. Where one failed, the server works out
-whom the errors blame, brings the parties together once more and asks all of them again.
+An exchange in which parties talk to each other succeeds for all or for none. If it fails, the server works out which
+party the errors blame, introduces the parties to each other again and asks all of them again.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from strategies.rounds.exchange import Exchange
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply
 
-# seconds that the other parties' replies may take once one has failed: Flower says so late that a client was killed
+# seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
 PATIENCE = 90.0
 
 
 class PartyExchange(Exchange):
-    """An exchange with all parties, which all make again where they meet in it and one of them failed."""
+    """An exchange with all parties; if they talk to each other in it and one fails, all are asked again."""
 
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """The replies of all parties; StrategyError where the segment has failed as often as it may."""
+        """The replies of all parties; StrategyError if the exchange still fails after ``max-retries`` retries."""
         if self.question.phase in self.family.introductions:
             return super().receive(replies)
         training, server_round, attempt = self.family.training, self.question.server_round, 0
         while True:
             self.found, self.reasons = {}, {}
             self.sort(replies)
-            # a party that others gave up may still have its message, and must not get another
+            # a silent party may still be working on its message, and must not get another
             hung = NO_ANSWER in self.reasons.values() and set(self.reasons.values()) != {NO_ANSWER}
             self.reasons = find_culprits(self.reasons, len(self.roster))
             if not self.reasons or hung or self.grid is None or attempt == training.max_retries:
@@ -76,7 +76,7 @@ class PartyExchange(Exchange):
 
 
 class VerticalStrategy(PayloadStrategy):
-    """Base of the strategies of vertical learning: no model travels, and the parties themselves measure."""
+    """Base of the vertical strategies: no model travels, and the parties measure the metrics."""
 
     exchange_type = PartyExchange
     needs_examples = "has clients that hold columns of the same rows"
@@ -92,17 +92,17 @@ class VerticalStrategy(PayloadStrategy):
 
     @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
-        """Bring the parties together once more, after one has failed; what tells them of another attempt."""
+        """Introduce the parties again after one has failed; return the payload of the next attempt."""
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
-        """Raise `PayloadError` for what a party cannot have measured, or without what it was asked for."""
+        """Raise `PayloadError` for a report that is impossible or lacks what was asked for."""
 
     def call_the_roll(self, grid: Grid) -> Roster:
-        """Ask every node who it is; no party tells how many rows it holds."""
+        """Ask every node who it is; no party reports how many rows it holds."""
         return call_the_roll(grid, self.training.handshake_timeout, counted=False)
 
     def join(self, grid: Grid) -> Roster:
-        """The handshake; StrategyError where not all parties can run at once."""
+        """Do the handshake; StrategyError if not all parties can run at once."""
         known = self.roster is not None
         roster = super().join(grid)
         if not known:
@@ -110,16 +110,16 @@ class VerticalStrategy(PayloadStrategy):
         return roster
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Once a party has failed the others are not waited for long."""
+        """Wait ``round-timeout`` for the replies; after a party has failed, at most `PATIENCE` for the others."""
         return meet_on(grid, messages, self.training.round_timeout, PATIENCE)
 
 
 def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
-    """Whom a failed segment's errors blame: the party most of them name, else everybody who failed.
+    """The parties that most errors of a failed segment blame, and why; several if they are blamed equally often.
 
     Args:
-        reasons: party -> why it gave no good reply. A party that says nothing of others is its own reason.
-        parties: how many there are; who blames another is its own reason too.
+        reasons: party -> why it gave no good reply. If that blames no existing party, it counts against its sender.
+        parties: number of parties.
     """
     named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
     named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
@@ -139,6 +139,6 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
 
 
 def blamed(words: str) -> tuple[int, str] | None:
-    """Whom the error of a party's client names and why, or None where it names nobody."""
+    """The party that an error of a party's client blames, and why; None if it blames nobody."""
     found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
     return None if found is None else (int(found[1]), found[2])

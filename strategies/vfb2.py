@@ -1,7 +1,8 @@
-"""VFB2's server half: it brings the parties together, says what a segment does, and asks again where one failed.
+"""VFB2's server half: introduces the parties to each other, defines each segment, and repeats one that failed.
 
-The server takes no part in an update. It gets what the reporter (the first active party) measured, and at checkpoints
-and the end the blocks, if every party shares its own. `payloads.vfb2` has title and symbols.
+The server takes no part in an update. It gets the metrics of the reporter (the first active party) and, at checkpoints
+and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `payloads.vfb2` has the paper's title and
+symbols.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 from strategies.vertical import VerticalStrategy
 
-# bytes of a party's certificate, the folder of its socket, and host:port
+# most bytes of a party's certificate, the folder of its socket, and host:port
 MOST_CREDENTIALS = {"c": 16 * PAGE, "f": 4096, "a": 512}
 EIGENVALUE = "largest_eigenvalue"
 
 
 class VFB2(VerticalStrategy):
-    """Base of the three: they differ at the parties only."""
+    """Base of the three variants, which differ only in what the parties do."""
 
     introductions = (CREDENTIALS, DATA_SUMMARY)
     down_type = Segment
@@ -62,22 +63,22 @@ class VFB2(VerticalStrategy):
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
-        # fixed once the parties have shown who they are
+        # set by `introduce`
         self.credentials: list[Credentials] = []
         self.summaries: list[DataSummary] = []
         self.active: tuple[int, ...] = ()
         self.salt = ""
-        # training and test rows, known once the parties have found what they share
+        # numbers of training and test rows, once the parties have compared theirs
         self.rows: tuple[int, int] | None = None
-        # the newest attempt at a segment, the newest that all finished, and the one under way
+        # the number of the newest attempt; of the newest segment that all finished; of the segment under way
         self.serial = 0
         self.finished = -1
         self.under_way = 0
-        # the parties' blocks, once they have come
+        # the parties' blocks, if the server has them
         self.blocks: list[FloatArray] = []
 
     def meet(self, roster: Roster) -> None:
-        """Refuse too few parties, and lists of seconds that do not fit them."""
+        """Refuse too few parties, too many active ones, and lists of seconds of the wrong length."""
         parties, fewest = len(roster), 2 if self.settings.allow_two_parties else self.fewest_clients
         if parties < fewest:
             allowed, way_out = "2 or more", "take more clients"
@@ -104,14 +105,14 @@ class VFB2(VerticalStrategy):
                 ) from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Handshake and prologue; where a run is resumed, the credentials again."""
+        """Do the handshake and the prologue; in a resumed run, exchange the credentials again."""
         roster = super().prepare(arrays, grid)
         if not self.credentials:
             self.introduce(self.finished + 1, arrays)
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Credentials, the rows that all parties share, and segment 0, which measures at weights 0."""
+        """Introduce the parties, find the rows that all share, and run segment 0, which measures at weights 0."""
         self.introduce(0, arrays)
         everyone = range(len(self.credentials))
         self.under_way = 0
@@ -136,7 +137,7 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Show the parties each other, and learn who holds labels and whether the rows are the same."""
+        """Send the parties each other's credentials; learn who holds labels and whether the rows are the same."""
         assert self.roster is not None
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
@@ -162,12 +163,12 @@ class VFB2(VerticalStrategy):
         return self.segment()
 
     def segment(self) -> Segment:
-        """A new attempt at the segment under way."""
+        """The payload of a new attempt at the segment under way."""
         self.serial += 1
         return self.meeting()
 
     def meeting(self) -> Segment:
-        """The newest attempt, and who meets where in it."""
+        """The payload of the newest attempt, with the parties' certificates and addresses."""
         training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
         shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
@@ -194,7 +195,7 @@ class VFB2(VerticalStrategy):
 
     @property
     def shares(self) -> bool:
-        """Whether the server may get the blocks: it is asked to, and every party agrees."""
+        """Whether the server gets the blocks: ``vfb2.assemble`` is set, and every party agrees."""
         return self.settings.assemble and all(bool(shown.share[0]) for shown in self.credentials)
 
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Segment:
@@ -226,13 +227,13 @@ class VFB2(VerticalStrategy):
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """No model comes: what was measured and what it cost."""
+        """The unchanged model, since none travels; and the largest value of each counter over the parties."""
         self.finish(replies)
         counted = np.array([reply.payload.counters for reply in replies])  # (q, counters)
         return self.model, {name: float(counted[:, at].max()) for at, name in enumerate(COUNTERS)}
 
     def finish(self, replies: Sequence[Reply]) -> None:
-        """Take over what a segment brought."""
+        """Take over the metrics, times and blocks that a segment brought."""
         reports: list[Report] = [reply.payload for reply in replies]
         self.finished = self.under_way
         self.measured = reports[self.active[0]].metrics()
@@ -242,7 +243,7 @@ class VFB2(VerticalStrategy):
         self.blocks = blocks if len(blocks) == len(reports) else []
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """The blocks of all parties, in their order, once they have come."""
+        """The blocks of all parties, in their order, if the server has them."""
         return self.blocks or arrays
 
     def snapshot(self) -> VFB2Progress | None:
@@ -281,6 +282,6 @@ class VFB2SAGA(VFB2):
 
 
 def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> float:
-    """gamma of a segment; an epoch is what the drops of the learning rate count as a local iteration."""
+    """gamma of a segment; the drops of the learning rate count an epoch as a local step."""
     counted = training.model_copy(update={"local_steps": vfb2.epochs})
     return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)

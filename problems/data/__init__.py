@@ -1,4 +1,4 @@
-"""Data: from a name and a few options to binary-labelled samples, one share a client."""
+"""Data: from a name and a few options to binary-labelled samples, one share per client."""
 
 from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load

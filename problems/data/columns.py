@@ -16,7 +16,7 @@ class Columns:
     """What the features of a table are, and what they were scaled by.
 
     Attributes:
-        names: of the c columns; ``sex=f`` for one of a text column's.
+        names: of the c columns; ``sex=f`` for the value f of a text column sex.
         means: (c,) 0 where a column is not scaled.
         deviations: (c,) 1 where a column is not scaled, 0 where it is constant.
     """
@@ -32,8 +32,8 @@ class Encoded:
 
     Attributes:
         values: (n, c).
-        names: of the c columns; ``sex=f`` for one of a text column's.
-        scaled: (c,) those to standardise.
+        names: as of `Columns`.
+        scaled: (c,) which columns to standardise.
     """
 
     values: Array
@@ -41,7 +41,7 @@ class Encoded:
     scaled: NDArray[np.bool_]
 
     def statistics(self, rows: Rows) -> tuple[Array, Array]:
-        """(c,) means and (c,) variances over some rows; 0 and 1 where nothing is to be scaled.
+        """(c,) means and (c,) variances over some rows; 0 and 1 for columns that are not scaled.
 
         A constant column has exactly its value as mean and exactly 0 as variance.
         """
@@ -52,12 +52,12 @@ class Encoded:
         return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
 
     def features(self, train_rows: Rows) -> tuple[NDArray[np.float32], Columns]:
-        """(n, c) the values as they are trained with, and what they are scaled by."""
+        """(n, c) values scaled by the training rows' statistics, and the scaling."""
         means, variances = self.statistics(train_rows)
         columns = Columns(self.names, means, np.sqrt(variances))
         return standardised(self.values, means, columns.deviations).astype(np.float32), columns
 
 
 def standardised(values: Array, means: Array, deviations: Array) -> Array:
-    """(n, c) values less (c,) means over (c,) deviations; a column whose deviation is 0 becomes 0."""
+    """(n, c) values minus (c,) means, divided by (c,) deviations; a column whose deviation is 0 becomes 0."""
     return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))

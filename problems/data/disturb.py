@@ -18,8 +18,7 @@ Labels = NDArray[np.int8]
 
 
 def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """Return training and test rows, ascending; each class gives round(test_fraction * its size), at least
-    one.
+    """Return training and test rows, ascending; round(test_fraction * size) of each class are test rows, at least 1.
 
     Raises:
         DataError: when a class is too small to be in both.
@@ -42,25 +41,27 @@ def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int)
 
 
 def validation_split(labels: Labels, train_rows: Rows, fraction: float, seed: int, site: int = 0) -> tuple[Rows, Rows]:
-    """Return the training rows that remain and those held out to choose by, ascending, in each class as in `split`.
+    """Return the remaining training rows and those held out for validation, ascending, in each class as in `split`.
+
+    A class of one row stays for training.
 
     Args:
         labels: (n,) of all rows.
-        train_rows: those that the training rows are.
-        site: addresses the draw where sites hold rows out, each for itself; a class of one row stays for training.
+        train_rows: indices of the training rows.
+        site: number of the site, if each site holds out its own rows: each has a random draw of its own.
     """
     kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site))
     return train_rows[kept], train_rows[held]
 
 
 def split_rows(count: int, fraction: float, seed: int, purpose: str) -> tuple[Rows, Rows]:
-    """Return the places among ``count`` rows that remain and those held out, each ascending, at least one of either.
+    """Return indices of the remaining and of the held-out rows among ``count``, each ascending, at least one of each.
 
     Args:
-        count: of rows, whatever their labels.
-        fraction: of them that is held out.
+        count: number of rows, whatever their labels.
+        fraction: the share to hold out.
         seed: the run's.
-        purpose: what they are held out for: another purpose draws others.
+        purpose: what they are held out for; each purpose draws other rows.
 
     Raises:
         DataError: there are fewer than two rows.
@@ -83,8 +84,9 @@ def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generato
 
 
 def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
-    """Return the rows to keep, ascending, so that floor(r / (1 - r) * negatives) positives stay; r =
-    `imbalance`.
+    """Return the rows to keep, ascending: all negatives and floor(r / (1 - r) * negatives) positives; r = `imbalance`.
+
+    All rows are kept if r is 0.
 
     Raises:
         DataError: when that leaves no positive, or asks for more than there are.
@@ -114,7 +116,7 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
 
 
 def flip_labels(labels: Labels, noise: float, seed: int) -> Labels:
-    """Return labels of which floor(noise * size) in each class are flipped."""
+    """Return the labels, with floor(noise * size) of each class flipped."""
     flipped = labels.copy()
     rng = stream(seed, "label noise")
     for label in (0, 1):

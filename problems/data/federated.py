@@ -23,11 +23,11 @@ class FederatedData:
     """Training samples of every client, the test samples of the server.
 
     Attributes:
-        columns: what the features are and were scaled by, where the data set is a table.
+        columns: names and scaling of the features, if the data set is a table.
         num_clients: number of clients.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
-        test: the test samples, as they are in the data set; the rows held out for validation instead, where there are.
+        test: the test samples, undisturbed; with a ``validation_fraction``, the rows held out for validation instead.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FederatedData:
         self._shifted: dict[int, Samples] = {}
 
     def client(self, partition_id: int) -> Samples:
-        """Return one client's training samples, its shift applied: a view of `train` where there is no shift.
+        """Return one client's training samples, its shift applied; a view of `train` if there is no shift.
 
         Raises:
             DataError: when there is no such client.
@@ -131,7 +131,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     check_finite(features)
 
     def spread(rows: Rows) -> tuple[NDArray[np.int8], list[Rows]]:
-        """The labels of some training rows with their noise, and each client's places among these rows."""
+        """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites = spec.partition_sites or num_clients
         return noisy, partition(spec, noisy, source.codes[rows], sites, site_sizes)[:num_clients]
@@ -153,8 +153,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 def _validation(
     spec: DataSpec, source: Source, labels: NDArray[np.int8], train_rows: Rows
 ) -> tuple[Rows, Rows, tuple[int, ...] | None]:
-    """The training rows that remain, those held out, and the sizes of the data set's own sites, of each of which some
-    are held out."""
+    """The remaining training rows, those held out of each of the data set's own sites, and the sites' new sizes."""
     sizes = source.site_sizes or (len(train_rows),)
     sites = np.split(train_rows, np.cumsum(sizes)[:-1])
     pairs = [
@@ -171,7 +170,7 @@ def _refuse_lost_positives(
     spread: tuple[NDArray[np.int8], list[Rows]],
     without_imbalance: tuple[NDArray[np.int8], list[Rows]],
 ) -> None:
-    """Raise DataError where a client has no positive, but would have some without `imbalance`."""
+    """Raise DataError if a client has no positive, but would have some without `imbalance`."""
     now, before = ([int(labels[part].sum()) for part in parts] for labels, parts in (spread, without_imbalance))
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:

@@ -1,4 +1,4 @@
-"""A site's own file: its rows, which of them are held out, and what a federation must know to scale them alike."""
+"""A site's own file: its rows, which of them are held out, and the statistics needed to scale all sites alike."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from problems.data.source import Rows, positive_classes
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
-# Means and variances over fewer rows tell of single ones.
+# Means and variances over fewer rows reveal single rows.
 FEWEST_ROWS = 10
 
 
@@ -28,9 +28,9 @@ class SiteRows:
     Attributes:
         features: (n, *shape).
         labels: (n,) 0 or 1.
-        train_rows, test_rows: places of the rows to train with and of those held out, ascending.
-        label_values: those of the file that are negative, and those that are positive.
-        columns: names of the features, empty where they have none.
+        train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
+        label_values: the file's negative and its positive label values.
+        columns: names of the features, empty if they have none.
         table: the features of a table that is to be standardised, else None.
     """
 
@@ -56,7 +56,7 @@ class SiteRows:
         """(c,) means and (c,) variances of the training rows' columns; None where nothing is standardised.
 
         Raises:
-            DataError: the rows are so few that their means would tell of single ones.
+            DataError: the rows are so few that their means would reveal single rows.
         """
         if self.table is None:
             return None
@@ -70,10 +70,10 @@ class SiteRows:
         return self.table.statistics(self.train_rows)
 
     def samples(self, rows: Rows, scaling: tuple[Array, Array] | None) -> Samples:
-        """Some rows as they are trained with.
+        """Some rows, scaled for training.
 
         Args:
-            scaling: (c,) means and (c,) deviations of all sites' columns, where the table is standardised.
+            scaling: (c,) means and (c,) deviations over all sites, if the table is standardised.
 
         Raises:
             DataError: features that are not finite, or a scaling that is missing or of another number of columns.
@@ -96,17 +96,17 @@ class SiteRows:
 def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     """Read one site's own file, or its folder of class folders.
 
-    Of `spec` count `dataset` (the kind of file), `positive_label`, `label_column`, `feature_columns`,
-    `standardise` and, where the server has no test set (`data_dir` is empty), `test_fraction`: rows of each class
-    are then held out, unless the file has test rows of its own; with `validation_fraction` rows of the others are held
-    out in their place. A site may hold one class only.
+    `dataset` in `spec` is the kind of file; `positive_label`, `label_column`, `feature_columns` and `standardise` are
+    read too. If the server has no test set (`data_dir` is empty) and the file has no test rows of its own,
+    `test_fraction` of each class is held out; with `validation_fraction`, rows of the training rows are held out in
+    their place. A site may hold one class only.
 
     Args:
-        partition_id: addresses the held-out rows' draw; None for a file whose rows are all the server's to test on.
+        partition_id: selects the random draw of the held-out rows; None: the server tests on all rows of the file.
 
     Raises:
-        DataError: when the file is missing, damaged, or its labels or columns cannot be understood alone. The
-        message tells nothing of single rows: it leaves the site.
+        DataError: the file is missing or damaged, or its labels or columns cannot be understood without other sites.
+            The message leaves the site, so it reveals no single row.
     """
     validate(spec)
     try:

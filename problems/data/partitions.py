@@ -29,14 +29,15 @@ def partition(
     num_clients: int,
     site_sizes: tuple[int, ...] | None = None,
 ) -> list[Rows]:
-    """Return each client's rows of the training set; every row belongs to one client, of "given" to one at most.
+    """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
 
     Args:
-        spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` count.
+        spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are read.
         labels: (n,) binary labels.
         classes: (n,) original classes, as integers.
         num_clients: number of clients.
-        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites; of "natural".
+        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites; "natural" and
+            "synthetic-offset-sites" use them.
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -123,13 +124,13 @@ def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.
     order = rng.permutation(len(classes))
     cut = round(SORTED_SHARE * len(order))
     in_order = order[:cut][np.argsort(classes[order[:cut]], kind="stable")]
-    # The larger slices come first in both halves: turning one round keeps the clients even.
+    # The larger slices come first in both parts; reversing one of them keeps the clients even.
     dealt = np.array_split(order[cut:][::-1], num_clients)[::-1]
     return [np.concatenate(pair) for pair in zip(np.array_split(in_order, num_clients), dealt, strict=True)]
 
 
 def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: np.random.Generator) -> list[Rows]:
-    """Clients take `held` classes in turn from a circle of them; a class is shared evenly by who took it.
+    """Each client in turn takes the next `held` classes of a circle; the clients of a class share it evenly.
 
     flwr-datasets' partitioner of this name leaves classes out even where clients * `held` would cover them.
     """
@@ -159,7 +160,7 @@ def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.ra
     by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
     parts: list[list[Rows]] = [[] for _ in range(num_clients)]
     for rows in sorted(by_label, key=len, reverse=True):
-        # One sample of the larger class for everybody, so that no client is left without any.
+        # One sample of the larger class for each client, so that none is empty.
         floor = int(rows is max(by_label, key=len) and len(rows) >= num_clients)
         sizes = floor + rng.multinomial(len(rows) - floor * num_clients, rng.dirichlet([alpha] * num_clients))
         for part, chunk in zip(parts, np.split(rows, np.cumsum(sizes)[:-1]), strict=True):
@@ -197,7 +198,7 @@ def _by_flwr_datasets(
 
         order = rng.permutation(len(classes))
         seed = int(rng.integers(2**31))
-        # Neighbouring classes go to one client: a seeded renaming frees that of the labels' order.
+        # Neighbouring classes go to one client; random names make that independent of the labels' order.
         names = rng.permutation(int(classes.max()) + 1)
         splitter: Any
         if spec.partition == "dirichlet":

@@ -16,7 +16,7 @@ from problems.data.spec import DataError
 class Samples:
     """Features (n, *shape) and labels (n,) int8 in {0, 1}; both contiguous and read-only.
 
-    Features are float32, but float64 ones stay as they are: `as_float32` is for what readers read.
+    Features are float32, or float64 if they are given so; those from files go through `as_float32`.
 
     Raises:
         ValueError: when the two lengths differ or a label is neither 0 nor 1.
@@ -58,16 +58,16 @@ class Samples:
 
 
 def as_float32(features: NDArray[Any]) -> NDArray[np.float32]:
-    """Return `features` as float32; uint8 are pixels, which this project keeps in [0, 1]."""
+    """Return `features` as float32; uint8 values are pixels, and are scaled to [0, 1]."""
     if features.dtype == np.uint8:
         scaled: NDArray[np.float32] = np.divide(features, 255, dtype=np.float32)
         return scaled
-    with np.errstate(over="ignore"):  # what overflows is reported as not finite
+    with np.errstate(over="ignore"):  # `check_finite` reports overflows
         return features.astype(np.float32, copy=False)
 
 
 def check_finite(features: NDArray[Any]) -> None:
-    """Raise DataError where a sample's features are not finite in float32; says how many and which is the first."""
+    """Raise DataError if a sample's features are not finite in float32; says how many and which is the first."""
     if features.dtype.kind != "f":
         return
     finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)

@@ -1,4 +1,4 @@
-"""What a reader hands over: every row's original class, and features to encode once the split is known."""
+"""What a reader returns: every row's original class, and features that are encoded once the split is known."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Source:
     codes: NDArray[np.int64]
     """(n,) each row's index into `classes`."""
     encode: Encoder
-    """From the training rows to the features of all rows, with any statistics taken from the training rows alone:
-    (n, *shape), float or uint8 pixels, or a table's as `Encoded`, not yet scaled."""
+    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to an unscaled
+    `Encoded` for a table. Any statistics come from the training rows alone."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
     site_sizes: tuple[int, ...] | None = None
@@ -37,12 +37,12 @@ class Source:
         return len(self.codes)
 
     def features(self, train_rows: Rows) -> tuple[Any, Columns | None]:
-        """The features of all rows, scaled, and of a table what its columns are and were scaled by."""
+        """The features of all rows, scaled, and the `Columns` of a table, else None."""
         encoded = self.encode(train_rows)
         return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
 
     def own_split(self) -> tuple[Rows, Rows]:
-        """The rows before the set's own test split, and those of it, none where it has none."""
+        """The rows of the set's own training and test split; without one, all rows and none."""
         train_count = len(self) if self.train_count is None else self.train_count
         return np.arange(train_count), np.arange(train_count, len(self))
 
@@ -98,7 +98,7 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
     """Mark the classes that count as positive, (len(classes),) bool.
 
     `wanted` is as `DataSpec.positive_label`. A site's file (`site`) may lack classes that other sites have:
-    there a label that does not occur is no error, and whatever depends on the set of all classes is.
+    there a label that does not occur is no error, but a choice that depends on all classes is one.
 
     Raises:
         DataError: lists the labels that occur; of a site's file, only how many, since the message leaves the site.
@@ -148,7 +148,7 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
 
 
 def check_both_classes(labels: NDArray[np.int8], what: str, classes: Sequence[str]) -> None:
-    """Raise DataError where some rows' labels, 0 or 1, are all the same."""
+    """Raise DataError if some rows' labels, 0 or 1, are all the same."""
     positives = int(labels.sum())
     if positives in (0, len(labels)):
         raise DataError(

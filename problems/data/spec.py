@@ -1,6 +1,6 @@
 """What a user may ask of the data: the names and the options.
 
-The fields of `DataSpec` are the run-config keys of the same words (`partition_alpha` is `partition-alpha`,
+The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is `partition-alpha`,
 `synthetic_alpha` is `synthetic.alpha`).
 """
 
@@ -12,7 +12,7 @@ from problems.errors import InputError
 
 
 class DataError(InputError, ValueError):
-    """The data cannot be had as asked; the message says what was expected, what was found and the way out."""
+    """The data cannot be provided as asked; the message says what was expected, what was found and what helps."""
 
 
 PAGE = "docs/data.md"
@@ -55,19 +55,19 @@ OWN, GIVEN = "own", "given"
 TABLES = ("csv", "parquet")
 GENERIC = ("csv", "parquet", "svmlight", "npz", "image-folder")
 SPARSE_LOGISTIC = "synthetic-sparse-logistic"
-# Problems of their own: samples without labels, without a test set.
+# Samples for problems of their own, without labels and without a test set.
 UNLABELLED = ("synthetic-pl",)
-# Drawn client by client, as many sites as there are clients: nothing to partition, to disturb or to relabel.
+# Drawn client by client, one site per client: nothing to partition, to disturb or to relabel.
 DRAWN = (*UNLABELLED, SPARSE_LOGISTIC)
 OFFSET_SITES = "synthetic-offset-sites"
-# These come in sites of their own, of which "natural" makes the clients.
+# These come in sites of their own, which partition "natural" makes the clients.
 SITED = (*DRAWN, OFFSET_SITES, "heart-disease")
 NEEDS_FILES = (*GENERIC, "uci-credit", "heart-disease", "w8a")
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of ``feature-columns``; categories make it text, of which it lists all values."""
+    """One column of ``feature-columns``; for a text column, ``categories`` lists all its values."""
 
     name: str
     categories: tuple[str, ...] = ()
@@ -148,18 +148,18 @@ class DataSpec:
     partition_alpha: float = 0.5
     partition_classes: int = 2
     partition_sites: int = 0
-    """Sites that the training rows are spread over, of which the clients are the first; 0: as many as clients."""
+    """Number of sites to spread the training rows over; the clients are the first of them. 0: one per client."""
     partition_rows: str = ""
-    """Of "given": ``rows:share`` of each client, with commas; the rows that nobody gets are left out."""
+    """For "given": comma-separated ``rows:share`` of each client; the remaining rows are left out."""
 
     positive_label: str = ""
-    """Empty: the set's default; else a label, several with commas, or "first-half" of the sorted classes."""
+    """Empty: the set's default; else comma-separated labels, or "first-half" of the sorted classes."""
     label_column: str = ""
-    """Of tables; empty: "label"."""
+    """For tables; empty: "label"."""
     feature_columns: str = ""
-    """Of tables: names with commas, ``name[value|value]`` for text; of svmlight: their number. Empty: all."""
+    """For tables: comma-separated names, ``name[value|value]`` for text; for svmlight: their number. Empty: all."""
     standardise: bool = True
-    """Of tables: numeric columns get mean 0 and variance 1 over the training rows of all clients."""
+    """For tables: numeric columns get mean 0 and variance 1 over the training rows of all clients."""
 
     # What is done to the training part.
     imbalance: float = 0.0
@@ -167,15 +167,15 @@ class DataSpec:
     label_noise: float = 0.0
     """Fraction of each class's training labels that is flipped, in [0, 0.5)."""
     client_shift: float = 0.0
-    """Client i of N gets N(client_shift * (i - N / 2), client_shift_std^2) on its features; 0: none."""
+    """Client i of N gets N(client_shift * (i - N / 2), client_shift_std^2) added to its features; 0: none."""
     client_shift_std: float = 0.2
 
     test_fraction: float = 0.2
-    """Of sets without a test split of their own; drawn within each class."""
+    """For sets without a test split of their own; drawn within each class."""
     validation_fraction: float = 0.0
-    """Share of each class's training rows that takes the place of the test rows, which nobody then sees; 0: none."""
+    """Share of each class's training rows that replaces the test rows, which are then not used; 0: none."""
 
-    # Of "synthetic-sparse-logistic"; the run-config table `synthetic`.
+    # For "synthetic-sparse-logistic"; the run-config table `synthetic`.
     synthetic_alpha: float = 10.0
     """Variance from client to client of the mean of the label vector."""
     synthetic_beta: float = 10.0
@@ -187,7 +187,7 @@ class DataSpec:
 
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
-    """The error with the data set it is about, and the page that tells what can be read."""
+    """The error, with the name of the data set and the page about data sets added."""
     place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
     errors = [DataError.of(error, place), *error.also]
     last = errors[-1].hint

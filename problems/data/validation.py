@@ -1,4 +1,4 @@
-"""The checks of what a user asks of the data that need no data."""
+"""Checks of a `DataSpec` that need no data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from problems.errors import NOTHING
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     """Check names and ranges without reading any data.
 
-    `from_site` leaves out what a site's own file makes pointless: `data_dir`.
+    `from_site` skips the checks that are pointless if sites read files of their own, such as that of `data_dir`.
 
     Raises:
         DataError: names the key as the run config spells it, what it got and what is allowed.

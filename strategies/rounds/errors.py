@@ -1,4 +1,4 @@
-"""Why a run ends, and why a reply does not count, in words."""
+"""The errors that end a run, and the reasons why a reply does not count."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from payloads.handshake import REFUSAL
 from payloads.wire import CONFIG, find
 from problems.errors import InputError
 
-# why a client that sent nothing gave no good reply
+# the reason of a client that sent nothing
 NO_ANSWER = "no answer"
-# characters of a reason that are kept: a site may have chosen its words
+# characters kept of a reason, since a site may send any text
 LONGEST_REASON = 1000
 
 
 class StrategyError(RuntimeError):
-    """A run that cannot go on; the message says at which round and why.
+    """The run cannot go on; the message says at which round and why.
 
-    Of this class itself is what fails on the way: a site's own words, or too few good replies. What the run config,
-    the sites or their data must be changed for is a `SetupError`.
+    Errors of this class itself come up during a run: a site's own error, or too few good replies. If the run config,
+    the sites or their data must be changed, it is a `SetupError`.
     """
 
 
@@ -30,7 +30,7 @@ class SetupError(InputError, StrategyError):
 
 
 class DivergedError(SetupError):
-    """A round that left the server no numbers to go on from; nothing of it may be kept."""
+    """A round left the server values that are not finite; nothing of that round may be kept."""
 
 
 def reason_of(error: Error) -> str:
@@ -40,7 +40,7 @@ def reason_of(error: Error) -> str:
 
 
 def refusal_of(reply: Message) -> str | None:
-    """Why a site cannot or will not take part, in its own words, or None where it does not say so."""
+    """Why a site cannot or will not take part, in its own words; None if it has not refused."""
     if not reply.has_content():
         return None
     config = find(reply.content, CONFIG, ConfigRecord)
@@ -54,7 +54,7 @@ def shortened(reason: str) -> str:
 
 
 def way_out(reason: str, steps: str) -> str:
-    """What to do about a site that is dropped again and again; ``steps``: the keys of step sizes."""
+    """What to do about a site that is dropped again and again; ``steps`` names the keys of step sizes."""
     if "not finite" in reason:
         return f"its steps are too large: lower {steps}"
     if NO_ANSWER in reason:

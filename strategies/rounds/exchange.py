@@ -1,7 +1,7 @@
-"""One exchange between the server and some of its clients: it sends, asks again, replaces, validates and accounts.
+"""One exchange between the server and some clients: sends, asks again, replaces clients, validates, counts bytes.
 
-A round has one exchange of its own, whose replies bring models. Those that a strategy makes before it, and evaluations
-on the rows that sites hold out, bring a payload and no model.
+A round has one exchange of its own, whose replies bring models. Replies to the exchanges that a strategy makes before
+it, and to evaluations on the rows that sites hold out, bring a payload and no model.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
 
 @dataclass(eq=False)
 class Exchange:
-    """An exchange that is open: what it sends to whom, and what has come back.
+    """An open exchange: what was sent to whom, and what has come back.
 
     Attributes:
-        grid: None where nobody can be asked again.
+        grid: None if nobody can be asked again.
         content: what the messages carry, one object for all.
         wanted: how many good replies there should be.
         sent: place -> message, of everyone asked so far.
         found: place -> good reply.
         reasons: place -> why there is no good reply.
-        report: the round's, which another round replaces.
+        report: that of the round in which the exchange was opened.
     """
 
     family: Family
@@ -73,7 +73,7 @@ class Exchange:
         return list(written.values())
 
     def send(self, messages: list[Message]) -> list[Message]:
-        """The replies to some of the messages; the time they take is the exchange's."""
+        """Send some of the messages and return the replies; the time is added to ``exchange_seconds``."""
         assert self.grid is not None
         begun = time.perf_counter()
         replies = self.family.deliver(self.grid, messages)
@@ -81,7 +81,7 @@ class Exchange:
         return replies
 
     def wait(self) -> None:
-        """Let ``retry-wait`` go by, for a site that needs time to come back."""
+        """Wait ``retry-wait`` seconds, since a site may need time to come back."""
         time.sleep(self.family.training.retry_wait)
         self.report.exchange_seconds += self.family.training.retry_wait
 
@@ -94,7 +94,7 @@ class Exchange:
         are replaced or nobody is left to ask. A strategy that ``retries_failed`` asks the same clients again.
 
         Raises:
-            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing that has been asked often enough.
+            StrategyError: fewer than ``min-train-nodes`` are left, or one is missing after ``max-retries`` retries.
         """
         self.found, self.reasons = {}, {}
         self.sort(replies)
@@ -108,7 +108,7 @@ class Exchange:
         return self.close()
 
     def sort(self, replies: Iterable[Message]) -> None:
-        """Put each reply among the good ones or the reasons why there is none."""
+        """Put each good reply into ``found``, and for each other client into ``reasons`` why it has none."""
         server_round = self.question.server_round
         places = {message.metadata.message_id: place for place, message in self.sent.items()}
         for message in replies:
@@ -139,7 +139,7 @@ class Exchange:
         """Whom to ask next: those whose replies are missing, or others in their place, or nobody.
 
         Args:
-            asked_again: how many times clients have been asked after the first.
+            asked_again: how many times clients have been asked again so far.
         """
         training, server_round = self.family.training, self.question.server_round
         if self.family.retries_failed:
@@ -162,7 +162,7 @@ class Exchange:
     # The end.
 
     def close(self) -> list[Reply]:
-        """The good replies, in order of partition id, once it is reported who answered and who was dropped.
+        """Report who answered and who was dropped; return the good replies, in order of partition id.
 
         Raises:
             StrategyError: there are too few.
@@ -176,7 +176,7 @@ class Exchange:
         return [self.found[place] for place in sorted(self.found)]
 
     def report_dropped(self) -> dict[int, str]:
-        """Report who answered, and who was dropped and why; the latter by partition id."""
+        """Report who answered and who was dropped; return partition id -> why it was dropped."""
         phase = self.question.phase
         where = f"{phase} phase: " if phase else ""
         dropped = {self.partition_of(place): where + self.reasons[place] for place in sorted(self.reasons)}
@@ -189,7 +189,7 @@ class Exchange:
         return dropped
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:
-        """Raise `StrategyError` where too few replies are good; ``dropped``: partition id -> why it was dropped."""
+        """Raise `StrategyError` if too few replies are good; ``dropped``: partition id -> why it was dropped."""
         family, training, server_round = self.family, self.family.training, self.question.server_round
         steps = family.steps()
         advice = next((f"; {way_out(reason, steps)}" for reason in dropped.values() if "not finite" in reason), "")

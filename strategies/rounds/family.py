@@ -1,4 +1,4 @@
-"""What a strategy says of its algorithm, and where it says it; an exchange knows no more of its strategy than this."""
+"""What a strategy declares about its algorithm, and its hooks; an exchange knows nothing else of its strategy."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ class Family:
         report: what the round under way has cost, and who took part in it.
         model: the arrays that the round's clients got.
         extra_config: scalars for every message's config, set by whoever runs the rounds.
-        local: paths on a disk that server and clients share, set likewise.
+        local: paths on a disk that server and clients share, set by the same.
         layout: names and shapes of the parts of the flat model, for strategies that tell weights from biases.
-        measured: metrics of the newest model, where the clients measured them.
+        measured: metrics of the newest model, if the clients measured them.
         headline: which of `views` the log and the curves show; "" is the model itself.
     """
 
-    # why every client takes part in every round, where it must: "strategy x ..."
+    # the reason, if every client must take part in every round; it follows the words "strategy x"
     needs_all_clients: ClassVar[str] = ""
-    # a client that gave no good reply is asked again, ``max-retries`` times, and the run ends without it
+    # a client that gave no good reply is asked again, up to ``max-retries`` times; then the run ends
     retries_failed: ClassVar[bool] = False
-    # clients talk to each other within an exchange: all run at once, and where one failed all are asked again
+    # clients talk to each other within an exchange: all run at once, and if one fails, all are asked again
     concurrent: ClassVar[bool] = False
-    # the clients' states add up to something: where one is lost, all clients begin theirs afresh
+    # the sum of the clients' memories matters: if one is lost, all clients discard theirs
     joint_states: ClassVar[bool] = False
-    # why the key client-weights has to be "examples", where it has: "strategy x ..."
+    # the reason, if ``client-weights`` must be "examples"; it follows the words "strategy x"
     needs_examples: ClassVar[str] = ""
-    # that sites count by their samples is in their gradients, so that means over them are plain
+    # gradients already carry their site's weight by samples, so means over sites are plain
     weighted_gradients: ClassVar[bool] = False
     # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
     vertical: ClassVar[bool] = False
     fewest_clients: ClassVar[int] = 1
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
-    # the family's own keys of step sizes
+    # the strategy's own keys of step sizes
     own_steps: ClassVar[tuple[str, ...]] = ()
     # the common settings that change nothing in a run of this strategy
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
@@ -62,7 +62,7 @@ class Family:
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
-    # exchanges of the strategy's own: phase -> the type of the replies' payload
+    # further exchanges of the strategy: phase -> the type of the replies' payload
     phases: ClassVar[dict[str, type[Payload]]] = {}
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
@@ -82,7 +82,7 @@ class Family:
     # Before round 1.
 
     def meet(self, roster: Roster) -> None:
-        """Look at the sites before anything is sent; raise `StrategyError` where they do not fit."""
+        """Check the sites before anything is sent; raise `StrategyError` if they do not fit."""
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Exchange whatever the algorithm needs before its first round."""
@@ -90,8 +90,7 @@ class Family:
     # Rounds.
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Exchange whatever the algorithm needs before a round's messages go out, see `PayloadStrategy.ask`; the model
-        to send."""
+        """Exchange, by `PayloadStrategy.ask`, whatever is needed before the round's own; return the model to send."""
         return arrays
 
     def down(self, server_round: int) -> Payload | None:
@@ -99,12 +98,14 @@ class Family:
         return None
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send messages and wait for their replies, those that come within ``round-timeout``."""
+        """Send messages and return the replies that come within ``round-timeout``."""
         return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """How long the dimensions of a client's payload may be, by letter, all but ``d``: from the run config and what
-        the client told in the handshake. What does not fit is refused before it is looked at."""
+        """Greatest length of each dimension of a client's payload but ``d``, by letter.
+
+        It follows from the run config and the client's report in the handshake. A longer payload is refused unread.
+        """
         return {}
 
     def check_payload(self, payload: Any) -> None:
@@ -114,10 +115,10 @@ class Family:
         """The new model and the metrics of the round, from the valid replies in order of partition id."""
         return mean_model(replies, self.weights(replies)), {}
 
-    # What comes of them.
+    # Results.
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """The model that the arrays of a round stand for: what is evaluated and saved. Round 0 made the initial one."""
+        """The model that is evaluated and saved for the arrays of a round; those of round 0 are the initial model."""
         return arrays
 
     def views(self) -> dict[str, list[FloatArray]]:
@@ -138,7 +139,7 @@ class Family:
         refuse_other(self, self.state_type, state)
         self.state = state
 
-    # What a family's hooks call.
+    # For the hooks to call.
 
     @property
     def by_examples(self) -> bool:
@@ -146,10 +147,10 @@ class Family:
         return self.training.client_weights == EXAMPLES
 
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
-        """(k,) what each reply counts in a mean over clients, 1 in the mean; None for a plain mean.
+        """(k,) the weight of each reply in a mean over clients, 1 on average; None for a plain mean.
 
-        It is by the samples that sites told of in the handshake. Over a part of the sites it is the weighted mean of
-        those, as FedAvg's.
+        Weights are proportional to the samples that sites reported in the handshake, and are normalised over the given
+        replies, as in FedAvg.
         """
         if self.weighted_gradients or not self.by_examples:
             return None
@@ -164,7 +165,7 @@ class Family:
         self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
 
     def check_classes(self, roster: Roster, what: str) -> None:
-        """Refuse sites that hold one class only, all together; ``what`` needs both."""
+        """Refuse sites that all together hold one class only; ``what`` names what needs both."""
         negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
         if not negatives or not positives:
             raise SetupError(
@@ -175,7 +176,7 @@ class Family:
             )
 
     def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
-        """Name the sites that cannot fill a batch: theirs is all they have. Refuse a batch larger than all sites.
+        """Warn of sites that cannot fill a batch and take all they have; refuse a batch that all together cannot fill.
 
         Args:
             key: the run-config key of the batch size.
@@ -197,7 +198,7 @@ class Family:
             log(WARNING, told, key, batch_size, len(named), len(held), kind, which)
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
-        """Raise `DivergedError` where a round has left the server a model or a state that is not finite."""
+        """Raise `DivergedError` if the server's model or state is not finite after a round."""
         state = self.snapshot()
         named = {"model": np.concatenate(arrays), **({} if state is None else state.arrays())}
         for name, value in named.items():
@@ -211,6 +212,6 @@ class Family:
 
     @classmethod
     def steps(cls) -> str:
-        """The keys to lower where values are not finite, in words."""
+        """The keys to lower if values are not finite, in words."""
         common = [name for name in ("learning_rate", "server_learning_rate") if name not in cls.unread]
         return " or ".join([*map(kebab, common), *cls.own_steps])

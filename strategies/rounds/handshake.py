@@ -25,16 +25,16 @@ from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shortened
 
-# Bytes; the names and statistics of some hundred thousand columns.
+# Bytes; enough for the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of a run in the order of their partition ids.
+    """The sites of a run in the order of their partition ids; a site's place is its index in this order.
 
     Attributes:
-        bytes_up, bytes_down: what the handshake cost, to the server and the other way.
+        bytes_up, bytes_down: bytes of the handshake, to the server and to the sites.
     """
 
     node_ids: tuple[int, ...]
@@ -47,14 +47,14 @@ class Roster:
 
     @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """(N, 2) negatives and positives of each site; 0 where they are not told."""
+        """(N, 2) negatives and positives of each site; 0 if not reported."""
         array = np.array([report.counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
-        array.setflags(write=False)  # kept, and read in every round
+        array.setflags(write=False)  # cached, and read in every round
         return array
 
     @cached_property
     def sample_weights(self) -> NDArray[np.float64]:
-        """(N,) N n_i / n of each site, n_i its samples and n those of all; exactly 1 where all hold as many."""
+        """(N,) N n_i / n of each site, with n_i of all n samples; exactly 1 if all sites hold equally many."""
         sizes = self.class_counts.sum(axis=1)
         weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
         weights.setflags(write=False)
@@ -78,7 +78,7 @@ class Roster:
         """Sorted places of ``count`` clients, without replacement.
 
         Raises:
-            StrategyError: there are fewer.
+            StrategyError: there are fewer clients.
         """
         if count > len(self):
             raise SetupError(
@@ -94,12 +94,12 @@ class Roster:
 
 
 def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster:
-    """Ask every node who it is until as many have answered as the largest number of partitions that one names.
+    """Ask every node who it is, until as many sites have answered as there are partitions.
 
-    Sites whose libraries differ are warned about.
+    The number of partitions is the largest that a site names. Warns if sites differ in device or libraries.
 
     Args:
-        counted: whether each must tell how many rows of each class it holds.
+        counted: whether each site must report how many rows of each class it holds.
 
     Raises:
         StrategyError: nobody joins in time, a site cannot answer, partitions are missing or claimed twice.
@@ -146,7 +146,7 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
 
 
 def _name_failed(failed: dict[int, str], reports: Sequence[SiteReport]) -> str:
-    """Which sites failed: by node, and by partition where the others leave no doubt."""
+    """Which sites failed, by node; by partition too if it follows from the sites that answered."""
     known = {report.partition_id for report in reports}
     missing = sorted(set(range(max((report.num_partitions for report in reports), default=0))) - known)
     named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"

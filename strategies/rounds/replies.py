@@ -29,9 +29,9 @@ from strategies.rounds.errors import reason_of
 
 @dataclass(frozen=True)
 class Reply:
-    """One valid answer: the client's place in the roster, its model, its payload, its number of examples.
+    """One valid reply: the client's place in the roster, its model, its payload, its number of examples.
 
-    ``state_round``: the round that made the state the client started from, 0 for none; None where it keeps none.
+    ``state_round``: the round that made the memory the client started from, 0: none yet; None if it keeps none.
     """
 
     place: int
@@ -43,18 +43,18 @@ class Reply:
 
 @dataclass
 class RoundReport:
-    """What a round cost and who took part; places are partition ids."""
+    """What a round cost and who took part, by partition id."""
 
     asked: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
-    # whose replies counted although their states were lost
+    # clients whose replies counted although their memories were lost
     state_lost: list[int] = field(default_factory=list)
     bytes_down: int = 0
     bytes_up: int = 0
-    # spent in exchanges that the strategy makes itself
+    # spent on messages that the strategy sends itself: in further exchanges, retries and replacements
     exchange_seconds: float = 0.0
-    # what clients measured of their own time, by name
+    # times that clients measured themselves, by name
     timings: dict[str, float] = field(default_factory=dict)
 
 
@@ -63,10 +63,10 @@ class Question:
     """What the replies of an exchange must hold.
 
     Attributes:
-        server_round: the round that they answer.
+        server_round: the round that the replies answer.
         phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
-        up: the type of their payload, or None where they have none.
-        model: what went out; a reply's model has its shapes and number types.
+        up: the type of the replies' payload; None if they carry none.
+        model: the model that was sent; a reply's model has its shapes and number types.
     """
 
     server_round: int
@@ -82,14 +82,14 @@ def read_reply(
     limits: Callable[[int], Mapping[str, int]],
     check_payload: Callable[[int, Any], None],
 ) -> Reply:
-    """The reply that a message of the client at a place in the roster is.
+    """Decode and validate the reply of the client at a place in the roster.
 
     Args:
-        limits: place -> how long the dimensions of its payload may be, by letter, all but ``d``.
+        limits: place -> greatest length of each dimension of its payload but ``d``, by letter.
         check_payload: (place, payload); raises `PayloadError` for one that is well-formed but impossible.
 
     Raises:
-        PayloadError: it is an error, or not what was asked for; says which.
+        PayloadError: the message is an error, or not what was asked for.
     """
     if message.has_error():
         raise PayloadError(reason_of(message.error))
@@ -127,5 +127,5 @@ def mean_model(replies: Sequence[Reply], weights: Weights | None = None) -> list
 
 
 def mean_buffers(replies: Sequence[Reply], weights: Weights | None = None) -> list[FloatArray]:
-    """The means of what the replies' models hold beside their parameters: batch-norm statistics."""
+    """The means of the models' arrays other than the parameters: batch-norm statistics."""
     return [mean([reply.model[i] for reply in replies], weights) for i in range(1, len(replies[0].model))]

@@ -26,7 +26,7 @@ class Schema:
     Attributes:
         shape: of one sample's features.
         columns: names of the features; () where they have none.
-        scaling: of the columns, where they are to be standardised.
+        scaling: what to standardise the columns by; None if they are not standardised.
     """
 
     shape: tuple[int, ...]
@@ -35,13 +35,13 @@ class Schema:
 
 
 def agreed(reports: Sequence[SiteReport]) -> Schema | None:
-    """The schema of sites that all tell the same one; None where no site reads a file of its own.
+    """The schema that all sites agree on; None if no site reads a file of its own.
 
-    A site without a positive label, and labels that a single site calls negative, are warned about.
+    Warns of a site without a positive label, and of negative labels that a single site has.
 
     Raises:
-        SetupError: names a site that differs from the first, and in what; or all whose labels are neither positive nor
-            another site's.
+        SetupError: names a site that differs from the first, and in what; or all sites that have no positive label and
+            share no label with another site.
     """
     first = reports[0]
     if all(report.shape is None for report in reports):
@@ -56,7 +56,7 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
 
 
 def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
-    """Means and deviations of all sites' training rows together; None where nothing is to be scaled.
+    """Means and deviations of all sites' training rows together; None if nothing is standardised.
 
     A column that is constant everywhere has exactly its value as mean and exactly 0 as deviation.
     """
@@ -71,7 +71,7 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
 
 
 def _compare_labels(reports: Sequence[SiteReport]) -> None:
-    """Raise SetupError where sites' labels are unlike all others', and warn of what is less certain."""
+    """Raise SetupError for sites that share no label with any other, and warn of less certain differences."""
     sites = Counter(value for report in reports for values in report.label_values for value in set(values))
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
@@ -100,7 +100,7 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
 
 
 def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
-    """In what a site differs from the first; None where in nothing."""
+    """How a site differs from the first; None if it does not."""
     than = f"partition {first.partition_id}"
     if (first.shape is None) != (other.shape is None):
         with_file, without = (other, first) if first.shape is None else (first, other)

@@ -1,7 +1,7 @@
-"""What the server knows of the states that its clients keep from round to round, and how it notices a lost one.
+"""What the server knows of its clients' memories, called states here, and how it notices that one is lost.
 
-A client's newest state is made in the round of its newest good reply or, where later replies were dropped, after it.
-A reply that starts from an older one, or from none, says that what came in between is lost.
+A client's newest memory was made in the round of its newest good reply or, if later replies were dropped, after it.
+A reply that started from an older memory, or from none, shows that the newer one is lost.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from strategies.rounds.replies import Reply
 
 @dataclass(frozen=True, eq=False)
 class SiteStates(Payload):
-    """What a server knows of the states that its clients keep; a checkpoint holds it."""
+    """A `StateLedger` as a record, for checkpoints."""
 
-    # of each site, the newest round whose good reply said that it keeps one; 0: none
+    # per client, the newest round in which a good reply reported a memory; 0: none
     kept: IntArray = array("n", kind="int")
-    # states made before this round count no more; 0: all do
+    # memories made before this round no longer count; 0: all count
     since: IntArray = array(1, kind="int")
 
 
 class StateLedger:
-    """Of every client that keeps a state, when the newest was made that the server knows of.
+    """When each client's memory was made, as far as the server knows.
 
     Attributes:
-        kept: place of a client that keeps a state -> the newest round with a good reply of it.
-        since: states made before this round count no more; 0: all do.
+        kept: place of a client that keeps a memory -> the newest round with a good reply from it.
+        since: memories made before this round no longer count; 0: all count.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class StateLedger:
         self.since = 0
 
     def snapshot(self, sites: int) -> SiteStates | None:
-        """The ledger as a record, or None before any client keeps a state."""
+        """The ledger as a record, or None before any client keeps a memory."""
         if not self.kept and not self.since:
             return None
         kept = [self.kept.get(place, 0) for place in range(sites)]
@@ -51,7 +51,7 @@ class StateLedger:
         """Continue from a `snapshot`.
 
         Raises:
-            PayloadError: it is that of another number of sites.
+            PayloadError: it is for another number of sites.
         """
         states.check({"n": sites})
         self.kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
@@ -60,15 +60,15 @@ class StateLedger:
     def update(
         self, server_round: int, found: Mapping[int, Reply], roster: Roster, joint_owner: str | None
     ) -> list[int]:
-        """Note which good replies come from clients that keep a state.
+        """Note which good replies come from clients that keep a memory.
 
         Args:
             found: place -> its good reply.
-            joint_owner: the name of a strategy whose clients' states add up to something, so that all begin afresh in
-                the next round where one is lost; None for another strategy.
+            joint_owner: name of the strategy if it has ``joint_states``, else None. With it, if a memory is lost, all
+                clients start the next round without one.
 
         Returns:
-            The partition ids of the clients that have lost their states.
+            The partition ids of the clients that have lost their memories.
         """
         told = {place: found[place].state_round for place in sorted(found)}
         made = {place: number for place, number in told.items() if number is not None}

@@ -1,1 +1,1 @@
-"""Readers: from files, bundled sets and the hub to the rows of a data set, one module a kind."""
+"""Readers: from files, bundled sets and the hub to the rows of a data set, one module per kind."""

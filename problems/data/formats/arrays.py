@@ -23,7 +23,7 @@ MAX_DENSE_BYTES = 8 * 2**30
 
 
 def svmlight(train: Path, test: Path | None, features: int | None = None, *, site: bool = False) -> Source:
-    """Return svmlight text as dense rows, (n, d) float32; the rest is as `read_svmlight` has it.
+    """Return svmlight text as dense rows, (n, d) float32; arguments as in `read_svmlight`.
 
     Raises:
         DataError: as `read_svmlight`, or when dense rows would not fit into memory.
@@ -43,11 +43,11 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
 def read_svmlight(
     train: Path, test: Path | None, features: int | None, *, dtype: type = np.float64, site: bool = False
 ) -> tuple[Any, NDArray[np.float64], int | None]:
-    """Return the rows of svmlight text as CSR (n, d), their labels (n,), and where there is a test file the number of
-    training rows; `features` fixes d.
+    """Return the rows of svmlight text as CSR (n, d), their labels (n,), and the number of training rows.
 
-    Whether indices start at 0 or 1 is found from the files, but where d is fixed they start at 1. A site's file
-    (`site`) must count from 1 too, because a guess at each site could move the columns of one against another.
+    That number is None without a test file; `features` fixes d. Whether indices start at 0 or 1 is guessed from the
+    files. With a fixed d they start at 1, and in a site's file (`site`) too, because different guesses would shift the
+    columns of one site against another's.
 
     Raises:
         DataError: when a file cannot be read as svmlight.
@@ -59,7 +59,7 @@ def read_svmlight(
     try:
         loaded = load_svmlight_files(paths, n_features=features, dtype=dtype, zero_based=zero_based)
     except (OSError, EOFError, ValueError) as error:
-        why = type(error).__name__ if site else error  # which quotes the file, and a site's errors leave the site
+        why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
         raise DataError(
             " or ".join(paths),
             got=f"a file that cannot be read as svmlight ({why})",
@@ -71,13 +71,12 @@ def read_svmlight(
 
 
 def npz(train: Path, test: Path | None) -> Source:
-    """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if
-    there.
+    """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
 
     A second file `test` may hold the test arrays instead. uint8 features are taken as pixels.
 
     Raises:
-        DataError: lists the names that are in the file when those it needs are not.
+        DataError: a needed array is missing; lists the names in the file.
     """
     arrays = _arrays(train)
     features, labels = _pair(train, arrays, "")

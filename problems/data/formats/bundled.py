@@ -82,7 +82,7 @@ def synthetic_sparse_logistic(
 
 
 def synthetic_offset_sites(seed: int) -> Source:
-    """Return the sites on which pairs across sites decide: features (11520, 10), classes "0" and "1".
+    """Return sites for which pairs across sites are decisive: features (11520, 10), classes "0" and "1".
 
     Feature 0 is N(+-0.5, 1); feature 1 is +-0.5 + N(0, 0.3^2) + s_i with the site's offset s_i ~ N(0, 3^2):
     the best feature inside a site, nearly useless across sites; the others are N(0, 1). 16 sites of 20

@@ -17,8 +17,8 @@ from problems.data.spec import DataError
 
 IMAGE_BYTES = 3 * 32 * 32
 
-# The test file's name after those of the training files, the labels' key in a pickle, and the bytes of labels before an
-# image in a binary file, whose name ends in .bin.
+# Names of the training files and, last, the test file; the labels' key in a pickle; the number of label bytes before
+# an image in a binary file, whose name ends in .bin.
 BATCHES: dict[str, tuple[tuple[str, ...], bytes, int]] = {
     "cifar10": ((*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"), b"labels", 1),
     "cifar100": (("train", "test"), b"fine_labels", 2),

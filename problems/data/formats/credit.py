@@ -43,8 +43,7 @@ def credit(path: Path) -> Source:
     """Return the clients of `path`: features (n, 90), classes "0" and "1".
 
     Raises:
-        DataError: names a column that is missing, not finite, or holds a code that the published file has
-            not.
+        DataError: names a column that is missing, not finite, or holds a code that is not in the published file.
     """
     frame = read_table(path)
     label = next((name for name in LABELS if name in frame.columns), None)

@@ -50,19 +50,19 @@ def homes(root: Path) -> list[Path]:
 
 
 def find(root: Path, *names: str) -> Path | None:
-    """Return the first file called one of `names`, in `root` or one folder below it; None without one."""
+    """Return the first file called one of `names`, in `root` or one folder below it, else None."""
     paths = (home / name for home in homes(root) for name in names)
     return next((path for path in paths if path.is_file()), None)
 
 
 def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
-    """Return for each file the first that has one of its names, as `find`; None where one is lacking."""
+    """Return for each file the path that `find` finds under its names; None if any file is missing."""
     paths = [path for path in (find(root, *names) for names in files) if path is not None]
     return paths if len(paths) == len(files) else None
 
 
 def not_found(dataset: str, looked_for: Sequence[str], data_dir: str, also: str = "") -> DataError:
-    """Return the one error for a data set that is nowhere to be had."""
+    """Return the error for a data set that was not found."""
     place = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
     return DataError(
         f"data set {dataset!r}",

@@ -1,9 +1,9 @@
 """Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", UCI Machine Learning Repository, 1988: four hospitals.
 
 Rows, columns and split are those of FLamby (du Terrail et al., NeurIPS 2022): the last three measurements, which most
-patients lack, are left out, then every row with a missing value; of two columns of codes each but the lowest code has
-a 0/1 column of its own; 66 % of each hospital's rows are for training, drawn by scikit-learn with FLamby's seed. Other
-than there, numbers are standardised over the training rows of all hospitals and not of each.
+patients lack, are left out, then every row with a missing value. Two columns hold codes; each code but the lowest gets
+a 0/1 column. 66 % of each hospital's rows are for training, drawn by scikit-learn with FLamby's seed. Unlike there,
+numbers are standardised over the training rows of all hospitals together, not of each.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def heart_disease(paths: Sequence[Path]) -> Source:
     Training rows come first, hospital by hospital, then the test rows likewise; the hospitals are the data set's sites.
 
     Raises:
-        DataError: names a file that is not one of the published ones, or a code that those have not.
+        DataError: names a file that is not one of the published ones, or a code that those do not hold.
     """
     hospitals = [_read(path) for path in paths]
     splits = [_split(rows[:, -1] > 0) for rows in hospitals]

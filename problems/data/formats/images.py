@@ -73,7 +73,7 @@ def fashion_mnist(root: Path) -> Source | None:
 
 
 def stl10(root: Path) -> Source | None:
-    """Return STL-10's labelled images from its binary files in or below `root`; None without them."""
+    """Return STL-10's labelled images from its binary files in or below `root`; None if they are not there."""
     paths = find_all(root, [(name,) for name in STL10_FILES])
     if paths is None:
         return None

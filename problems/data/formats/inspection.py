@@ -1,4 +1,4 @@
-"""What a table's columns hold that no encoding should meet in silence: gaps, ids, dates, numbers that are text."""
+"""Checks for table columns that must not be encoded silently: gaps, ids, dates, numbers as text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_VALUES = 32
-"""Different values of a text column that is encoded without a list of them."""
+"""Most distinct values of a text column that is encoded without a list of them."""
 MOSTLY = 0.8
-"""Share of a text column's values from which on it is numbers, or dates, with some strays."""
+"""A text column with this share of numbers, or dates, counts as a column of these with a few stray values. A column
+named like an id is one if more than this share of its values are different."""
 FEWEST_ROWS = 20
-"""From which on integers that count the rows are taken for the rows' numbers."""
+"""Fewest rows with which a column of integers may be taken for an id."""
 SENTINELS = (-9, -99, -999, -9999)
 MARKERS = ("?", "-", ".")
-"""Cells that stand for nothing, however many of them a column of numbers has."""
+"""Cells that mean "missing": they do not count when a column of numbers is recognised."""
 
 _ID_NAME = re.compile(r"(?i:(?:.*[\W_])?(?:id|uuid|mrn|ssn)(?:[\W_].*)?|idx|index|name|patient|subject)|.*[a-z]I[Dd]")
 _DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?")
@@ -40,23 +41,22 @@ def check_columns(
     site: bool = False,
     listable: bool = True,
 ) -> None:
-    """Refuse columns that cannot be features as they are, all at once, and log a warning of numbers that may stand for
-    missing ones.
+    """Refuse all columns that cannot be features as they are; warn of numbers that may mean missing values.
 
     Args:
         frame: the table.
-        columns: those of its columns that are to be features. Text whose values are listed is looked at for gaps only.
-        found: what was found before, to be told with the rest.
+        columns: those of its columns that are to be features. Text whose values are listed is checked for gaps only.
+        found: earlier errors, to be reported with the rest.
         site: whether it is one site's file, where text must be listed.
-        listable: whether ``feature-columns`` counts.
+        listable: whether ``feature-columns`` is read, so that hints may name it.
 
     Raises:
-        DataError: names every such column, and says nothing of values, since the message of a site leaves it.
+        DataError: names every such column, but no values, since a site's message leaves the site.
     """
     listing = ", or list its values in feature-columns, as in sex[f|m]" if listable else ""
     faults = [fault for column in columns for fault in _faults(frame[column.name], column, site, listing)]
     if found or faults:
-        # Ways out that follow each other are told once.
+        # Equal hints that follow each other are printed once.
         raise DataError.joined([*found, *sorted(faults, key=lambda fault: fault.hint)])
     numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
     if doubts := [told for told in map(_sentinels, numeric) if told]:
@@ -68,7 +68,7 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     """Tell numbers (and booleans) from text.
 
     Raises:
-        DataError: names a column that is neither, a date for one.
+        DataError: names a column that is neither, such as dates.
     """
     import pandas as pd
 
@@ -145,7 +145,7 @@ def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) ->
 
 
 def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
-    """Whether whole numbers count the rows, or are nearly all different under the name of an id."""
+    """Whether whole numbers count the rows, or are nearly all different in a column named like an id."""
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
     counted = numbers[0] in (0, 1) and bool((np.diff(numbers) == 1).all())
@@ -153,7 +153,7 @@ def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
 
 
 def _sentinels(values: pd.Series[Any]) -> str:
-    """The value that may stand for missing ones, and how often it is there, or nothing."""
+    """The value that may mean "missing", and how often it occurs; "" if there is none."""
     numbers = numeric_column(values)
     least = numbers.min()
     if least not in SENTINELS or (numbers[numbers != least] < 0).any():

@@ -1,4 +1,4 @@
-"""From a data set's name, or a site's file, to the reader that knows it."""
+"""Choose the reader for a data set's name or for a site's file."""
 
 from __future__ import annotations
 
@@ -71,15 +71,14 @@ def read(spec: DataSpec) -> Source:
 
 
 def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
-    """The training file of "w8a" or "svmlight", the test file if there is one, and the number of features if it is
-    fixed."""
+    """The training file of "w8a" or "svmlight", its test file or None, and the number of features if fixed."""
     if spec.dataset == "w8a":
         return _named_file(spec, arrays.W8A_FILES), None, arrays.W8A_FEATURES
     return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
 
 
 def check_readable(specs: Iterable[DataSpec]) -> None:
-    """Read each data set that has rows here once, and let it go again.
+    """Check the data sets whose rows are on this machine: read each once and discard it.
 
     Raises:
         DataError: names all that are missing or damaged.
@@ -95,7 +94,7 @@ def check_readable(specs: Iterable[DataSpec]) -> None:
         raise DataError.joined(faults)
 
 
-# What a site's file may be called, by the run config's data set; a folder holds images.
+# Endings of a site's file, by the run config's data set; images come in a folder.
 _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)),
     "svmlight": arrays.SVMLIGHT_ENDINGS,

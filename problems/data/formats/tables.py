@@ -1,4 +1,4 @@
-"""Tables, csv or parquet: numbers are standardised, text becomes one column a value."""
+"""Tables, csv or parquet: numbers are standardised, text becomes one column per value."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def read_table(path: Path, **options: Any) -> pd.DataFrame:
     """Return the table of a csv or parquet file.
 
     Args:
-        path: of the file, whose name says what it is.
-        options: of pandas, for a csv file that is written otherwise than usual.
+        path: of the file; its ending says which kind it is.
+        options: for `pandas.read_csv`, if the file has an unusual form.
 
     Raises:
-        DataError: when the file cannot be read as what its name says, has no row, or a column's name twice.
+        DataError: when the file cannot be read as the kind its name says, has no row, or has a column name twice.
     """
     import pandas as pd
 
     try:
         frame = pd.read_parquet(path) if path.name.endswith(PARQUET_ENDINGS) else pd.read_csv(path, **options)
         names = list(frame.columns)
-        if not path.name.endswith(PARQUET_ENDINGS) and not options:  # pandas has renamed those that occur twice
+        if not path.name.endswith(PARQUET_ENDINGS) and not options:  # pandas renames duplicates
             names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
@@ -66,7 +66,7 @@ def table(
     """Return the rows of a training table and, if given, of its test table.
 
     Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
-    column for each value among them, or for each that ``feature_columns`` lists; a value that only test rows have is
+    column for each value in these rows, or for each that ``feature_columns`` lists; a value that only test rows have is
     all zeros. Without ``feature_columns`` every column but the label's is a feature. For one site's file (``site``) the
     columns are then in order of their names, and text must be listed, because sites that hold different values would
     build different columns.
