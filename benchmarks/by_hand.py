@@ -1,8 +1,8 @@
 """Federated training loops as one writes them by hand: plain PyTorch, one model that is reused, no messages.
 
-The rivals of the engine's benchmarks. Each does its algorithm's arithmetic with autograd on written-out losses, draws
-its batches, scores and lazy scores as the federation does, and averages lists of tensors. Sites are of equal size
-here, so that FedX's weights are all one; they are left out.
+The benchmarks compare the engine with them. Each does its algorithm's arithmetic with autograd on written-out losses,
+draws its batches, scores and lazy scores as the federation does, and averages lists of tensors. Sites have equal sizes
+here, so that FedX's weights are all one and left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARGIN, TEMPERATURE, GAMMA, BETA = 1.0, 3.0, 0.9, 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """What a round asks for: clients, local steps, samples (of each class, where a loss takes pairs) a step."""
+    """A round's clients and local steps, and the samples in a step (of each class if the loss takes pairs)."""
 
     cohort: int
     steps: int
@@ -44,7 +44,7 @@ def linear(features: int) -> nn.Module:
 
 
 class Averaging:
-    """Local SGD on cross-entropy, and the frame of the others: sample, load, train, sum, average."""
+    """Local SGD on cross-entropy, and the base of the other loops: sample, load, train, sum, average."""
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         self.sites, self.plan, self.model = sites, plan, model
@@ -69,7 +69,7 @@ class Averaging:
                 parameter.copy_(weight)
 
     def batches(self, count: int) -> Iterator[Tensor]:
-        """The batches of a round out of so many samples, reshuffled when they run out."""
+        """The batches of a round from ``count`` samples, reshuffled when they run out."""
         size = min(self.plan.batch, count)
         order, start = torch.from_numpy(self.rng.permutation(count)), 0
         for _ in range(self.plan.steps):
@@ -122,7 +122,7 @@ class Pairwise(Averaging):
         return scores[: len(first)], scores[len(first) :]
 
     def observe(self, site: int, rows: Tensor, hinge: Tensor) -> Tensor:
-        """Average the observed log mean of exp(hinge / lambda) into log u of some positives; returns theirs."""
+        """Average the log mean of exp(hinge / lambda) into the log u of the positives ``rows``; returns these."""
         new = torch.logsumexp(hinge.detach() / TEMPERATURE, dim=1) - np.log(hinge.shape[1])
         old = self.u[site][rows]
         averaged = torch.logaddexp(old + np.log(1 - GAMMA), new + np.log(GAMMA))
@@ -151,14 +151,14 @@ class Pairwise(Averaging):
 
 
 def squared_hinge(partners: Tensor, positives: Tensor) -> Tensor:
-    """(n, m) of every pair."""
+    """The (n, m) squared hinges of all pairs."""
     return torch.clamp(MARGIN + partners[None, :] - positives[:, None], min=0) ** 2
 
 
 def tilted(hinge: Tensor, u: Tensor, most: float = math.inf) -> Tensor:
-    """A loss whose gradient is that of lambda * log u, u = mean exp(hinge / lambda), for a log u that is given.
+    """A loss whose gradient is that of lambda * log u, u = mean exp(hinge / lambda), for a given log u (``u``).
 
-    One pair's share of an exact u is at most the number of partners, whose logarithm ``most`` bounds a stale one's.
+    exp(hinge / lambda) / u is at most the number of partners for an exact u; for a stale one ``most`` bounds its log.
     """
     return ((hinge / TEMPERATURE - u[:, None]).clamp(max=most).exp().detach() * hinge).mean()
 
@@ -176,14 +176,14 @@ class LocalPair(Pairwise):
 
 
 class FedX1(Pairwise):
-    """FedX with the pairwise sigmoid: every active score meets scores of the last round's pool."""
+    """FedX with the pairwise sigmoid: every active score is paired with scores of the last round's pool."""
 
     score: nn.Module = nn.Identity()
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         super().__init__(sites, plan, model)
         count = plan.cohort * plan.steps * plan.batch
-        # scores of positives, their log u, scores of partners; and what this round makes of them
+        # scores of positives, their log u and scores of partners: those of the last round, and those of this one
         untrained = MARGIN**2 / TEMPERATURE  # log u where all scores are equal
         self.pool = [torch.zeros(count), torch.full((count,), untrained), torch.zeros(count)]
         self.made: list[list[Tensor]] = [[], [], []]
@@ -213,7 +213,7 @@ class FedX1(Pairwise):
 
 
 class FedX2(FedX1):
-    """FedX for the partial AUC: the pool carries log u, and the step is a momentum's."""
+    """FedX for the partial AUC: the pool carries log u too, and steps follow a momentum."""
 
     score: nn.Module = nn.Sigmoid()
 
@@ -232,7 +232,7 @@ class FedX2(FedX1):
 
 
 class Minimax(Averaging):
-    """AUC as a minimax problem: a, b and lambda beside the weights; with lambda's gradient negated, all descend."""
+    """AUC as a minimax problem: a, b and lambda besides the weights; lambda's gradient is negated, so all descend."""
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         super().__init__(sites, plan, model)
@@ -250,7 +250,7 @@ class Minimax(Averaging):
         return (squares + linear).mean() - p * (1 - p) * dual**2
 
     def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor]:
-        """Those of equation (63) on a batch, at the current point."""
+        """The gradients of equation (63) on a batch, at the current point."""
         loss = self.value(self.model(features), labels, self.saddle)
         found = list(torch.autograd.grad(loss, self.parameters))
         found[-1][2].neg_()
@@ -375,7 +375,7 @@ class LocalSGDAM(Minimax):
 
 
 class LocalSCGDAM(Minimax):
-    """Momentum descent ascent on equation (63) one cross-entropy step from the model, by double backward."""
+    """Momentum descent ascent on equation (63) after one cross-entropy step from the model, by double backward."""
 
     RHO = 0.01
 
@@ -403,7 +403,7 @@ class LocalSCGDAM(Minimax):
                 total += value
 
     def composed(self, site: int, rows: Tensor, inner: list[Tensor]) -> list[Tensor]:
-        """Move the inner point; the gradient there, times the derivative of the step that led there."""
+        """Move the inner point; returns the gradient there times the derivative of the step that led there."""
         features, labels = self.sites[site][0][rows], self.sites[site][1][rows]
         loss = functional.binary_cross_entropy_with_logits(self.model(features), labels)
         descent = torch.autograd.grad(loss, self.parameters[:-1], create_graph=True)
@@ -510,7 +510,7 @@ class FedProx(Averaging):
 
 
 class Composite(Averaging):
-    """Local steps on cross-entropy plus a ridge, with an l1 penalty by its prox; both spare the biases."""
+    """Local steps on cross-entropy plus a ridge, with an l1 penalty by its prox; neither acts on the biases."""
 
     RIDGE, WEIGHT = 0.01, 1e-4
 
@@ -536,7 +536,7 @@ class Corrected(Composite):
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         super().__init__(sites, plan, model)
-        # what each client keeps of the round before: where it started, and its mean gradient
+        # each client's starting point and mean gradient of the round before
         self.kept: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def load(self) -> None:
@@ -577,7 +577,7 @@ class FedMid(Composite):
 
 
 class DualAveraging(Composite):
-    """Dual averaging: with constant steps, or with all points and decaying ones."""
+    """Dual averaging: with constant steps or, if ``fast``, over all points with decaying steps."""
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module, fast: bool = False) -> None:
         super().__init__(sites, plan, model)

@@ -1,15 +1,16 @@
-"""Defaults that hold: every strategy whose clients hold rows, as it comes, on data sets unlike one another.
+"""Checks that defaults hold: every strategy whose clients hold rows, untuned, on very different data sets.
 
     python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps] [--smoke]
 
-Each run has 10 rounds, all else at its default, on every data set that is bundled or in or below --data-dir and on
-an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). Healthy is a run that loses no site in
-any round and does not collapse: its last AUC is above .6, and at most .05 below its best one.
+Each run has 10 rounds and trains with its defaults, on every data set that is bundled or in or below --data-dir and on
+an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). A run is healthy if no site is missing in
+any round and it does not collapse: its last AUC is at least .6, and at most .05 below its best one.
 
-Without --steps: linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds 0 and
-1, and beside the default the strategy's own steps .003 to 1; the default's mean AUC may be .02 below the best step's.
+Without --steps: models linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds
+0 and 1, and besides its default the strategy's own step sizes .003 to 1; the default's mean AUC may be at most .02
+below that of the best step.
 
-FOLDER/runs.jsonl gets a line a run; what is there is not run again. --smoke: the log-normal table, linear, 3
+FOLDER/runs.jsonl gets a line for each run; runs that it has are not repeated. --smoke: the log-normal table, linear, 3
 clients and one seed.
 """
 
@@ -46,18 +47,18 @@ KEYS = ("dataset", "strategy", "model", "clients", "seed", "step")
 
 
 def steps_of(strategy: str, step: float) -> dict[str, Scalar]:
-    """The keys that give a strategy a step, which its default gives otherwise."""
+    """The run-config keys that set a strategy's step size."""
     if strategy.startswith("fedsgda"):
         return {"fedsgda.primal-step": step, "fedsgda.dual-step": step}
     for name in ("sgdam", "scgdam"):
         if strategy == f"local-{name}":
-            scale = 0.3  # eta, of which a step is gamma times as much
+            scale = 0.3  # eta; a step is gamma times eta
             return {f"{name}.eta": scale, f"{name}.gamma-x": step / scale, f"{name}.gamma-y": step / scale}
     return {"learning-rate": step}
 
 
 def log_normal(path: Path) -> None:
-    """A table whose columns have units of their own and heavy tails."""
+    """Write a table whose columns have units of their own and heavy tails."""
     rng = np.random.default_rng(0)
     logs = rng.standard_normal((3000, 20))
     score = logs @ (rng.standard_normal(20) / 4) + 0.5 * rng.standard_normal(3000)
@@ -88,7 +89,7 @@ def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
-    """Run a cell: its AUC at the end and at best, and in how many rounds a site was missing."""
+    """Run a cell; returns it with its last and best AUC, and in how many rounds a site was missing."""
     config: dict[str, Scalar] = {
         **data_of(cell["dataset"], folder, data_dir),
         "strategy": cell["strategy"],
@@ -112,7 +113,7 @@ def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
 
 
 def ill(found: dict[str, Any]) -> str:
-    """What is wrong with a run; empty: nothing."""
+    """What is wrong with a run; empty if it is healthy."""
     if found["why"]:
         return found["why"]
     if found["missing"]:
@@ -126,7 +127,7 @@ def named(cell: dict[str, Any], *keys: str) -> str:
 
 
 def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
-    """(difference, cell, best step), the worst first: the best step's mean over seeds less the default's."""
+    """(best step's mean AUC over seeds minus the default's, cell, best step), the worst first."""
     aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
     for found in results:
         aucs[named(found, "dataset", "strategy", "model")][found["step"]].append(found["auc"])
@@ -138,7 +139,7 @@ def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
 
 
 def played(options: Any, folder: Path) -> list[dict[str, Any]]:
-    """All runs, those that the books have and those that they lack."""
+    """All results; runs that runs.jsonl lacks are made first."""
     folder.mkdir(parents=True, exist_ok=True)
     books = folder / "runs.jsonl"
     known = [json.loads(line) for line in books.read_text("utf-8").splitlines()] if books.exists() else []

@@ -1,8 +1,8 @@
 """What an evaluation costs with many test rows: seconds and memory, and how far the risk is off.
 
-A linear model's every metric on synthetic rows, one in ten of them positive, for each pairwise loss. Limits: 3 s with
-a million rows, and 400 MB beyond them. The risk over so many pairs is that of cells of scores: on 30,000 other scores
-it may differ from the risk over all pairs by 1e-6 of that.
+It computes all metrics of a linear model on synthetic rows, one in ten of them positive, for each pairwise loss. The
+limits are 3 s for a million rows, and 400 MB beyond the rows. For so many pairs the risk is computed from cells of
+scores; on 30,000 other scores it may differ from the risk over all pairs by 1e-6 of that.
 
     python benchmarks/evaluation.py [--smoke] [--no-check] [--clock wall]
 """
@@ -32,7 +32,7 @@ def samples(rows: int) -> Samples:
 
 
 def error(objective: PairwiseObjective, rows: int) -> float:
-    """How far the risk of cells is off, as a share of the risk over all pairs, where classes overlap by half."""
+    """The relative error of the risk of cells, for normal scores whose classes are one standard deviation apart."""
     positive = torch.arange(rows) % 10 == 0
     scores = torch.from_numpy(np.random.default_rng(1).normal(size=rows)) + positive
     partners, labels = (scores, positive.double()) if objective.partners == "all" else (scores[~positive], None)
@@ -41,7 +41,7 @@ def error(objective: PairwiseObjective, rows: int) -> float:
 
 
 def peak() -> int:
-    """Bytes: ru_maxrss is in KiB on Linux."""
+    """The peak memory in bytes; ru_maxrss is in KiB on Linux."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -1,9 +1,9 @@
 """Local SGD with 50 of 1,000 clients a round: how many local updates a second, against a bare PyTorch loop.
 
-One task for all: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
-one thread, start-up left out. The engine runs the real apps, records included, and the bare loop (`by_hand.Averaging`,
-one model that is reused) does one round before each of its rounds; the engine must reach 0.85 of its speed. Two more
-runs are for comparison: Flower's own simulation of the same app, and Apple's pfl where it is installed.
+All do the same: 1,000 clients of 50 images of 784 pixels, a network of one hidden layer of 64, five steps of batch 10,
+one thread, start-up left out. The engine runs the real apps, records included. The bare loop (`by_hand.Averaging`, one
+model that is reused) does one round before each of the engine's, which must reach 0.85 of the loop's speed. Two more
+runs are for comparison: Flower's own simulation of the same app, and Apple's pfl if it is installed.
 
     python benchmarks/fedavg.py [--smoke] [--data-dir DIR] [--no-check] [--flower] [--pfl]
 """

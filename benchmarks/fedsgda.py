@@ -1,7 +1,8 @@
 """FedSGDA on the synthetic nonconvex-PL problem: the in-process engine against a plain NumPy loop over the clients.
 
-500 clients, S = 5 a phase, K = 5 local steps of batch 5, float32: the loop does the frameworks' arithmetic without
-messages, records or metrics; round by round in one run, medians. The limit is 2.0 times the loop's time.
+With 500 clients, S = 5 a phase, K = 5 local steps of batch 5 and float32, the loop does the frameworks' arithmetic
+without messages, records or metrics. Both alternate round by round in one run. The median of the engine's rounds may be
+2.0 times that of the loop's.
 
     python benchmarks/fedsgda.py [--smoke] [--no-check]
 """

@@ -1,4 +1,4 @@
-"""What the engine benchmarks share: data, a federation whose rounds alternate with those of a rival, and tables."""
+"""What the engine benchmarks share: data, a federation whose rounds alternate with a rival loop's, and tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def data_file(data_dir: str, rows: int, features: int = PIXELS) -> Iterator[str]:
-    """An npz file of that many training rows, (rows, features) float32 with labels 0 and 1; gone afterwards."""
+    """An npz file of ``rows`` training rows, (rows, features) float32 with labels 0 and 1; deleted afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.npz"
         x, y = _fashion(Path(data_dir).expanduser(), rows) if data_dir else _synthetic(rows, features)
@@ -73,7 +73,7 @@ def _synthetic(rows: int, features: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def config(path: str, **options: Scalar) -> dict[str, Scalar]:
-    """A flat run config on that file that leaves out what can be; ``_`` stands for ``-`` and ``__`` for ``.``."""
+    """A flat run config on that file without evaluations and checkpoints; ``_`` means ``-``, and ``__`` ``.``."""
     common: dict[str, Scalar] = {
         "dataset": "npz",
         "data-dir": path,
@@ -117,10 +117,9 @@ def alternate(
 ) -> Rounds:
     """Run a federation in this process, and one round of the rival before each of its rounds.
 
-    A round of the engine is all that happens from its own train exchange to the next one's: messages, clients,
-    aggregation, records, and the exchange of another phase in between. One thread does all of it, so that its CPU time
-    is its wall time on an idle machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which
-    evaluates.
+    A round of the engine is everything from one train exchange to the next: messages, clients, aggregation, records,
+    and exchanges of other phases in between. One thread does all of it, so that its CPU time is its wall time on an
+    idle machine. Left out are the handshake, the first ``warm_up`` rounds and the last, which evaluates.
     """
     torch.set_num_threads(1)
     rounds, now = Rounds(), CLOCKS[clock]
@@ -158,7 +157,7 @@ def alternate(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Warnings and errors only, from Flower's logger."""
+    """Limit Flower's logger to warnings and errors."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -183,7 +182,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def check(failures: Sequence[str], *, wanted: bool) -> None:
-    """Say which limits do not hold; exit with 1 where that was asked for."""
+    """Print the limits that do not hold; then exit with 1 if ``wanted``."""
     for failure in failures:
         print(f"over the limit: {failure}")
     if failures and wanted:

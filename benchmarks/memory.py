@@ -1,7 +1,7 @@
 """Peak memory with 100 and with 5,000 stateless clients and the same cohort: it may grow by the data, and little else.
 
 Each federation runs in a process of its own, and so does reading its data alone. A client costs its rows twice
-while they are read (later its site shares the data set's memory) and some bookkeeping, for which 8 KiB are the limit.
+while they are read (later its site shares the data set's memory), and at most 8 KiB of bookkeeping.
 
     python benchmarks/memory.py [--smoke] [--no-check]
 """

@@ -1,9 +1,10 @@
 """What a message costs beyond its arithmetic: records, payload, grid, client, the server's reading of the reply.
 
-Local SGD with one step of one sample in the in-process engine, less the same step in a plain loop, which is
-`by_hand.Averaging`, round by round in one run; medians. Two sizes: about 50,000 float32 parameters with 50 messages a
-round, limit 0.25 ms a message; and 100 parameters with 5 of 500 clients a round, limit 0.2 ms. The limits are on the
-whole round, its line in metrics.jsonl included, divided by its messages; the share inside the grid stands beside it.
+It times local SGD with one step of one sample in the in-process engine, and subtracts the same step in a plain loop,
+`by_hand.Averaging`; both alternate round by round in one run, and medians are taken. There are two sizes: about 50,000
+float32 parameters with 50 messages a round, limit 0.25 ms a message; and 100 parameters with 5 of 500 clients a round,
+limit 0.2 ms. The limits are on the whole round, its line in metrics.jsonl included, divided by its messages; the part
+inside the grid is printed beside it.
 
     python benchmarks/message.py [--smoke] [--no-check]
 """

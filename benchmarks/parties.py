@@ -1,7 +1,7 @@
 """The parties of vertical segments on this machine, without Flower: a process or a thread for each.
 
-Every party has an identity of its own and the mesh is what it is between machines: mutual TLS 1.3 over Unix sockets or
-TCP on the loopback.
+Every party has an identity of its own, and the mesh is the same as between machines: mutual TLS 1.3, over Unix sockets
+or TCP on the loopback.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.identity import Identity
 
 TRANSPORTS = ("unix", "tcp")
-# what the server that forks parties' processes has imported; the first is found wherever a benchmark is started
+# modules that the fork server has imported; the first can be found wherever a benchmark is started
 PRELOADED = ["clients.vertical.segment.party", __name__]
-# seconds for the other parties to fail when one has
+# seconds that the other parties get to fail once one has
 _GRACE = 10.0
 
 
@@ -36,7 +36,7 @@ class PartiesError(RuntimeError):
     """A segment failed.
 
     Attributes:
-        errors: of each party that had one.
+        errors: party -> its error, for parties that had one.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
@@ -96,8 +96,8 @@ def run_parties(
     """Run segments one after another with all parties on this machine, each with a fresh mesh.
 
     Args:
-        holdings: of every party.
-        plans: of every segment; a party keeps its state in between.
+        holdings: one for every party.
+        plans: one for every segment; a party keeps its state in between.
         processes: a process for each party; False: a thread.
         transport: "unix" or "tcp".
         states: where each party starts; None: at zero.
@@ -219,7 +219,7 @@ def _in_processes(parties: list[_Party], timeout: float) -> list[list[Outcome]]:
 
 
 def _answers(pipes: list[Connection], running: list[BaseProcess], timeout: float) -> dict[int, Outcome | BaseException]:
-    """What each process has to say of a segment; when one has failed, the others get a little time only."""
+    """Each process's outcome or error in a segment; once one has failed, the others get only a little time."""
     answers: dict[int, Outcome | BaseException] = {}
     waiting = {pipe: me for me, pipe in enumerate(pipes)}
     deadline = time.monotonic() + timeout

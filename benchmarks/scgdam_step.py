@@ -1,9 +1,9 @@
 """The price of a LocalSCGDAM local step against a hand-written PyTorch SGD step on batches of the same size.
 
-The rival makes one forward and one backward pass and an update. Ours makes two of the passes each, at w and at h, and
-for the exact Hessian a second backward pass through the first, with the moving averages of h, u and v. Counted in
-matrix products, that is 2 of the rival's steps for "identity" and 4 for "exact". Ours is timed as a whole ``fit``:
-loading, samplers and outbox included.
+The rival makes one forward and one backward pass and an update. Ours makes two passes of each kind, at w and at h, for
+the exact Hessian also a second backward pass through the first one, and updates the moving averages of h, u and v.
+Counted in matrix products, that is 2 of the rival's steps for "identity" and 4 for "exact". Ours is timed as a whole
+``fit``: loading, samplers and outbox included.
 
     python benchmarks/scgdam_step.py [--smoke]
 """

@@ -1,15 +1,15 @@
-"""A long run of a real deployment whose sites are killed again and again: no round is lost, no memory is.
+"""A long run of a real deployment whose sites are killed again and again: it must lose no round and leak no memory.
 
     PYTHONPATH=. python benchmarks/soak.py [--rounds 200] [--seed 0] [--smoke] [--no-check]
 
 A SuperLink and three SuperNodes on loopback, with TLS and a key for each site, train fedx2 (whose clients keep state).
 Every 8 to 16 rounds a random site gets SIGKILL at a random moment of the round, with its ClientApp, and is started
-again until the SuperLink takes it back. A round waits 60 s for its replies.
+again until the SuperLink accepts it. A round waits 60 s for its replies.
 
-It fails where the run does not complete, where metrics.jsonl does not hold every round once and in order, where a
-checkpoint is ahead of the lines or more than one round behind them, or where the last is not of the last round.
-And (--no-check: only printed) where the resident memory of the ServerApp's process, read after each round from round
-20 on (--smoke: from the middle on), moves by more than 5% of the first reading.
+It fails if the run does not complete, if metrics.jsonl does not hold every round once and in order, if a checkpoint is
+ahead of the lines or more than one round behind them, or if the last checkpoint is not of the last round. It also fails
+(--no-check: only prints) if the resident memory of the ServerApp's process, read after each round from round 20 on
+(--smoke: from the middle on), ever differs by more than 5% from the first of these readings.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Soak:
     away: dict[int, threading.Thread] = field(default_factory=dict)
 
     def last(self) -> None:
-        """From the first message to the last: look at every round, and kill now and then."""
+        """Submit the run and follow it to its end: look at every round, and kill a site now and then."""
         run_id = self.deployment.submit(self.run, {**CONFIG, "num-server-rounds": self.rounds})
         try:
             self.attend()
@@ -92,7 +92,7 @@ class Soak:
         return int(self.rng.integers(*GAP)) if self.rounds > SETTLED else 3
 
     def look(self) -> int:
-        """The newest round in metrics.jsonl: the checkpoint must be its own, or under way. Reads the memory."""
+        """The newest round in metrics.jsonl; its checkpoint must be there or under way. Also reads the memory."""
         before = self.checkpoints()
         newest = self.written()
         after = self.checkpoints()
@@ -112,7 +112,7 @@ class Soak:
         return sorted(int(path.stem.removeprefix("round-")) for path in found)
 
     def strike(self) -> None:
-        """Kill a site that is there; it comes back while the rounds go on."""
+        """Kill a site that is running; it comes back while the rounds go on."""
         site = int(self.rng.choice([site for site in range(SITES) if site not in self.away]))
         self.deployment.kill(f"site-{site}")
         self.kills += 1
@@ -128,7 +128,7 @@ class Soak:
         self.restarts += 1
 
     def check_rounds(self) -> int:
-        """Every round is there, once and in order, and the last checkpoints are of the last; those with a drop."""
+        """Check that every round and the last three checkpoints are there; returns how many rounds had a drop."""
         lines = Run(self.run).lines
         assert [line["round"] for line in lines] == list(range(self.rounds + 1))
         assert self.checkpoints() == list(range(self.rounds + 1))[-3:]

@@ -25,9 +25,10 @@ is slept, in m workers a party (the paper's k = m threads), in both modes. --smo
 f(0) - f* in place of 1e-3.
 
 Seconds to 1e-3: f - f* <= 1e-3, f* by Newton's method. The run is cut into segments of one epoch, each followed by
-an evaluation. Counted are the segments' `seconds_training` (the largest of the parties'): from the moment that all have
-joined to the last update applied, the full pass of SVRG and the wait for the epoch's last updates included; joining
-(TLS, keys) and evaluations are not. In the segment that crosses 1e-3 the time is interpolated, linear in log(f - f*).
+an evaluation. The seconds are the segments' `seconds_training` (the largest of the parties'): from the moment that all
+have joined to the last update applied. They include the full pass of SVRG and the wait for the epoch's last updates,
+but not joining (TLS, keys) and evaluations. In the segment that crosses 1e-3 the time is interpolated, linear in
+log(f - f*).
 
 CPU of an update: user and system seconds of all parties' processes while they train, over the updates, in the second
 segment of two: the first loads the kernels.
@@ -71,7 +72,7 @@ OBJECTIVE = make_objective("logistic")
 
 @dataclass
 class Problem:
-    """Data, and what is known of their optimum."""
+    """Data with their optimum and smoothness, and the target."""
 
     features: Array
     labels: Array
@@ -92,7 +93,7 @@ class Problem:
         ]
 
     def plan(self, parties: int, active: int, window: int, *, delay: int | None = None) -> Plan:
-        """One epoch of SVRG, evaluated, with the step for `delay` updates; None: m windows."""
+        """One epoch of SVRG, evaluated, with the step for a delay of `delay` updates; None: active * window."""
         return Plan(
             serial=1,
             segment=0,
@@ -120,7 +121,7 @@ class Problem:
 
 
 class Result(NamedTuple):
-    """What a case measured, and lines that say how."""
+    """The number that a case measured, and lines with details."""
 
     measured: float
     lines: list[str]
@@ -151,7 +152,7 @@ def synthetic(rows: int) -> tuple[Array, Array]:
 
 
 def load_problem(data_dir: str, smoke: bool) -> Problem:
-    """UCI credit where a folder is given."""
+    """UCI credit if a folder is given, else synthetic data."""
     if data_dir:
         data = load_vertical(DataSpec("uci-credit", data_dir=data_dir), 1)
         features, labels = np.asarray(data.train_features), data.train_labels
@@ -190,7 +191,7 @@ def seconds_to_target(problem: Problem, plan: Plan, injections: list[Injection |
 
 
 def epochs_by_the_centralised_run(problem: Problem, plan: Plan) -> int:
-    """How many epochs the same updates take without delay: what the parties are asked for at first."""
+    """How many epochs the same updates take without delay; the parties are first asked for so many."""
     at_zero = value(problem.features, problem.labels, OBJECTIVE, np.zeros(problem.features.shape[1]))
     gaps = [at_zero - problem.optimum]
 
@@ -235,7 +236,7 @@ def injected(parties: int, latency: float, compute: float, slower: float = 1.0) 
 
 
 def compare(parties: int, active: int, window: int, latency: float, compute: float) -> Callable[[Problem], Result]:
-    """The case of a comparison of both modes."""
+    """A case that compares both modes."""
 
     def run(problem: Problem) -> Result:
         plan = problem.plan(parties, active, window)
@@ -289,7 +290,7 @@ def seconds(problem: Problem) -> Result:
 
 
 def segment(problem: Problem) -> Result:
-    """Seconds of a segment beside its training."""
+    """Seconds of a segment apart from its training."""
     from simulations.engines.flower import run_with_flower
 
     with tempfile.TemporaryDirectory() as folder:
@@ -314,7 +315,7 @@ def segment(problem: Problem) -> Result:
     return Result(statistics.median(beside), [told])
 
 
-# case -> what does it, the limit, and whether more is better
+# case -> (its function, the limit, whether more is better)
 CASES: dict[str, tuple[Callable[[Problem], Result], float, bool]] = {
     "straggler-6": (compare(6, 2, 3, LATENCY, COMPUTE), 2.2, True),
     "straggler-8": (compare(8, 3, 2, LATENCY, COMPUTE), 1.6, True),

@@ -40,7 +40,7 @@ from simulations.results.output import log_off, print_json, stdout_to_stderr
 from simulations.results.records import RunsInterruptedError
 from simulations.sweeps.command import sweep
 
-SITES_MISSING = 3  # exit code of a run that has finished without some site in some round
+SITES_MISSING = 3  # exit code of a run that has finished, but with a site missing in some round
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -88,7 +88,7 @@ def run(
                 raise
             raise SystemExit(1) from None  # the ServerApp has logged the reason
         except KeyboardInterrupt as error:
-            print(str(error) or "interrupted", file=sys.stderr)  # Typer would end without a word
+            print(str(error) or "interrupted", file=sys.stderr)  # Typer would print nothing
             raise SystemExit(130) from None
     outcome = out.expanduser() / "result.json"
     text = outcome.read_text("utf-8")

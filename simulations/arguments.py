@@ -1,4 +1,4 @@
-"""What the command line is given of a run: options of several commands, run configs, node configs, directories."""
+"""Command-line options that several commands share, and the run and node configs and directories they give."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Json = Annotated[bool, typer.Option("--json", help="print the outcome on stdout 
 
 
 def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
-    """The flat run config of some ``key=value`` strings or TOML files, later ones first.
+    """The flat run config of some ``key=value`` strings or TOML files; later ones win.
 
     Raises:
         ConfigError: a text is neither, or names a key that the command line sets itself.
@@ -47,11 +47,11 @@ def overrides_of(texts: Sequence[str] | None) -> dict[str, Scalar]:
 
 
 def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, list[dict[str, Scalar]]]:
-    """The number of clients; and their node configs, ``key=value`` strings or TOML files, if they have any.
+    """The number of clients, and their node configs, from ``key=value`` strings or TOML files, if there are any.
 
     Raises:
-        ConfigError: a text is neither, or says which partition a site is, which its place says; or there are more or
-            fewer than clients.
+        ConfigError: a text is neither; it sets a site's partition, which follows from the order of the texts; or there
+            are more or fewer texts than clients.
     """
     nodes = [parse_pairs("--node-config", text) for text in texts or []]
     for key in ("partition-id", "num-partitions"):

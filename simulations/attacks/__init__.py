@@ -1,1 +1,1 @@
-"""Attacks on vertical runs: what the parties learn of each other all the same."""
+"""Attacks on vertical runs, which show what parties can still learn about each other."""

@@ -1,8 +1,8 @@
-"""Carry out what the parties of a vertical run learn of each other all the same, and print what it brings to light.
+"""Carry out attacks by which the parties of a vertical run can still learn about each other; print what they reveal.
 
     python -m simulations.attacks [NAME ...]
 
-All demonstrations without a name, on the bundled breast-cancer data or on synthetic numbers, a second or so each.
+Without a name it runs all demonstrations, on the bundled breast-cancer data or synthetic numbers, a second or so each.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help=", ".join(DEMONSTRATIONS))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Carry out attacks on a vertical run, and print what they bring to light."""
+    """Carry out attacks on a vertical run, and print what they reveal."""
     unknown = sorted(set(names or ()) - set(DEMONSTRATIONS))
     if unknown:
         raise typer.BadParameter(f"got {', '.join(unknown)}, allowed: one or more of {', '.join(DEMONSTRATIONS)}")

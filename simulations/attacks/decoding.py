@@ -1,8 +1,9 @@
-"""Whether other parties' categorical columns can be read off the numbers that a party of a vertical run is shown.
+"""Tests whether a party of a vertical run can read others' categorical columns off the numbers that it sees.
 
-A row's number, a sum of one weight for each of its values, tells all the values once the weights are known: there are
-fewer combinations than a double has digits. `simulations.attacks` prints what the functions here measure, on
-customers of a bank (party 0, numeric columns and labels) of whom two companies hold nine categorical columns.
+A row's number is a sum of one weight for each of its values. Whoever knows the weights finds all the values, since the
+digits of a double distinguish more sums than there are combinations. `simulations.attacks` prints what the functions
+here measure, for a bank (party 0) with numeric columns and labels of its customers, and two companies with nine
+categorical columns of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ ROWS = 1500
 
 
 class Ear:
-    """What a party of a run receives."""
+    """A recorder of what a party of a run receives."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -47,7 +48,7 @@ class Ear:
         self.frames.append(frame)
 
     def contributed(self, kind: int, active: int, values: Array) -> None:
-        """Not the attacker's business."""
+        """Ignored: the attacks do not use it."""
 
     def total(self, kind: Kind) -> Array:
         """The sum of the vectors of a kind, in which the masks of the others cancel."""
@@ -69,12 +70,12 @@ def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple
 
 
 def one_hot(values: Values, sizes: Sequence[int]) -> Array:
-    """(n, sum of sizes) of (n, columns) values."""
+    """The (n, sum of sizes) indicators of (n, columns) values."""
     return np.hstack([np.eye(size)[column] for column, size in zip(values.T, sizes, strict=True)])
 
 
 def decoded(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
-    """The values of two parties whose weights are known, in the rows whose sums of both are closest to some numbers."""
+    """For each row's number, the values of two parties with known weights whose sum comes closest to it."""
     (first, first_values), (second, second_values) = (
         _combinations(own, columns) for own, columns in zip(weights, sizes, strict=True)
     )
@@ -97,17 +98,17 @@ def _combinations(weights: Array, sizes: Sequence[int]) -> tuple[Array, Values]:
 
 
 def right(found: Sequence[Values], held: Sequence[Values]) -> float:
-    """The share of all values that were found rightly."""
+    """The share of all values that were found correctly."""
     return float(np.mean(np.hstack(list(found)) == np.hstack(list(held))))
 
 
 def most_frequent(held: Sequence[Values]) -> float:
-    """The share of all values that who knows how frequent they are gets right: he says the most frequent one."""
+    """The share of correct values if every value is guessed to be its column's most frequent one."""
     return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
 
 
 async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -> tuple[list[Ear], list[Outcome]]:
-    """A segment of VFB2-SGD among the three, the bank alone active, and all that each of them receives."""
+    """Run a segment of VFB2-SGD among the three parties, only the bank active; returns what each receives."""
     plan = Plan(
         algorithm="sgd",
         problem="logistic",
@@ -152,10 +153,11 @@ async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -
 
 
 def before_training() -> Numbers:
-    """What the bank is shown before round 1, now and when power iterations began at vectors drawn from the run's seed.
+    """What the bank sees before round 1, now and when power iterations began at vectors drawn from the run's seed.
 
-    The sum over all parties of X_p v_p is one number a row, and who can draw the v_p reads the values off it. A passive
-    party was shown the sum but for its length, and had the other's numeric columns after more runs than columns.
+    The sum of X_p v_p over all parties is one number for each row, and whoever can draw the v_p reads the values off
+    it. A passive party saw this sum scaled to length 1, and found the other's numeric columns after more runs than
+    columns.
     """
     features, labels, held = customers()
     sizes = [own.shape[1:] for own in features]
@@ -173,9 +175,9 @@ def before_training() -> Numbers:
 
 
 def _numeric_error(runs: int = 12, columns: int = 10) -> float:
-    """The largest error of another's columns X, from the directions u / |u| of u = A a + X x, with A, a and x known.
+    """The largest error of another's columns X, found from u / |u| with u = A a + X x, where A, a and x are known.
 
-    With N such that x N = 0 for the x of all runs, (u - A a) N = 0: linear equations for the lengths |u|.
+    Take N with x N = 0 for the x of all runs; then (u - A a) N = 0 are linear equations for the lengths |u|.
     """
     rng = stream(1, "customers")
     own, hidden = rng.random((ROWS, 5)), rng.random((ROWS, columns))
@@ -190,7 +192,7 @@ def _numeric_error(runs: int = 12, columns: int = 10) -> float:
 
 
 def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
-    """How many labels a majority of many runs' flipped labels gets right, and one run's, which it should be."""
+    """The share of labels that a vote of many runs' flipped labels gets right, which should be that of one run."""
     anew = [draw_flips(rows, epsilon) for _ in range(runs)]
     with TemporaryDirectory() as folder:
         marks = [str(row) for row in range(rows)]
@@ -203,7 +205,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
 
 
 def assembled() -> Numbers:
-    """What a server with all blocks and a bank with its customers' predictions find together, and the bank alone."""
+    """What a server with all blocks and the bank with its customers' predictions find together, and the bank alone."""
     features, labels, held = customers()
     ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
     shown = ears[0].total(Kind.EVALUATION)
@@ -216,12 +218,11 @@ def assembled() -> Numbers:
 
 
 def looks(epochs: int = 25) -> Numbers:
-    """What a party that receives the thetas of a run of a default length learns of the others' values.
+    """What a party that receives the thetas learns about the others' values in a run of the default length.
 
-    It has one number a row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same for
-    all rows. Of the indicators of all values the best explained one is named, by the share of its variance that is a
-    linear function of these numbers; the function is chosen with the truth at hand, so that no linear attack does
-    better.
+    It has one number for each row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same
+    weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth, so that
+    no linear attack does better. The result is the largest share of an indicator's variance that it explains.
     """
     found: Numbers = {}
     for sizes in (SIZES, ((2, 4), (3, 3))):

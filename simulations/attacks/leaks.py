@@ -1,12 +1,12 @@
-"""What the parties of a vertical run learn of each other all the same, each leak shown by carrying it out.
+"""What the parties of a vertical run can still learn about each other; an attack demonstrates each leak.
 
 The parties' blocks, masks, trees and intersections are the product's own; the attackers use only what the party that
 they play sees of a run. docs/security.md says what the numbers mean.
 
-A fact that several of them use: from weights 0 on, the weights of a party are w = X' c with one c (n,) for all
-parties, and everybody who receives the thetas can keep count of it: an update multiplies c by 1 - gamma weight and
-takes gamma theta / b from it at the batch's rows. So a party's partial sums are K c with K = X X', the inner products
-of its rows, and partial sums at known c are linear equations in K.
+Several attacks use one fact. Training starts at weights 0, so the weights of a party are w = X' c with one c (n,) for
+all parties. Everybody who receives the thetas can compute c: an update multiplies it by 1 - gamma weight and subtracts
+gamma theta / b at the batch's rows. So a party's partial sums are K c with K = X X', the inner products of its rows,
+and partial sums at known c are linear equations in K.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def labels(epsilon: float = 1.0) -> Numbers:
     """Labels and predictions from the thetas of the logistic loss, as any party receives them.
 
     theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is
-    -y' (sigmoid(-y' z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives y' only, but
-    t is known to all, so z is as bare as before, and z predicts the true label as well as the model does.
+    -y' (sigmoid(-y' z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives only y', but
+    t is known to all, so |theta| still gives z, and z predicts the true label as well as the model does.
     """
     features, truth = patients((8, 8, 7, 7))
     plain = make_objective("logistic")
@@ -66,10 +66,10 @@ def labels(epsilon: float = 1.0) -> Numbers:
 
 
 def label_cost(seeds: int = 3) -> Numbers:
-    """What label privacy costs: test accuracy on the breast-cancer data, the mean over some drawings of the flips.
+    """The cost of label privacy: test accuracy on the breast-cancer data, as a mean over several draws of the flips.
 
     The corrected loss falls without bound along a direction that separates the classes, so that on few rows only the
-    regulariser holds it.
+    regulariser bounds the weights.
     """
     data = load_vertical(DataSpec("breast-cancer"), 1)
     found: Numbers = {}
@@ -88,7 +88,7 @@ def label_cost(seeds: int = 3) -> Numbers:
 
 
 class Equations:
-    """What a party that receives the thetas collects: a number for a row, and the c at which it had it."""
+    """The equations that a party with the thetas collects: numbers of rows, and the c at which each was computed."""
 
     def __init__(self, rows: int, objective: Objective, step: float) -> None:
         self._c = np.zeros(rows)
@@ -97,7 +97,7 @@ class Equations:
         self._right: list[list[float]] = [[] for _ in range(rows)]
 
     def add(self, rows: NDArray[np.int64], values: Array, theta: Array) -> None:
-        """An update: (b,) numbers of its rows before it, and the thetas that it moved c by."""
+        """Add an update: the (b,) numbers of its rows before it, and the thetas by which it changed c."""
         for row, value in zip(rows, values, strict=True):
             self._left[row].append(self._c.copy())
             self._right[row].append(value)
@@ -105,7 +105,7 @@ class Equations:
         self._c[rows] -= self._step * theta / len(rows)
 
     def solve(self, *, offset: bool = False) -> tuple[Array, Array]:
-        """(n, n) K and (n,) o of numbers (K c)_i + o_i, row by row by least squares; o is 0 without ``offset``."""
+        """Fit (n, n) K and (n,) o to numbers (K c)_i + o_i by least squares in each row; o is 0 without ``offset``."""
         rows = len(self._c)
         k, o = np.empty((rows, rows)), np.zeros(rows)
         for row, (left, right) in enumerate(zip(self._left, self._right, strict=True)):
@@ -118,9 +118,9 @@ class Equations:
 def gram(rows: int = 24, epochs: int = 60) -> Numbers:
     """The inner products of the others' rows, from the sums that an active party sees, and from thetas alone.
 
-    Each is the largest error over all pairs of rows. An active party sees K c of all others together. A passive one has
-    z from theta (logistic) and takes its own partial off; of ridge it has theta / 2 = z - y, and the labels y
-    come out of the same equations.
+    Each number is the largest error over all pairs of rows. An active party sees K c of all others together. A passive
+    one gets z from theta (logistic) and subtracts its own partial; for ridge theta / 2 = z - y, and the labels y follow
+    from the same equations.
     """
     features, truth = patients((10, 6, 4), rows)
     found: Numbers = {"rows": rows, "epochs watched": epochs, "largest inner product": 0.0}
@@ -142,10 +142,10 @@ def gram(rows: int = 24, epochs: int = 60) -> Numbers:
 
 
 def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
-    """With q = 2 the other party's partials are bare, and its features follow up to a rotation.
+    """With q = 2 a party sees the other's partials unmasked, and finds its features up to a rotation.
 
-    Rows with the right inner products are the right rows but for a rotation of the feature space, which changes
-    neither lengths nor angles; for one column it is its sign.
+    Rows with the right inner products are the right rows up to a rotation of the feature space, which changes neither
+    lengths nor angles; for one column only its sign stays unknown.
     """
     found: Numbers = {}
     objective = make_objective("logistic")
@@ -165,10 +165,11 @@ def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
 
 
 def trees(parties: int = 8, length: int = 1000) -> Numbers:
-    """Two trees that pass Definition 4 and hide nothing, two that fail it and hide all, and coalitions.
+    """Pairs of trees that show what Definition 4 misses, and coalitions.
 
-    An error is the largest difference between a partial and what was put together of it; numbers of the ring are
-    right to 2^-41. The trees of Appendix B have the paper's party k as number k - 1.
+    Two pairs pass it and expose a partial, one fails it and exposes nothing. An error is the largest difference between
+    a partial and its reconstruction; numbers of the ring are right to 2^-41. The trees of Appendix B have the paper's
+    party k as number k - 1.
     """
     values = stream(0, "partials").normal(size=(parties, length))
     stars = Tree(0, (-1, 0, 0, 0)), Tree(0, (-1, 0, 0, 0))
@@ -200,7 +201,7 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
 
 
 def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
-    """The largest error of the victim's value, from what the coalition receives of it alone; infinite for nothing."""
+    """The largest error of the victim's values if the coalition receives them masked, and the masks; else infinite."""
     masks = np.stack([random_elements(values.shape[1]) for _ in range(pair[0].parties)])
     sent = encode(values[: len(masks)]) + masks, masks
     alone = []
@@ -213,9 +214,9 @@ def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], 
 
 
 def _coalitions(parties: int, values: Array) -> Numbers:
-    """All coalitions of the dominator with q - 3 of the others, against pairwise masks.
+    """Attack pairwise masks with all coalitions of the dominator and q - 3 others.
 
-    The attackers take off what they share with the victim. The key between the two that are left they can only guess.
+    The attackers remove the masks that they share with the victim, but can only guess the key between the other two.
     """
     keys, length = pairwise_keys(parties), values.shape[1]
     largest, right = 0.0, 0
@@ -235,15 +236,16 @@ def _coalitions(parties: int, values: Array) -> Numbers:
 
 
 def unmasked(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
-    """(k,) what is left of the victim's first masked vector for party 0, where these are taken for its keys."""
+    """(k,) the victim's first masked vector for party 0 without its masks, if ``keys`` are its keys."""
     return decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
 
 
 def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
     """Gaussian noise added to doubles, the plain reading of Algorithm 1, against uniform elements of a ring.
 
-    A masked number of standard deviation s under noise of standard deviation 10 s correlates by 1 / sqrt(1 + 100), and
-    the mean over epochs in which it hardly changes by far more. Wider noise costs digits of the sum.
+    A number of standard deviation s plus noise of standard deviation 10 s correlates with the number by
+    1 / sqrt(1 + 100), and the mean over epochs in which the number hardly changes does so by far more. Wider noise
+    costs digits of the sum.
     """
     rng = stream(0, "partials")
     values = rng.normal(size=(2, length))
@@ -268,9 +270,9 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
 
 
 def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers:
-    """What the search for common rows tells beside them, with three parties and party 0 as the reporter.
+    """What the search for common rows reveals besides them, with three parties and party 0 as the reporter.
 
-    `common` ids are at all three, `shared` at the reporter and each other one alone, `own` at one party only.
+    `common` ids are at all three, `shared` with each other party at the reporter and that one, `own` at one party only.
     """
     every = [f"common {k}" for k in range(common)]
     ids = [every + [f"with {party} {k}" for party in (1, 2) for k in range(shared)] + [f"0 {k}" for k in range(own)]]

@@ -1,4 +1,4 @@
-"""A vertical run in one process, update by update, with what each party sees of it: for the attacks of `leaks`."""
+"""A vertical run in one process, update by update, with what each party sees of it, for the attacks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Array = NDArray[np.float64]
 Ring = NDArray[np.uint64]
 Numbers = dict[str, float]  # what a demonstration measured
 
-KIND = 1  # of the masks' addresses; any fixed number
+KIND = 1  # in the masks' addresses; any fixed number would do
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One update: what its dominator, party 0, sees of it, and in `partials` the truth that nobody does."""
+    """One update: what its dominator, party 0, sees of it, and in `partials` the truth, which nobody sees."""
 
     rows: NDArray[np.int64]  # (b,)
-    received: Ring  # (q - 1, b), one masked vector a collaborator
+    received: Ring  # (q - 1, b), one masked vector for each collaborator
     theta: Array  # (b,), which goes to all parties
     partials: Array  # (q, b)
 
@@ -49,9 +49,9 @@ def updates(
     epochs: int,
     seed: int = 0,
 ) -> Iterator[Seen]:
-    """SGD with one active party, number 0, one update at a time and pairwise masks, from weights 0.
+    """Run SGD from weights 0 with one active party, number 0, one update at a time and pairwise masks.
 
-    `features` holds one (n, d_p) array a party.
+    `features` holds one (n, d_p) array for each party.
     """
     parties = len(features)
     blocks = [make_block(own, "sgd", objective, step) for own in features]
@@ -86,7 +86,7 @@ def pairwise_masks(parties: int) -> list[PairwiseMasks]:
 
 
 def patients(columns: Sequence[int], rows: int = 0) -> tuple[list[Array], Array]:
-    """Training rows of the breast-cancer data, all or that many: (rows, d_p) features of each party, and the labels."""
+    """Breast-cancer training rows, all if ``rows`` is 0: (rows, d_p) features of each party, and the labels."""
     data = load_vertical(DataSpec("breast-cancer"), 1)
     chosen = stream(0, "patients").permutation(len(data.train_labels))[: rows or None]
     features = np.asarray(data.train_features)[chosen]

@@ -1,1 +1,1 @@
-"""Where runs are computed: in this process, by Flower, round by round, in processes of their own."""
+"""The engines that compute runs: in this process, by Flower, round by round, or in worker processes."""

@@ -1,4 +1,4 @@
-"""A run config tried on its data, up to the first round: what a run would fail on, or is likely to regret."""
+"""Tries a run config on its data, up to the first round: finds errors, and settings worth a warning."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from strategies.rounds.handshake import Roster
 
 
 def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[str, Scalar]] = ()) -> list[str]:
-    """Read the data, let all sites join and make the model, in this process; nothing trains and nothing stays.
+    """Read the data, let all sites join and make the model, in this process; nothing is trained or kept.
 
     Args:
         clients: their number.
         flat: the run config.
-        nodes: the clients' node configs, where they have any.
+        nodes: the clients' node configs, if they have any.
 
     Returns:
-        What the run would be, a line each.
+        Lines that describe the run and its sites, and a warning if there is one.
 
     Raises:
-        InputError: what a run would end with.
-        StrategyError: a site cannot take part; names it.
+        InputError: a run would end with this error.
+        StrategyError: a site, which the message names, cannot take part.
     """
     lines: list[str] = []
     app = ServerApp()
@@ -56,7 +56,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
 
 def _of_sites(config: RunConfig, roster: Roster) -> Iterator[str]:
     if config.algorithm.strategy.vertical:
-        return  # parties tell of their rows only to those that they have agreed to meet
+        return  # parties disclose their rows only to parties that they have agreed to meet
     for place, (negatives, positives) in enumerate(roster.class_counts.tolist()):
         lacking = [name for name, count in (("positive", positives), ("negative", negatives)) if not count]
         missing = f"; no {lacking[0]} ones" if lacking else ""

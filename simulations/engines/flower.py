@@ -1,7 +1,7 @@
 """Runs the app with ``flwr run`` and reports what really happened.
 
-``flwr run`` exits with 0 when the run failed, so this module submits, follows the log, asks for the final status,
-and looks for the result.
+``flwr run`` exits with 0 even if the run failed, so this module submits the run, follows its log and then asks for its
+final status.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ POLL_SECONDS = 1.0
 
 
 class FlowerError(RuntimeError):
-    """``flwr`` refused a run, or the run did not complete: a failure on the way, told in Flower's own words."""
+    """``flwr`` refused a run, or the run did not complete; the message has Flower's own words."""
 
 
 def run_with_flower(
@@ -54,7 +54,7 @@ def run_with_flower(
     """Submit a run to Flower's local simulation, follow it, and return when it has completed.
 
     Args:
-        together: whether all clients must run at once; Ray is then told that it has a CPU for each.
+        together: whether all clients must run at once; Ray is then started as if it had a CPU for each.
         client_gpus: the share of a GPU that each client's process gets; with 0 Ray hides the GPUs from it.
 
     Raises:
@@ -73,8 +73,8 @@ def run_with_flower(
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted[RUN_ID])
-    # The log ends when the run does. Asking for the status instead costs a start of Python each time, which the run's
-    # own processes would have to wait for.
+    # The log ends when the run does. Polling the status instead would start Python each time and slow the run's own
+    # processes down.
     output = subprocess.DEVNULL if quiet else None
     follower = subprocess.Popen(
         _flwr("log", run_id, "--stream"), cwd=PROJECT, env=_environment(), stdout=output, stderr=output
@@ -94,11 +94,11 @@ def run_with_flower(
 
 
 def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
-    """What ``flwr run`` is told of a simulation: as many clients at once as there are CPUs, and shares of GPUs."""
+    """The ``--federation-config`` of a simulation: as many clients at once as there are CPUs, and shares of GPUs."""
     federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
     if client_gpus:
         federation += f" client-resources-num-gpus={client_gpus:g}"
-    # No init-args where it can be helped: with them Ray refuses to join a cluster that is already running on the
+    # Init-args are given only where needed: with them Ray refuses to join a cluster that is already running on the
     # machine.
     if together:
         federation += f" init-args-num-cpus={max(num_clients, os.cpu_count() or 1)}"
@@ -106,7 +106,7 @@ def federation_config(num_clients: int, *, together: bool = False, client_gpus: 
 
 
 def gpu_share(device: str) -> float:
-    """The share of a GPU for each client, where as many as there are CPUs share them all; 0 without a GPU."""
+    """The share of a GPU for each client if as many clients as CPUs share all GPUs; 0 without a GPU."""
     if device == "cpu" or not torch.cuda.is_available():
         return 0.0
     # rounded down, since Ray must find room for all of them
@@ -136,7 +136,7 @@ def _environment() -> dict[str, str]:
 def _flwr_json(*arguments: str) -> Any:
     done = subprocess.run(
         _flwr(*arguments, "--format", "json"),
-        cwd=PROJECT,  # a SuperLink that it starts stays there, and Ray puts it first where modules are looked for
+        cwd=PROJECT,  # a SuperLink that it starts keeps this folder, and Ray puts it first in the module search path
         env=_environment(),
         capture_output=True,
         text=True,

@@ -1,8 +1,8 @@
 """The in-process engine: the same ServerApp, Strategy and ClientApp objects, with no polling and no processes.
 
-A ``flwr.serverapp.Grid`` that runs a message's ClientApp when the message is pushed. Node ids, message ids, contexts
-and error replies behave as in Flower's own simulation; what a ClientApp or the server does to a message's records
-stays with it, because each side gets containers of its own. The arrays inside are immutable bytes and are shared.
+Its ``flwr.serverapp.Grid`` runs a message's ClientApp when the message is pushed. Node ids, message ids, contexts and
+error replies behave as in Flower's own simulation. Each side gets its own containers of a message's records, so that
+its changes to them do not reach the other side. The arrays inside are immutable bytes and are shared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_NODE_ID = 1000
 
 
 def task_identity() -> AbstractContextManager[None]:
-    """Give this process the identity that ``Message`` asks for, and give it back afterwards."""
+    """Set the identity that ``Message`` requires of this process, and restore the former one afterwards."""
     return identity(RUN_ID, RUN_ID, SERVER_NODE_ID)
 
 
@@ -35,9 +35,9 @@ class InProcessGrid(Grid):
 
     Args:
         client_app: what every node runs.
-        num_clients: nodes, with partition ids 0 to num_clients - 1.
+        num_clients: the number of nodes, whose partition ids are 0 to num_clients - 1.
         run_config: the flat run config, copied for every node.
-        node_configs: extra node-config entries of each node, or of none.
+        node_configs: extra node-config entries, one mapping for each node; empty: none.
         threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
     """
 
@@ -115,13 +115,13 @@ class InProcessGrid(Grid):
     ) -> Iterable[Message]:
         """Push messages and pull their replies, in the order of the messages.
 
-        No reply is lost to ``timeout``, nor to what else a later Flower may end a wait by: a message is answered before
-        the call that pushes it returns.
+        ``timeout``, and any other limit on waiting that a later Flower may pass, loses no reply: a message is answered
+        before the call that pushes it returns.
         """
         return self.pull_messages(self.push_messages(messages))
 
     def run_together(self, nodes: int) -> None:
-        """Let so many nodes' ClientApps run at the same time, for clients that talk to each other."""
+        """Let the ClientApps of ``nodes`` nodes run at the same time, for clients that talk to each other."""
         if nodes > self._threads:
             self.close()
             self._threads, self._pool = nodes, ThreadPoolExecutor(nodes, "client")
@@ -191,7 +191,7 @@ def run_in_process(
     threads: int = 1,
     node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
 ) -> InProcessGrid:
-    """Run a whole federation in this process; exceptions of the ServerApp come through.
+    """Run a whole federation in this process; exceptions of the ServerApp propagate.
 
     Returns:
         The grid, with the clients' contexts as the run left them.

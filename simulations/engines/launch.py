@@ -29,7 +29,7 @@ _Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
-    """Run a flat run config, with its place, in process or as a reference."""
+    """Run a flat run config, which names its run directory, in this process or as a reference."""
     if engine == CENTRALIZED:
         run_centralized(clients, config)
     elif engine == NONFEDERATED:
@@ -39,7 +39,7 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
-    """Raises ConfigError: there is no such reference of what is run."""
+    """Raise ConfigError if the config's strategy has no such reference."""
     if engine == NONFEDERATED:
         check_vertical(config)
 
@@ -58,13 +58,13 @@ def run(
     Args:
         config: the run config, with tables or with flat keys: ``{"fedx": {"gamma": 0.5}}`` or ``{"fedx.gamma": 0.5}``.
         out: the run directory to write.
-        clients: their number; 8, or one for each node config.
+        clients: their number; without it 8, or one for each node config.
         threads: clients that train at once; changes no result.
-        node_configs: of each client, as SuperNodes have them.
+        node_configs: one for each client, as its SuperNode would have; empty: none.
         quiet: write no log.
 
     Raises:
-        RunFailedError: it has no result; the message says why.
+        RunFailedError: the run has no result; the message says why.
     """
     flat = placed(flattened(config), Path(out))
     with log_off(quiet):
@@ -78,16 +78,16 @@ def run_federation(
     threads: int = 1,
     node_configs: Sequence[Mapping[str, Scalar]] = (),
 ) -> None:
-    """A federation in this process; each client may have a node config, as SuperNodes have.
+    """Run a federation in this process; each client may have a node config, as SuperNodes have.
 
     Raises:
-        RunFailedError: it has no result; the log and failure.json have the reason too.
+        RunFailedError: the run has no result; the log and failure.json have the reason too.
     """
     run_in_process(server_app, client_app, clients, config, threads, node_configs)
 
 
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """The same training with the clients' data in one place.
+    """Run the same training with the clients' data in one place.
 
     Raises:
         ConfigError: there is no such reference, or a run is there already.
@@ -101,7 +101,7 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
 
 
 def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:
-    """The same training of a vertical strategy with all columns in one place.
+    """Run the same training of a vertical strategy with all columns in one place.
 
     Raises:
         ConfigError: the strategy is not vertical, or a run is there already.

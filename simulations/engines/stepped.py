@@ -1,4 +1,4 @@
-"""An in-process run that waits after each evaluated round, so that someone else can decide whether it goes on."""
+"""An in-process run that waits after each evaluated round, so that its caller can decide whether it goes on."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from simulations.results.records import STOPPED_EARLY, evaluation
 
 
 class _EndedError(ValueError):
-    """Ends a run before its last round; the message is what its failure.json says."""
+    """Ends a run before its last round; the message is the reason in its failure.json."""
 
 
 class SteppedRun:
     """A run in a thread of its own, computed as ``python -m simulations run`` computes it.
 
-    One at a time in a process: the engine's task identity belongs to the process.
+    A process can have only one at a time, since the engine's task identity belongs to the process.
 
     Args:
         clients: number of clients.
         config: the flat run config.
         rounds: the run's last round.
-        node_configs: of each client, where they have any.
+        node_configs: one for each client; empty: none.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SteppedRun:
     def advance(self) -> dict[str, Any] | None:
         """Run to the end of the next evaluated round and return its line; None once the run has ended.
 
-        The last round has no line here: it ends with the run's result.
+        The last round's line is not returned: after that round the run ends.
         """
         if self._thread.ident is None:
             self._thread.start()
@@ -62,11 +62,11 @@ class SteppedRun:
         return line
 
     def stop(self, reason: str) -> None:
-        """End a run that waits, leaving "stopped early: reason" in its failure.json. Nothing happens after its end."""
+        """End a waiting run, with "stopped early: reason" in its failure.json; a run that has ended is left alone."""
         self.fail(f"{STOPPED_EARLY}: {reason}")
 
     def fail(self, reason: str) -> None:
-        """End a run that waits as a failed one."""
+        """End a waiting run as failed."""
         if self._thread.is_alive():
             self._end = reason
             self._go_on.release()

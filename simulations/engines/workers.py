@@ -1,8 +1,7 @@
-"""Runs in processes of their own, some at a time: one that dies takes no other with it, and none outlives this one's
-Ctrl-C.
+"""Runs tasks in worker processes, several at a time: one that dies ends no other, and Ctrl-C here ends them all.
 
-A process keeps its data sets and is given runs on the same data; for other data a new one is started, so that what is
-kept does not grow.
+A worker keeps the data sets that it has read and gets further runs on the same data; for other data a new worker is
+started, so that its memory does not grow.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _SPAWN = get_context("spawn")  # a fork would copy PyTorch's threads
 
 @dataclass(frozen=True)
 class Task:
-    """One run: what `launch` takes, the metrics it must have, and ``data``, the same for runs on the same data."""
+    """One run: the arguments of `launch`, the metrics it must have, and ``data``, equal for runs on the same data."""
 
     name: str
     engine: str
@@ -40,7 +39,7 @@ class Task:
     data: str = ""
 
 
-# (task, why its run has no result, or "") once a task has ended
+# called with (task, why its run has no result, or "") once a task has ended
 TaskHook = Callable[[Task, str], None]
 
 
@@ -48,7 +47,7 @@ def run_all(tasks: Sequence[Task], jobs: int, ended: TaskHook) -> None:
     """Run tasks, ``jobs`` at a time, calling ``ended`` after each.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; the runs under way are lost, their processes gone.
+        KeyboardInterrupt: Ctrl-C; the runs under way are lost and their processes killed.
     """
     waiting = list(tasks)
     workers: list[_Worker] = []
@@ -78,7 +77,7 @@ class _Worker:
     def __init__(self, task: Task) -> None:
         self.connection, theirs = _SPAWN.Pipe()
         self.process = _SPAWN.Process(target=_serve, args=(theirs,), name="run", daemon=True)
-        with _deaf():  # and so is the process from its start: only this one hears Ctrl-C
+        with _deaf():  # the new process inherits this: only the parent reacts to Ctrl-C
             self.process.start()
         theirs.close()
         self.alive = True
@@ -88,7 +87,7 @@ class _Worker:
         self.task = task
         try:
             self.connection.send(task)
-        except OSError:  # it died between two tasks; `outcome` says so
+        except OSError:  # it died between two tasks; `outcome` reports it
             self.alive = False
 
     def outcome(self) -> str:
@@ -102,7 +101,7 @@ class _Worker:
         return reason
 
     def end(self) -> None:
-        """Let it go, which it does when nobody can give it a task any more."""
+        """Close the connection, at which the process ends by itself; kill it if it does not."""
         self.connection.close()
         self.process.join(_ENDING_SECONDS)
         self.kill()
@@ -129,7 +128,7 @@ def _deaf() -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """What a process does: take tasks and run them until there are no more."""
+    """Run tasks in a worker process until the connection is closed."""
     while True:
         try:
             task = connection.recv()
@@ -140,7 +139,7 @@ def _serve(connection: Connection) -> None:
 
 def _reason(task: Task) -> str:
     """Run a task; returns why it has no result, or an empty text."""
-    torch.set_num_threads(1)  # a federation sets its own number, a reference does not
+    torch.set_num_threads(1)  # a federation sets its number of threads itself, a reference does not
     heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
     try:
         with log_off(True):
@@ -155,7 +154,7 @@ def _reason(task: Task) -> str:
 
 
 def _check_metrics(wanted: Sequence[str], line: Mapping[str, Any]) -> None:
-    """Raises ValueError: an evaluated line lacks a metric; better after the first round than after the last."""
+    """Raise ValueError if an evaluated line lacks a metric, so that the run fails at once, not after its last round."""
     there = evaluation(line)
     missing = [name for name in wanted if name not in line]
     if there and missing:

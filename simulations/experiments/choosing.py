@@ -20,13 +20,16 @@ from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 
-# Values are chosen over seeds from here on: no run by which they were chosen shares its seed with a reported one.
+# Values are chosen with seeds from this one on, so that no such run shares its seed with a reported run.
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A line whose values are chosen, for all runs with the coordinates ``at``; each point has its seeds' runs."""
+    """A line with which values are chosen for all runs with the coordinates ``at``.
+
+    ``points`` are the values to try, each with a run for every seed.
+    """
 
     line: Line
     at: dict[str, Scalar]
@@ -64,7 +67,7 @@ class Choosing(Runs):
         """Make the runs that are waiting, as `Runs.make` does, choose, and write ``tuned.toml``.
 
         Raises:
-            RunFailedError: no point of a line's grid has finished.
+            RunFailedError: in some line's grid no point has finished.
         """
         self.make(jobs, say, lambda: None)
         tuned = Tuned(

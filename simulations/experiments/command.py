@@ -1,4 +1,4 @@
-"""The command ``reproduce``, and what ``list experiments`` says."""
+"""The command ``reproduce``, and the entries of ``list experiments``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment of a paper: all methods and settings with some seeds, a table and a figure."""
+    """Run an experiment of a paper: all methods and settings with several seeds; write a table and a figure."""
     if data_dir is not None and not data_dir.expanduser().exists():
         got = f"{data_dir}, which does not exist"
         allowed = "an existing folder"
@@ -69,7 +69,7 @@ def catalogue() -> dict[str, Experiment]:
 
 
 def summary(experiment: Experiment) -> dict[str, Any]:
-    """An experiment in a few words and numbers; ``minutes`` has its profiles."""
+    """An experiment's entry in ``list experiments --json``; ``minutes`` is by profile."""
     return {
         "title": experiment.title,
         "paper": experiment.paper,
@@ -80,7 +80,7 @@ def summary(experiment: Experiment) -> dict[str, Any]:
 
 
 def description(experiment: Experiment) -> str:
-    """The same on one line."""
+    """An experiment's `summary` as one line of text."""
     said = summary(experiment)
     minutes = ", ".join(f"{name} {shown(value)}" for name, value in said["minutes"].items())
     origin = f"{experiment.paper}, {experiment.figure}"

@@ -1,4 +1,4 @@
-"""The runs that an experiment stands for: every method in every case of its axes, with every seed."""
+"""Expands an experiment into its runs: every method in every case of its axes, with every seed."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Expansion:
     data_dir: str
     lines: list[Line]
     paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
-    claims: list[list[tuple[int, int]]]  # of each: places in lines of what is better and of what it is better than
-    tuned: Tuned | None = None  # where run-config values were chosen on a validation split
+    claims: list[list[tuple[int, int]]]  # for each claim: (place in lines of the better one, place of the other)
+    tuned: Tuned | None = None  # run-config values chosen on a validation split, if any
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """All runs: every line with one seed, then with the next."""
+        """All runs: every line with the first seed, then every line with the next."""
         return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
 
     def ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
-        """Seed -> the run of a line, of those that have finished."""
+        """Seed -> the line's run with it, for runs that have finished."""
         runs = {run.seed: run.name for run in self.runs if run.line is line}
         return {seed: records[name] for seed, name in runs.items() if name in records}
 
@@ -51,14 +51,14 @@ def expand(
     data_dir: Path | None = None,
     tuned: Tuned | None = None,
 ) -> Expansion:
-    """Every run of an experiment, every config checked.
+    """Find all runs of an experiment and check all their configs.
 
     Args:
         experiment: what is to be reproduced.
         profile: one of its profiles.
-        seeds: how many; None: as many as the profile says.
-        data_dir: the folder with the data sets' files, absolute; below it are those that a run names itself.
-        tuned: run-config values to take in the place of the file's.
+        seeds: how many; None: as many as the profile says, or else the experiment.
+        data_dir: the absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
+        tuned: run-config values that replace the file's.
 
     Raises:
         ConfigError: a config is not valid, data are missing, or two runs would be the same.
@@ -110,18 +110,18 @@ def _unchecked(
 
 
 def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
-    """Those that ``only`` leaves; a line without a coordinate is not judged by it."""
+    """The lines that the profile's ``only`` keeps; a line without a coordinate of ``only`` is not judged by it."""
     return [line for line in lines if all(line.at.get(key) in (None, *only) for key, only in profile.only.items())]
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """The data sets of all profiles, as the run config names them; nothing is checked."""
+    """The data sets of all profiles, as the run config names them; configs are not checked."""
     kept = [_kept(profile, _unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
     return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
 
 
 def _checked(experiment: Experiment, line: Line, here: str) -> Line:
-    """The line, its config checked, with its panel and its curve."""
+    """Check a line's config; returns the line with its panel and its curve."""
     try:
         parsed = parse_run_config(line.config)
         check_reference(line.run.engine, parsed)
@@ -216,7 +216,7 @@ def _check_distinct(here: str, lines: Sequence[Line], joined: bool) -> None:
 def _paper(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> dict[tuple[int, str], PaperValue]:
-    """The paper's numbers, each at its row. One that this profile leaves out, or measures on other data, has none."""
+    """(place in ``lines``, metric) -> the paper's number, for rows that this profile runs on the file's data set."""
     found: dict[tuple[int, str], PaperValue] = {}
     for number, value in enumerate(experiment.paper_values):
         wanted = {METHOD: value.method, **value.at}
@@ -235,7 +235,7 @@ def _paper(
 def _claims(
     experiment: Experiment, lines: Sequence[Line], everywhere: Sequence[Mapping[str, Scalar]], here: str
 ) -> list[list[tuple[int, int]]]:
-    """What each claim compares. One that this profile leaves out has nothing."""
+    """For each claim the pairs of lines that it compares; empty if this profile leaves them out."""
     for number, claim in enumerate(experiment.claims):
         where = f"{here}: claims[{number}]"
         _metric(experiment, claim.metric, where)
@@ -256,14 +256,14 @@ def _check_some_run_has(wanted: Mapping[str, Scalar], everywhere: Sequence[Mappi
 
 
 def _metric(experiment: Experiment, name: str, where: str) -> str:
-    """The metric of that name; the first where none is named."""
+    """Check a metric's name and return it; an empty name stands for the experiment's first metric."""
     if name and name not in experiment.metrics:
         raise ConfigError(f"{where}.metric", got=repr(name), allowed=", ".join(experiment.metrics), hint=PAGE)
     return name or experiment.metrics[0]
 
 
 def _pairs(claim: Claim, ats: Sequence[Mapping[str, Scalar]]) -> list[tuple[int, int]]:
-    """The places of coordinates that are those of ``better`` and of ``than``, and agree in everything else."""
+    """Pairs of places in ``ats`` whose coordinates are those of ``better`` and of ``than`` and otherwise the same."""
     found = []
     for place, at in enumerate(ats):
         if fits({**claim.better, **claim.at}, at):

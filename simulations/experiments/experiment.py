@@ -1,7 +1,8 @@
 """An experiment: one TOML file that says which runs make a table and a figure of a paper, and how they are shown.
 
-A run config is put together from the file's ``[config]``, the method's keys, those of a case of every axis, and the
-profile's, later ones winning. In runs, cases and profiles every key that is not a field here is a run-config key.
+A run config merges the file's ``[config]``, the method's keys, the keys of a case of every axis, the profile's keys and
+the method's own keys for this profile; later ones win. In runs, cases and profiles every key that is not a field here
+is a run-config key.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Sentences = list[Annotated[str, Field(min_length=1)]]
 
 
 def _listed(value: Any) -> Any:
-    """A text alone is short for a list of it."""
+    """Expand a single text to a list of it."""
     return [value] if isinstance(value, str) else value
 
 
 class _Overrides(Settings):
-    """Fields of its own; every other key is a run-config key."""
+    """A table with a few fields; all other keys in it are run-config keys."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -72,7 +73,7 @@ class Case(_Overrides):
 
 
 def _cases(axes: Any) -> Any:
-    """``local-steps = [4, 8]`` is short for cases that set this key, and are named by it."""
+    """Expand ``local-steps = [4, 8]`` to cases that set this key and are named by it."""
     if not isinstance(axes, dict):
         return axes
     return {
@@ -87,14 +88,14 @@ Axes = Annotated[dict[str, list[Case]], BeforeValidator(_cases)]
 
 
 class Run(_Overrides):
-    """A method. Its axes are the file's, but for those that it has itself."""
+    """A method. Its own axes are added to the file's, or replace those of the same name."""
 
     name: str = Field(min_length=1)
     engine: Literal["in-process", "centralized", "nonfederated"] = "in-process"
     clients: Count | None = None
-    communications: Count = 1  # of a round, where x counts them
+    communications: Count = 1  # in a round, for an x axis that counts them
     axes: Axes = Field(default_factory=dict)
-    profiles: dict[ProfileName, _Overrides] = Field(default_factory=dict)  # its keys there, over those of the profile
+    profiles: dict[ProfileName, _Overrides] = Field(default_factory=dict)  # its own keys there, over the profile's
 
     @model_validator(mode="after")
     def _alone(self) -> Self:
@@ -104,17 +105,17 @@ class Run(_Overrides):
 
 
 class Profile(_Overrides):
-    """How far an experiment is cut down; ``only`` keeps cases by their coordinates (``method`` is one too)."""
+    """How an experiment is cut down; ``only`` keeps cases by their coordinates (``method`` is one too)."""
 
     minutes: float = Field(gt=0)
     clients: Count | None = None
     seeds: Count | None = None
-    differs: Sentences = Field(default_factory=list)  # from the paper's setting, beside the experiment's
+    differs: Sentences = Field(default_factory=list)  # from the paper's setting, in addition to the experiment's
     only: dict[str, Annotated[list[Scalar], Field(min_length=1)]] = Field(default_factory=dict)
 
 
 def keys_of(joined: str) -> list[str]:
-    """The run-config keys that a key of a grid names: those joined by ``&`` take each value together."""
+    """The run-config keys that a key of a grid names; keys joined by ``&`` all take the same value."""
     return [key.strip() for key in joined.split("&")]
 
 
@@ -138,7 +139,7 @@ Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
 
 
 class TuningProfile(Settings):
-    """What a profile has otherwise than `Tuning`."""
+    """The fields in which a profile differs from `Tuning`."""
 
     seeds: Count | None = None
     at: dict[str, Scalar] | None = None
@@ -148,29 +149,29 @@ class TuningProfile(Settings):
 
 
 class Tuning(Settings):
-    """Which run-config keys are chosen on a validation split, and from what."""
+    """Which run-config keys are chosen on a validation split, and from which values."""
 
     # what is compared
-    metric: str = ""  # empty: the first
+    metric: str = ""  # empty: the experiment's first
     mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
     seeds: Count = 1
     validation_fraction: float = Field(0.2, ge=0, lt=1)
     # what is tried
     grid: Grid = Field(default_factory=dict)
-    methods: dict[str, Grid] = Field(default_factory=dict)  # a method's grid, in the place of `grid`; may be empty
-    at: dict[str, Scalar] = Field(default_factory=dict)  # it is chosen there, for all values of these coordinates
-    without: Sentences = Field(default_factory=list)  # what differs from the paper where nothing has been chosen
+    methods: dict[str, Grid] = Field(default_factory=dict)  # method -> a grid that replaces `grid`; empty: none
+    at: dict[str, Scalar] = Field(default_factory=dict)  # choose only there, for all values of these coordinates
+    without: Sentences = Field(default_factory=list)  # differences from the paper if nothing has been chosen
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
     def in_profile(self, name: str) -> Tuning:
-        """The same with what a profile has otherwise."""
+        """A copy with the fields that a profile sets."""
         own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
         there = own.model_dump(exclude_unset=True)
         methods = {**({} if "grid" in there else self.methods), **own.methods}
         return self.model_copy(update={**there, "methods": methods})
 
     def grid_of(self, method: str) -> Grid:
-        """What is tried for a method; nothing: its values are those of the file."""
+        """The grid that is tried for a method; empty: it keeps the file's values."""
         return self.methods.get(method, self.grid)
 
 
@@ -179,14 +180,14 @@ class PaperValue(Settings):
 
     method: str
     at: dict[str, Scalar] = Field(default_factory=dict)
-    metric: str = ""  # empty: the first
+    metric: str = ""  # empty: the experiment's first
     mean: float
     std: float | None = None
     source: str = ""  # table and column; empty: the experiment's figure
 
 
 def _side(side: Any) -> Any:
-    """A text alone is short for the method of that name."""
+    """Expand a single text to the method of that name."""
     return {"method": side} if isinstance(side, str) else side
 
 
@@ -194,10 +195,10 @@ Side = Annotated[dict[str, Scalar], BeforeValidator(_side), Field(min_length=1)]
 
 
 class Claim(Settings):
-    """An ordering that the paper claims: with ``better`` a metric ends ahead of where it ends with ``than``."""
+    """An ordering that the paper claims: a metric's last value is better with ``better`` than with ``than``."""
 
     text: str = Field(min_length=1)
-    metric: str = ""  # empty: the first
+    metric: str = ""  # empty: the experiment's first
     # coordinates
     better: Side
     than: Side
@@ -215,7 +216,7 @@ class Claim(Settings):
 
 
 class Experiment(Settings):
-    """What an experiment's file says."""
+    """The content of an experiment's file."""
 
     # what is reproduced
     name: str
@@ -234,15 +235,15 @@ class Experiment(Settings):
     profiles: dict[ProfileName, Profile] = Field(min_length=1)
     tune: Tuning | None = None
     # how it is shown
-    metrics: list[str] = Field(min_length=1)  # of the table; the first is drawn
+    metrics: list[str] = Field(min_length=1)  # the table has all; the first is drawn
     scale: Literal["linear", "log"] = "linear"
-    # texts alone are short for lists of one
+    # a single text is short for a list of it
     x: Annotated[list[Abscissa], BeforeValidator(_listed)] = Field(default=["round"], min_length=1)
     x_label: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)  # empty: those of x
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"
-    # of the copy that a reproduction leaves
+    # only in the copy that a reproduction leaves
     reproduced: dict[str, Scalar] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -255,14 +256,14 @@ class Experiment(Settings):
         return self
 
     def profile(self, name: str) -> Profile:
-        """Raises ConfigError: there is no such profile."""
+        """The profile of that name; raises ConfigError if there is none."""
         if name not in self.profiles:
             allowed = f"those of experiment {self.name!r}: {', '.join(self.profiles)}"
             raise ConfigError("--profile", got=repr(name), allowed=allowed, hint=_LISTED)
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
-        """The file again, with what has been run of it."""
+        """The file again, with a table of what has been run of it."""
         content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
 
@@ -292,7 +293,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read an experiment's file; its name is the file's unless it says another.
+    """Read an experiment's file; the experiment is named after the file unless it sets ``name``.
 
     Raises:
         ConfigError: it cannot be read, or a key is missing, unknown or wrong.

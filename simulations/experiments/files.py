@@ -1,4 +1,4 @@
-"""Reads a TOML file whose content is a model of settings, and says what is wrong with each of its keys."""
+"""Reads a TOML file into a model of settings, with an error message for each wrong key."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: 
     """Read a file.
 
     Args:
-        model: what it holds.
+        model: the model of its content.
         path: the file.
-        allowed: what a file that cannot be read should be.
-        hint: the way out then.
-        way_out: that where a key is wrong.
-        defaults: values of keys that it may leave out.
+        allowed: what the error for an unreadable file names as allowed.
+        hint: the hint of that error.
+        way_out: the hint of an error about a key.
+        defaults: values of keys that the file may leave out.
 
     Raises:
         ConfigError: it cannot be read, or a key is missing, unknown or wrong; names file and key.
@@ -57,7 +57,7 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
 
 
 def _known(model: type[Settings], *location: int | str) -> str:
-    """What is allowed where an unknown key stands, the last of its location."""
+    """The keys allowed in place of an unknown one, which is the last part of ``location``."""
     for part in location[:-1]:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]
         model = next(filter(None, inner), model)
@@ -67,7 +67,7 @@ def _known(model: type[Settings], *location: int | str) -> str:
 
 
 def _model_in(annotation: Any) -> type[Settings] | None:
-    """The model of settings that a field is, or holds."""
+    """The model of settings that a field's type is, or contains."""
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

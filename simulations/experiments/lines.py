@@ -1,4 +1,4 @@
-"""The rows of an experiment's table, each a method in one case, and their runs, one a seed."""
+"""The rows of an experiment's table, each a method in one case, and their runs, one for each seed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ DATASET, METHOD = "dataset", "method"  # coordinates that every run has
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One method in one case: a row of the table and a curve of the figure. ``config`` has neither seed nor place."""
+    """One method in one case: a row of the table and a curve of the figure.
+
+    ``config`` has neither seed nor run directory.
+    """
 
     run: Run
     at: dict[str, Scalar]  # coordinates, method and data set among them
     clients: int
     config: dict[str, Scalar]
     origin: str  # the data set before profiles change it
-    # how it is shown, once its config has been checked
+    # set once the config has been checked
     panel: str = ""
     curve: str = ""
 
@@ -36,19 +39,22 @@ class Line:
 
     @property
     def setting(self) -> str:
-        """The other coordinates, for people."""
+        """The other coordinates, as text for people."""
         return ", ".join(settings({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)}))
 
     @property
     def title(self) -> str:
-        """What tells it from the others, for people."""
+        """A title that tells it from the other lines."""
         return "  ".join(filter(None, [self.method, self.dataset, self.setting]))
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One line with one seed; ``name`` is its run directory's, ``changes`` what it has otherwise than its line,
-    ``note`` what people are told of that."""
+    """One line with one seed.
+
+    ``name`` is its run directory's, ``changes`` are the keys in which it differs from its line, and ``note`` describes
+    them for people.
+    """
 
     name: str
     line: Line
@@ -58,22 +64,25 @@ class PlannedRun:
 
     @property
     def config(self) -> dict[str, Scalar]:
-        """Its flat run config, but for its place."""
+        """Its flat run config without its run directory."""
         return {**self.line.config, **self.changes, "seed": self.seed}
 
     @property
     def title(self) -> str:
-        """What it is, for people."""
+        """A title that tells it from the other runs."""
         return "  ".join(filter(None, [self.line.title, self.note, f"seed {self.seed}"]))
 
 
 def settings(values: Mapping[str, Scalar]) -> list[str]:
-    """``key = value`` of each, for people."""
+    """``key = value`` for each, as text for people."""
     return [f"{key} = {shown(value)}" for key, value in values.items()]
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:
-    """``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``; a number below 0 is ``minus-5``, as a dash only parts words."""
+    """A run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
+
+    -5 becomes ``minus-5``, since a dash only separates words.
+    """
     parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
     parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]
     return "_".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-.") for part in parts if part)

@@ -41,7 +41,7 @@ class Outcome:
     failed: dict[str, str]
 
     def text(self) -> str:
-        """The table, and where all of it is."""
+        """The table, and which files there are in which folder."""
         drawn = [name for name in _CURVES if (self.out / name).exists()]
         files = ", ".join(["table.csv", "table.md", "report.html", *drawn])
         return f"{tables.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
@@ -69,16 +69,16 @@ class Runs:
         self.out = out.expanduser().resolve()
         self.folder = self.out / folder
         self.runs = {run.name: run for run in runs}
-        self.metrics = expansion.experiment.metrics  # that every run must have; the first is told
+        self.metrics = expansion.experiment.metrics  # every run must have them; progress lines show the first
         self.records: dict[str, RunRecord] = {}  # of finished runs
         self.failed: dict[str, str] = {}  # run -> reason
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Take the directory, and the runs that have finished there. It is this process's until the end.
+        """Lock the directory for this process until the end, and take over the runs that have finished there.
 
         Raises:
-            ConfigError: it holds something else, or another process is at it.
+            ConfigError: it holds something else, or another process uses it.
         """
         try:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class Runs:
 
     @property
     def waiting(self) -> list[PlannedRun]:
-        """The runs that have not finished, and have not failed here."""
+        """The runs that have not finished, and have not failed in this process."""
         return [run for run in self.runs.values() if not {run.name} & {*self.records, *self.failed}]
 
     def make(self, jobs: int, say: Callable[[str], None], leave: Callable[[], object]) -> None:
@@ -112,11 +112,11 @@ class Runs:
 
         Args:
             jobs: runs at a time.
-            say: takes a line a run that has ended.
+            say: called with a line for each run that has ended.
             leave: called after Ctrl-C.
 
         Raises:
-            DataError: names every data set of theirs that cannot be read; nothing has been run.
+            DataError: data sets of theirs cannot be read; the message names them all, and nothing has been run.
             RunsInterruptedError: Ctrl-C; what has finished is kept.
         """
 
@@ -166,10 +166,10 @@ class Runs:
             raise ConfigError("--out", got=got, allowed=allowed, hint="choose another")
 
     def _take(self, run: PlannedRun) -> None:
-        """Keep a run that has finished.
+        """Take over a run if it has finished.
 
         Raises:
-            ConfigError: it has finished with another config.
+            ConfigError: it has finished with another config, engine or number of clients.
         """
         try:
             record = read_run(self._path(run))
@@ -188,7 +188,7 @@ class Runs:
         self.records[run.name] = record
 
     def _ended(self, run: PlannedRun, reason: str) -> str:
-        """Put down how a run ended; returns a line that says so."""
+        """Record how a run ended; returns its progress line."""
         try:
             record = read_run(self._path(run))
             seconds = f"  {record.facts['seconds']:.1f} s"
@@ -202,7 +202,7 @@ class Runs:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason
             status, told = FAILED, " ".join(reason.split())
-            if not (self._path(run) / "failure.json").exists():  # a run that could not say so itself
+            if not (self._path(run) / "failure.json").exists():  # the run could not write it itself
                 leave_reason(self._path(run), reason)
         return f"{len(self.runs) - len(self.waiting)}/{len(self.runs)}  {status:<8}  {run.title}  {told}{seconds}"
 
@@ -215,7 +215,7 @@ class Reproduction(Runs):
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """As `Runs.open`; the values chosen for the runs are left there, so that they stay what they are."""
+        """As `Runs.open`, and save the chosen values there, so that the same command continues with them."""
         require("reproduce", "reports", "jinja2", "matplotlib")
         with super().open():
             if self.expansion.tuned is not None:
@@ -223,7 +223,7 @@ class Reproduction(Runs):
             yield
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
-        """Make the runs that are waiting, as `Runs.make` does, and write what they show, after Ctrl-C too."""
+        """Make the runs that are waiting, as `Runs.make` does, and write the results, also after Ctrl-C."""
         self.make(jobs, say, self.write)
         return self.write()
 

@@ -1,4 +1,4 @@
-"""What a choice of run-config values on a validation split found: ``tuned.toml``, which reproductions read."""
+"""``tuned.toml``: run-config values that were chosen on a validation split, for reproductions to read."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from simulations.experiments.files import read_settings
 
 
 class Point(Settings):
-    """A point of a grid; ``mean`` and ``std`` (of a sample) are over the ``finished`` seeds' last evaluated round."""
+    """A point of a grid: ``mean`` and sample ``std`` of the last evaluated round, over the ``finished`` seeds."""
 
     values: dict[str, Scalar]
     finished: int = Field(ge=0)
     mean: float | None = None
     std: float | None = None
     reason: str = ""  # why a seed has not finished
-    missing: int | None = Field(None, ge=1)  # finished seeds that went without a site in some round, if any did
+    missing: int | None = Field(None, ge=1)  # number of finished seeds with a site missing in some round, if any
 
 
 class Choice(Settings):
-    """What was chosen for the runs with these coordinates, and from what; the points are as the grid has them."""
+    """The values chosen for runs with the coordinates ``at``, and the grid they come from with all its points."""
 
     at: dict[str, Scalar] = Field(min_length=1)
     values: dict[str, Scalar] = Field(min_length=1)
@@ -41,7 +41,7 @@ class Choice(Settings):
 
     @property
     def ends(self) -> list[str]:
-        """The keys whose value is an end of its range: a better one may lie beyond."""
+        """The keys whose chosen value is an end of its range, so that a better one may lie beyond."""
         found = []
         for key, values in self.grid.items():
             numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
@@ -63,7 +63,7 @@ class Tuned(Settings):
     chosen: list[Choice] = Field(min_length=1)
 
     def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """What the runs with these coordinates take; nothing where nothing was chosen for them."""
+        """The values chosen for runs with these coordinates; empty if there are none."""
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
     def toml(self) -> str:
@@ -71,14 +71,16 @@ class Tuned(Settings):
 
 
 def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
-    """Whether coordinates have all of some others."""
+    """Whether the coordinates ``at`` include all of ``part``."""
     return part.items() <= at.items()
 
 
 def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | None:
-    """What was chosen for an experiment's profile: in the reproduction's directory, else beside the experiment's file.
+    """Find the values chosen for an experiment's profile; None if there are none.
 
-    ``name`` is that of a packaged experiment, or the path of a .toml file.
+    The first of these files is taken: ``tuned.toml`` in the reproduction's directory, the shipped one, and
+    ``tuned.toml`` beside the experiment's file if it is of this experiment and profile. ``name`` is that of a packaged
+    experiment, or the path of a .toml file.
 
     Raises:
         ConfigError: a file that is there cannot be read.
@@ -94,7 +96,7 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
 
 
 def shipped(experiment: Path, profile: str) -> Path:
-    """Where the values chosen for an experiment's file are kept."""
+    """The path of the values that are shipped with an experiment's file."""
     return experiment.parent / "tuned" / f"{experiment.stem}.{profile}.toml"
 
 
@@ -102,7 +104,7 @@ def read_tuned(path: Path) -> Tuned:
     """Read ``tuned.toml``.
 
     Raises:
-        ConfigError: it cannot be read, or is no such file.
+        ConfigError: it cannot be read, or has other content.
     """
     way_out = "run --tune again, which writes it"
     return read_settings(Tuned, path, "what --tune writes", "run it again", way_out)

@@ -1,8 +1,8 @@
 """The centralised references: the same losses with all data in one place.
 
-Mini-batch pairwise SGD for linear f, and SOX (Wang and Yang 2022, "Finite-Sum Coupled Compositional Stochastic
-Optimization") for non-linear f: u per positive by moving average, and a momentum on the gradient. Both are what
-`LocalPairClient` does when one site holds the union; cross-entropy is `LocalSGDClient` on it.
+A linear outer function f is trained by mini-batch pairwise SGD, a non-linear one by SOX (Wang and Yang 2022,
+"Finite-Sum Coupled Compositional Stochastic Optimization"): a moving average u for each positive, and a momentum on the
+gradient. `LocalPairClient` does both, here as one site that holds the union; `LocalSGDClient` trains cross-entropy.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def centralized(
         on_round: called after each evaluated round with its number and metrics.
 
     Returns:
-        The metrics of each evaluated round, the initial model's first, and the final model's named arrays.
+        The metrics of each evaluated round, starting with the initial model's, and the final model's named arrays.
     """
     training = config.training
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):

@@ -19,7 +19,7 @@ from strategies.vfb2 import step_of
 
 
 def check_vertical(config: RunConfig) -> None:
-    """Raises ConfigError: there is no such reference, since the strategy is not vertical."""
+    """Raise ConfigError if the strategy is not vertical: then there is no such reference."""
     if not config.algorithm.strategy.vertical:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
         raise ConfigError(
@@ -33,17 +33,17 @@ def check_vertical(config: RunConfig) -> None:
 def nonfederated(
     config: RunConfig, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
-    """Train on all columns, batch after batch: no parties, no delay, labels as they are.
+    """Train on all columns, batch after batch: without parties, without delay and with the true labels.
 
     Args:
-        config: the vertical run's configuration. A round is ``vfb2.epochs`` epochs, as there.
+        config: the vertical run's configuration. A round is ``vfb2.epochs`` epochs, as in that run.
         on_round: called after each evaluated round with its number and metrics.
 
     Returns:
-        The metrics of each evaluated round, those of weights 0 first, and the final weights by name.
+        The metrics of each evaluated round, starting with those at weights 0, and the final weights by name.
 
     Raises:
-        ConfigError: a strategy that is not vertical.
+        ConfigError: the strategy is not vertical.
     """
     check_vertical(config)
     training, vfb2 = config.training, settings_of(config)
@@ -75,7 +75,10 @@ def nonfederated(
 
 
 def _test_metrics(objective: Objective, z: Array, labels: Array) -> dict[str, float]:
-    """The mean `loss` of (k,) predictions, with `rmse`, or `accuracy` (threshold 0) and, given both classes, `auc`."""
+    """Metrics of (k,) predictions: the mean `loss`, and `rmse` for a regression.
+
+    For a classification they are `loss`, `accuracy` (threshold 0) and, if both classes occur, `auc`.
+    """
     metrics = {"loss": float(np.mean(objective.losses(z, labels)))}
     if not objective.classification:
         return {**metrics, "rmse": float(np.sqrt(np.mean(np.square(z - labels))))}

@@ -27,7 +27,7 @@ UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the
 _UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
 _MEGABYTE = 1e6
 MISSING = " (sites missing)"
-_CHARACTERS, _LINE = 110, 0.18  # of a legend: those of its width, and a line's height in inches
+_CHARACTERS, _LINE = 110, 0.18  # a legend's width in characters, and its lines' height in inches
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,21 @@ class Comparison:
     """Some runs side by side."""
 
     runs: list[RunRecord]
-    # what groups of runs are called, by their labels; empty: by these
+    # label of a group of runs -> its name; empty: the label is the name
     names: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, paths: Sequence[Path], names: Sequence[str] = ()) -> Comparison:
-        """Read runs; they are called by their directories, or by their whole paths where those are the same.
+        """Read runs and name them after their folders, or by their paths if two folders have the same name.
 
         Args:
             paths: their directories.
-            names: of their groups, runs that differ only in their seed being one, in the order of the first of each;
-                empty: what differs in their configs.
+            names: a name for each group of runs that differ only in their seed, in the order of each group's first
+                run; empty: the name of a group is what differs in its config.
 
         Raises:
-            ConfigError: naming the first directory that holds no run; there are not as many names as groups.
+            ConfigError: a directory holds no run (the message names the first), or there is not a different name for
+                each group.
         """
         folders = [path.resolve().name for path in paths]
         unique = len(set(folders)) == len(folders)
@@ -62,15 +63,15 @@ class Comparison:
 
     @cached_property
     def differing(self) -> list[str]:
-        """Config keys, and ``clients``, that have not one value in all runs."""
+        """The config keys, and ``clients``, whose values are not the same in all runs."""
         keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in _UNCOMPARED_KEYS))
         found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
-        clients = {run.setting("clients") for run in self.runs} - {None}  # an unfinished run does not say
+        clients = {run.setting("clients") for run in self.runs} - {None}  # unknown for an unfinished run
         return [*found, "clients"] if len(clients) > 1 else found
 
     @cached_property
     def _told(self) -> list[str]:
-        """Those of `differing` in which a run departs from the defaults of its strategy, which follow from its name."""
+        """The keys of `differing` in which some run departs from the defaults that follow from its strategy."""
         return [
             key
             for key in self.differing
@@ -89,7 +90,7 @@ class Comparison:
         return {self._label(run) for run in self.runs if run.dropped}
 
     def label(self, run: RunRecord) -> str:
-        """What tells a run, seeds apart, from the others, and whether sites were missing in any of its seeds."""
+        """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing."""
         label = self._label(run)
         label += MISSING if label in self._labels_with_missing else ""
         return self.names.get(label, label)
@@ -101,7 +102,7 @@ class Comparison:
         return text if run.status == FINISHED else f"{text} ({run.status})"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a run: its name, status, facts and differing keys under ``config``."""
+        """One for each run: its name, status, facts, last metrics and, under ``config``, differing keys."""
         return [
             {
                 "run": run.name,
@@ -118,7 +119,7 @@ class Comparison:
     def text(self, metric: str | None = None) -> str:
         """The runs as one table, what differs in their configs as another, and why runs have no result.
 
-        Where runs differ in their seeds, also how far a metric is from that of the first runs.
+        If groups of runs have several common seeds, it also has the difference of a metric from the first group's.
         """
         rows = self.rows()
         metrics = [name for name in self.metrics if name not in UNCOMPARED]
@@ -148,7 +149,7 @@ class Comparison:
         return "\n\n".join([*blocks, *(["\n".join(reasons)] if reasons else [])])
 
     def csv(self) -> str:
-        """One row a run, bytes and seconds unrounded; config keys that have a column of their own are not repeated."""
+        """One row for each run, not rounded; config keys that have a column of their own are not repeated."""
         rows = self.rows()
         keys = [key for key in self.differing if key not in rows[0]]
         flat = [
@@ -157,7 +158,7 @@ class Comparison:
         return csv_text(flat)
 
     def drawn(self, metric: str | None) -> str | None:
-        """The metric to draw: the one asked for, else the first that the runs have; None where they have none.
+        """The metric to draw: the one asked for, else the first that the runs have; None if they have none.
 
         Raises:
             ConfigError: none of the runs has the metric.
@@ -188,10 +189,11 @@ class Comparison:
             draw(self.curves(metric), folder / "compare.png", f"{RANKING.get(metric, metric)}{where}")
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
-        """How far a metric is from that of the first runs in the last evaluated round, over the seeds that both have.
+        """A metric's differences from that of the first group of runs in the last evaluated round, over common seeds.
 
         Returns:
-            label -> the first runs' label, and the difference; of finished runs with two common seeds, finite.
+            label -> (the first group's label, the difference), for groups of finished runs with finite values that
+            have at least two seeds in common with the first group.
         """
         ends: dict[str, dict[int, float]] = {}
         for run in self.runs:
@@ -212,12 +214,12 @@ class Comparison:
 
 @cache
 def _defaults(strategy: Scalar | None) -> dict[str, Scalar]:
-    """The run config of which only the strategy is given; empty: there is no such strategy any more."""
+    """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
     return flattened(parse_run_config({"strategy": strategy}).resolved()) if strategy in ALGORITHMS else {}
 
 
 def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
-    """What people are told of the differences."""
+    """The differences as a table for people."""
     words = {1: "above", 0: "within the noise", -1: "below"}
     first = next(iter(found.values()))[0]
 
@@ -250,7 +252,7 @@ def mean_and_spread(curves: Sequence[Mapping[int, float]]) -> tuple[list[int], n
 
 
 def draw(groups: Mapping[str, Sequence[Mapping[int, float]]], path: Path, ordinate: str) -> None:
-    """Draw one line a group, its standard deviation shaded where it has several curves, as one PNG; names below."""
+    """Draw one PNG: a line for each group, its standard deviation shaded if it has several curves, and names below."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 import typer
 from pydantic_core import from_json, to_json
 
-_FIXED_BELOW = 1e6  # a larger number in fixed notation would be all width
-_FIXED_ABOVE = 0.01  # a smaller metric would have less than three digits
+_FIXED_BELOW = 1e6  # a larger number would be too wide in fixed notation
+_FIXED_ABOVE = 0.01  # a smaller metric would show fewer than three digits
 
 
 @contextlib.contextmanager
 def log_off(quiet: bool) -> Iterator[None]:
-    """Keep Flower's log, where a run's rounds are told, from being written."""
+    """Turn off Flower's log, which reports a run's rounds, if ``quiet``."""
     logger = logging.getLogger("flwr")
     before = logger.disabled
     logger.disabled = before or quiet
@@ -31,7 +31,7 @@ def log_off(quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stdout_to_stderr(redirect: bool) -> Iterator[None]:
-    """Send what this process and its children write to stdout to stderr, so that stdout is left for one object."""
+    """Send what this process and its children write to stdout to stderr, to keep stdout free for one JSON object."""
     if not redirect:
         yield
         return
@@ -47,7 +47,7 @@ def stdout_to_stderr(redirect: bool) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """One JSON object on stdout. A number that JSON has no word for is null."""
+    """Print one JSON object on stdout. A number that JSON cannot express, such as nan, becomes null."""
     typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
 
@@ -64,7 +64,7 @@ def shown(value: object, decimals: int | None = None) -> str:
 def shown_metric(value: float | None, like: float | None = None) -> str:
     """A metric's cell: four decimals, or four digits where those would be mostly zeros.
 
-    ``like``: the metric whose form a spread takes.
+    ``like``: the metric whose number format a spread takes.
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE

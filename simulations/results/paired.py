@@ -1,7 +1,7 @@
-"""Whether two sides of a comparison differ by more than their seeds do: a paired t-test.
+"""Tests whether two sides of a comparison differ by more than seeds explain: a paired t-test.
 
-A seed's data, sites and draws are the same for both sides, so that what it brings to both is not in their difference.
-The test is the t-test and not one of ranks, by which no five seeds can differ: the least p of Wilcoxon's is 1/16 there.
+A seed's data, sites and draws are the same for both sides, so that their effect cancels in the difference. A test of
+ranks could never find a difference with five seeds: the least p of Wilcoxon's test is 1/16 there.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one side less the other, over the seeds that both have: the mean, its 95 % interval and p.
+    """One side minus the other, over the seeds that both have: the mean, its 95 % interval and p.
 
-    ``low``, ``high`` and ``p`` (two-sided, of no difference in the mean) are None for one seed.
+    ``low``, ``high`` and ``p`` (two-sided, for no difference in the mean) are None for one seed.
     """
 
     seeds: int
@@ -34,14 +34,14 @@ class Difference:
 
     @property
     def sign(self) -> int | None:
-        """1 or -1 where the sides differ, 0 where the seeds may explain it, None with too few seeds to tell."""
+        """1 or -1 if the sides differ, 0 if the seeds may explain the difference, None with too few seeds to tell."""
         if self.seeds < LEAST_SEEDS or self.p is None:
             return None
         return int(np.sign(self.mean)) if self.p < LEVEL else 0
 
     @property
     def undecided(self) -> str:
-        """What is said instead of a verdict with too few seeds."""
+        """The text that replaces a verdict if there are too few seeds."""
         return f"no verdict with {self.seeds} seed{'' if self.seeds == 1 else 's'}"
 
     def shown(self) -> tuple[str, str, str]:
@@ -53,8 +53,7 @@ class Difference:
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """That of two sides' values by seed; None where they have no seed in common, or one has a value
-    that is not finite."""
+    """The difference of two sides' values by seed; None if they share no seed or some value is not finite."""
     common = sorted(one.keys() & other.keys())
     values = np.array([[side[seed] for seed in common] for side in (one, other)], dtype=np.float64)
     if not common or not np.isfinite([*one.values(), *other.values()]).all():
@@ -64,7 +63,7 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     if len(common) == 1:
         return Difference(1, mean, None, None, None)
     if np.ptp(gaps) <= np.finfo(np.float64).eps * np.abs(values).max():
-        # rounding apart, each seed says the same: there is no spread to test by
+        # apart from rounding all seeds have the same difference: there is no spread for a test
         return Difference(len(common), mean, mean, mean, 0.0 if gaps.any() else 1.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # differences that are almost equal
@@ -74,5 +73,5 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
 
 
 def signed(value: float | None, like: float | None = None) -> str:
-    """A difference of metrics, for people; ``like``: the one whose form it takes."""
+    """A difference of metrics, for people; ``like``: the metric whose number format it takes."""
     return ("+" if value is not None and value > 0 else "") + shown_metric(value, like)

@@ -1,4 +1,4 @@
-"""Configurations over their seeds, and which of them is the best."""
+"""Summarises configurations over their seeds, and ranks them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterable
 
 
 def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float | None, float | None, int]:
-    """What the finished seeds of a configuration have in common.
+    """Summarise the finished seeds of a configuration.
 
     Args:
-        ended: of each, the last metric, and whether sites were missing.
+        ended: for each seed, the last metric, and whether sites were missing.
 
     Returns:
-        How many have a finite metric, its mean and sample standard deviation; of how many of these sites were missing.
+        The number of seeds with a finite metric, its mean and sample standard deviation, and the number of these seeds
+        in which sites were missing.
     """
     counted = [(end, missing) for end, missing in ended if end is not None and math.isfinite(end)]
     ends = [end for end, _ in counted]
@@ -24,10 +25,10 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
 
 
 def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[int, int, float]:
-    """Where a configuration stands among others, the best first: by seeds that finished with all sites, by those that
-    finished, then by the mean of the last round's metric over them.
+    """A configuration's sort key, the best first.
 
-    A mean over fewer seeds is not compared with one over more: seeds that failed or were stopped were the worse ones,
-    and so is training without the sites that diverge.
+    It ranks by the number of seeds that finished with all sites, then by the number that finished, then by the mean of
+    the last round's metric over these. A mean over fewer seeds is not compared with one over more: seeds that failed or
+    were stopped were the worse ones, and training without the sites that diverge looks better than it is.
     """
     return missing - finished, -finished, (1 if mode == "min" else -1) * (mean or 0.0)

@@ -18,12 +18,12 @@ from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
 from problems.metrics import binary_metrics
 
-# that any problem has
+# of all problems
 METRICS = (
     *binary_metrics([0, 1], [0, 1]),
     *("accuracy", "loss", "rmse", "grad_phi_sq", *COMPOSITE_METRICS, SUBOPTIMALITY),
 )
-# of the training rows, or of a problem without rows: whoever chooses by them sees no test row
+# of the training rows, or of a problem without rows: a choice by these metrics uses no test row
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
 TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without joining and evaluation
 # what a line of metrics.jsonl holds whether the round was evaluated or not
@@ -34,7 +34,7 @@ BOOKKEEPING = frozenset(
     ]
 )
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
-STOPPED_EARLY = "stopped early"  # how failure.json's reason begins where a sweep ended a run before its last round
+STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
 
 
 class RunsInterruptedError(Exception):
@@ -43,7 +43,10 @@ class RunsInterruptedError(Exception):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run directory says. ``status`` is finished, stopped, failed or unfinished (interrupted, or under way)."""
+    """The content of a run directory.
+
+    ``status`` is finished, stopped, failed or unfinished (interrupted, or under way).
+    """
 
     name: str
     path: Path
@@ -55,7 +58,7 @@ class RunRecord:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """The run in numbers but for its metrics."""
+        """The run's facts and numbers other than its metrics."""
         result, lines = self.result, self.lines
         return {
             "strategy": result.get("strategy", self.config.get("strategy")),
@@ -76,7 +79,7 @@ class RunRecord:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The metrics of the last evaluated round; empty: there is none."""
+        """The metrics of the last evaluated round; empty if there is none."""
         return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
 
     def curve(self, metric: str) -> dict[int, float]:
@@ -84,7 +87,7 @@ class RunRecord:
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last evaluated round; None: the run has none."""
+        """The metric in the last evaluated round; None if the run has none."""
         return next(reversed(self.curve(metric).values()), None)
 
     def setting(self, key: str) -> Scalar | None:
@@ -92,7 +95,7 @@ class RunRecord:
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """The keys, ``free`` ones apart, that a run of this flat run config has otherwise."""
+        """The keys, apart from ``free`` ones, whose values would differ in a run of this flat run config."""
         wanted = flattened(parse_run_config(config).resolved())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
         return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
@@ -128,7 +131,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def leave_reason(path: Path, reason: str) -> None:
-    """Say in a run directory, if there is one, why the run has no result."""
+    """Write into a run directory, if there is one, why the run has no result."""
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
@@ -141,7 +144,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines: the last may be half written."""
+    """All complete lines; the last one may be half written."""
     text = path.read_text("utf-8") if path.exists() else ""
     lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     if not all(isinstance(line, dict) and "round" in line for line in lines):
@@ -150,9 +153,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
-    """Raises ConfigError: a run of this config has no such metric; ``asked`` is the option or key that names it.
+    """Raise ConfigError if there is no such metric; ``asked`` is the option or key that names it.
 
-    A problem of the user's own (``loss = "package.module:factory"``) names metrics itself: there, any may be.
+    A user's own problem (``loss = "package.module:factory"``) names its metrics itself, so any name may be right there.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         close = difflib.get_close_matches(metric, METRICS, n=1)

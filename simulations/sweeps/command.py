@@ -64,7 +64,7 @@ def sweep(
         select_on,
     )
     trials = asked.trials(out.expanduser().resolve())
-    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best runs on the test rows too
+    total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best one also runs on the test rows
     with log_off(quiet), stdout_to_stderr(as_json), progress(total, quiet) as say:
         outcome = run_sweep(asked, out, resume=resume, jobs=jobs, address=address, say=say)
     if as_json:

@@ -1,4 +1,4 @@
-"""What a sweep is: the run config they share, what is varied, and the trials that follow from it."""
+"""Describes a sweep: the run config that its trials share, the keys that vary, and the trials that follow."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DEFAULT_FRACTION = 0.2
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a sweep. ``config`` is its whole flat run config, with its place."""
+    """One run of a sweep. ``config`` is its whole flat run config, which names its run directory."""
 
     name: str
     varied: dict[str, Scalar]
     seed: int
     config: dict[str, Scalar]
     rounds: int  # num-server-rounds
-    fraction: float = 0.0  # of the training rows, on which it is evaluated; 0: it is not evaluated on such
+    fraction: float = 0.0  # of the training rows, held out to evaluate it; 0: none are
 
     @property
     def path(self) -> Path:
@@ -48,7 +48,7 @@ class Trial:
 class Sweep:
     """A grid and random draws over run-config keys, each with several seeds.
 
-    Every random draw is made at every grid point, so that grid points can be compared, and every seed runs on each.
+    Every random draw is tried at every grid point, so that grid points can be compared, and each with every seed.
     """
 
     # what is run
@@ -65,9 +65,9 @@ class Sweep:
     mode: str = "max"
     # early stopping, off where ``grace`` (rounds before a trial may be stopped) is 0
     grace: int = 0
-    # of each client, where they have any
+    # one for each client; empty: none
     node_configs: Sequence[Mapping[str, Scalar]] = ()
-    # the rows by which is chosen: those of `VALIDATION`, held out of the training rows, or the `TEST` rows
+    # the rows that decide what is best: `VALIDATION`, held out of the training rows, or `TEST`
     select_on: str = VALIDATION
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Sweep:
         return [*self.grid, *self.random]
 
     def asked(self) -> dict[str, Any]:
-        """What sweep.toml holds: all that decides the trials and their order of merit."""
+        """The content of sweep.toml: everything that decides the trials and their ranking."""
         return {
             "clients": self.clients,
             "samples": self.samples,
@@ -126,14 +126,14 @@ class Sweep:
         }
 
     def trials(self, out: Path) -> list[Trial]:
-        """All trials, every config checked; draws that repeat an earlier one are left out.
+        """All trials, with their configs checked; draws that repeat an earlier one are left out.
 
         Raises:
             ConfigError: a config is not valid; the message names the trial's values and the key.
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
-            parse_run_config(placed(dict(self.config), out))  # has the words for a wrong seed
+            parse_run_config(placed(dict(self.config), out))  # raises the usual error for a wrong seed
             raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listed("keys"))
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
@@ -154,7 +154,7 @@ class Sweep:
         return list(trials.values())
 
     def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
-        """The runs of chosen trials on all training rows and the test rows, in ``best/``."""
+        """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``."""
         found = []
         for trial in trials:
             config = {key: value for key, value in trial.config.items() if key != FRACTION}
@@ -162,7 +162,7 @@ class Sweep:
         return found
 
     def _fraction(self, config: RunConfig) -> float:
-        """The share of the training rows on which a trial is evaluated."""
+        """The share of the training rows that is held out to evaluate a trial."""
         spec = config.data
         if spec.validation_fraction or self.select_on == TEST or self.metric in OF_TRAINING:
             return spec.validation_fraction
@@ -181,7 +181,7 @@ class Sweep:
         grid = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
         draws = [
             {
-                # a stream for each key, so that one more key, or sample, changes no other
+                # a stream for each key and sample, so that one more of them changes no other
                 key: distribution.sample(stream(self.search_seed, f"sweep {key}", number))
                 for key, distribution in self.random.items()
             }
@@ -193,7 +193,8 @@ class Sweep:
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
     """A folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
 
-    Characters other than letters, digits and ``.+=-`` become ``-``; then, and where it is long, a digest follows.
+    Characters other than letters, digits and ``_.+=-`` become ``-``. A name that this changes, or a long one, ends in a
+    digest.
     """
     exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
     name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)
@@ -213,7 +214,7 @@ def write_asked(sweep: Sweep, path: Path) -> None:
 
 
 def check_same(sweep: Sweep, path: Path) -> None:
-    """Raises ConfigError: the sweep.toml at ``path`` is missing, unreadable, or asks for something else."""
+    """Raise ConfigError if the sweep.toml at ``path`` is missing, unreadable, or of another sweep."""
     if not path.exists():
         got = f"--out {path.parent}, where there is no sweep"
         raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")

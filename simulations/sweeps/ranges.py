@@ -37,7 +37,7 @@ def _randint(rng: np.random.Generator, low: int, high: int) -> int:
 
 
 def _rounded(value: float, low: float, high: float) -> float:
-    """Six significant digits, so that names and files can be read; never out of range."""
+    """Round to six significant digits, so that names and files are easy to read, but never out of range."""
     return min(max(float(f"{value:.6g}"), low), high)
 
 
@@ -97,7 +97,7 @@ def _sampler(name: str, arguments: list[Scalar], option: str) -> Callable[[np.ra
 
 
 def _split(text: str, option: str, form: str, before: Container[str]) -> tuple[str, str]:
-    """A key that is not varied before, and what stands after its equals sign."""
+    """Split ``key=text``; returns the key, which must not be varied before, and the text."""
     key, equals, right = (part.strip() for part in text.partition("="))
     if not equals or not key:
         raise ConfigError(option, got=repr(text), allowed=form, hint=PAGE)

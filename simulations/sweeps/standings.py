@@ -1,4 +1,4 @@
-"""What a sweep found: its configurations, best first, by which rows they were chosen, and the best on the test rows."""
+"""A sweep's results: its configurations, best first, the rows that decided it, and the best one on the test rows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Standing:
-    """One configuration over its seeds. ``mean`` and ``spread`` (sample standard deviation) are of finished trials,
-    of which ``missing`` went without a site in some round."""
+    """One configuration over its seeds.
+
+    ``mean`` and ``spread`` (sample standard deviation) are over the finished trials with a finite metric; in
+    ``missing`` of these a site was missing in some round.
+    """
 
     varied: dict[str, Scalar]
     seeds: int
@@ -54,16 +57,16 @@ class Outcome:
     trials: list[Trial]
     rows: dict[str, Row]
     standings: list[Standing]
-    # the best configuration, trained on all training rows, on the test rows; where it was not chosen by them
+    # the best configuration on the test rows, trained on all training rows; None unless chosen on held-out rows
     final: Standing | None = None
 
     def count(self, *statuses: str) -> int:
-        """Trials of some status."""
+        """The number of trials with one of these statuses."""
         return sum(row.status in statuses for row in self.rows.values())
 
     @property
     def best(self) -> Standing | None:
-        """The best configuration, where any trial finished."""
+        """The best configuration; None if no trial finished."""
         return self.standings[0] if self.standings and self.standings[0].finished else None
 
     def text(self) -> str:
@@ -95,13 +98,12 @@ class Outcome:
 
     @property
     def fraction(self) -> float:
-        """Of the training rows, by which the best configuration was chosen; 0: by others."""
+        """The share of the training rows held out to choose the best configuration; 0: it was chosen on others."""
         chosen = None if self.best is None else self.best.varied
         return next((trial.fraction for trial in self.trials if trial.varied == chosen), 0.0)
 
     def words(self) -> list[str]:
-        """By which rows the best configuration was chosen, what missing sites had to do with it, and what it does on
-        the test rows."""
+        """Phrases on the rows by which the best configuration was chosen, on missing sites, and on its test metric."""
         metric, told = self.sweep.metric, []
         if self.best is not None and self.best.missing:
             told.append("sites were missing in it: no configuration finished as many seeds with all sites")
@@ -150,7 +152,7 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
 
 
 def best_toml(outcome: Outcome) -> str:
-    """The best configuration as a file for ``-c``, without rows held out; in comments its merit, and by which rows."""
+    """The best configuration as a file for ``-c``, without a validation fraction; comments give metric and rows."""
     sweep, best = outcome.sweep, outcome.best
     assert best is not None
     spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"

@@ -1,4 +1,4 @@
-"""Runs a sweep and keeps its books: sweep.toml, sweep.csv after every trial, best.toml, and what can be resumed."""
+"""Runs or resumes a sweep and writes its files: sweep.toml, sweep.csv after every trial, and best.toml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 class Books:
     """A sweep's directory while the sweep is under way.
 
-    ``say`` takes a line a run that has ended, ``table`` is the file with a row a run.
+    ``say`` is called with a line for each run that has ended; ``table`` is the file with a row for each run.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Books:
         self.rows = {trial.name: Row() for trial in trials}
 
     def open(self, resume: bool) -> None:
-        """Begin, or take the trials that an earlier sweep ended.
+        """Begin a sweep, or take over the trials that ended in an earlier one.
 
         Raises:
-            ConfigError: the directory is taken, or there is nothing to resume, or it is another sweep's.
+            ConfigError: the directory cannot be used, there is nothing to resume in it, or it is another sweep's.
         """
         if resume:
             check_same(self.sweep, self.out / "sweep.toml")
@@ -68,7 +68,7 @@ class Books:
         self.write()
 
     def take(self) -> None:
-        """Take the runs that ended before, and remove what there is of others."""
+        """Take over the runs that ended before, and remove the directories of others."""
         for trial in self.trials:
             row = self.ended_before(trial)
             if row is not None:
@@ -81,7 +81,7 @@ class Books:
         return [trial for trial in self.trials if self.rows[trial.name].status == "waiting"]
 
     def ended_before(self, trial: Trial) -> Row | None:
-        """How a trial of this very config finished, or was stopped early, in an earlier sweep."""
+        """The row of a trial that finished, or was stopped early, with the same config before; None: there is none."""
         try:
             run = read_run(trial.path)
         except ConfigError:
@@ -104,10 +104,10 @@ class Books:
             run.facts["rounds_with_missing_sites"],
         )
 
-    # What Tune tells.
+    # Tune's events.
 
     def ended(self, trial: Trial, died: str) -> None:
-        """A trial's run ended; ``died`` says why its process did, if it did."""
+        """Record that a trial's run ended; ``died`` is why its process died, or empty."""
         try:
             row = self.row(read_run(trial.path))
         except ConfigError as error:
@@ -118,12 +118,12 @@ class Books:
         self.note(trial, row)
 
     def stopped(self, trial: Trial, reason: str) -> None:
-        """A trial was stopped early."""
+        """Record that a trial was stopped early."""
         leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
         self.note(trial, self.row(read_run(trial.path)))
 
     def note(self, trial: Trial, row: Row) -> None:
-        """Put a trial's row down, and say so."""
+        """Record a trial's row and report it."""
         self.rows[trial.name] = row
         self.write()
         count = sum(row.status != "waiting" for row in self.rows.values())
@@ -134,7 +134,7 @@ class Books:
             why = f"  sites were missing in {row.missing} of {row.rounds} rounds{why}"
         self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
 
-    # What is left.
+    # Files and results.
 
     def write(self) -> None:
         """Write the table of the runs."""
@@ -147,7 +147,7 @@ class Books:
         write_atomic(self.out / self.table, csv_text(rows).encode())
 
     def interrupt(self) -> int:
-        """Put down which trials were cut off; returns how many have ended."""
+        """Record which trials were cut off; returns how many have ended."""
         for trial in self.waiting():
             if (trial.path / "config.toml").exists():
                 self.rows[trial.name] = Row(UNFINISHED)
@@ -172,20 +172,21 @@ def run_sweep(
     address: str = "",
     say: Callable[[str], None] = lambda line: None,
 ) -> Outcome:
-    """Run a sweep's trials, or those that an interrupted sweep has left, and then the best on the test rows.
+    """Run a sweep's trials, or those that an interrupted sweep has left, and then the best configuration once more.
 
-    Where it was chosen on rows that are held out of the training rows, its seeds run once more, on all training rows.
+    That happens if it was chosen on held-out training rows: its seeds then train on all training rows, for the metric
+    on the test rows.
 
     Args:
-        sweep: what is asked.
+        sweep: the sweep.
         out: its directory.
         resume: continue the sweep that is there.
         jobs: trials at a time.
-        address: a Ray cluster's address; empty: a Ray of its own in this machine.
-        say: takes a line a trial that has ended.
+        address: a Ray cluster's address; empty: a Ray of its own on this machine.
+        say: called with a line for each trial that has ended.
 
     Raises:
-        ConfigError: a trial's config is wrong, or the directory is; nothing was started.
+        ConfigError: a trial's config or the directory is wrong; nothing was started.
         MissingExtraError: Ray is not installed.
         RunsInterruptedError: Ctrl-C.
     """

@@ -38,11 +38,11 @@ from simulations.engines.stepped import SteppedRun
 from simulations.results.records import evaluation
 from simulations.sweeps.plan import Sweep, Trial
 
-_REDUCTION = 3  # ASHA keeps this share's inverse of the trials at each rung
+_REDUCTION = 3  # ASHA keeps one in so many trials at each rung
 _OBJECT_STORE = 100 * 1024**2  # bytes; trials pass nothing through it
 _CONNECT_SECONDS = 10.0
 
-# (trial, why its process ended without a word, or "") once a trial has ended
+# called with (trial, why its process died or it was stopped, or "") once a trial has ended
 TrialHook = Callable[[Trial, str], None]
 
 
@@ -79,18 +79,18 @@ class FederationTrial(tune.Trainable):
         return {**self.reported, "round": self.trial.rounds, "done": True, "ended": True}
 
     def cleanup(self) -> None:
-        """End the run where it waits."""
+        """End the run if it is waiting."""
         self.run.stop(stop_reason(self.metric, self.reported, self.trial))
 
 
 def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
-    """What failure.json says of a trial that the scheduler stopped."""
+    """The reason in the failure.json of a trial that the scheduler stopped."""
     value = reported.get(metric, float("nan"))
     return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"
 
 
 class _Follower(tune.Callback):
-    """Tells the sweep of each trial that has ended."""
+    """Reports each trial that has ended to the sweep."""
 
     def __init__(self, metric: str, trials: Sequence[Trial], ended: TrialHook, stopped: TrialHook) -> None:
         self.metric, self.trials, self.ended, self.stopped = metric, trials, ended, stopped
@@ -152,7 +152,7 @@ def run_trials(
             tune.run(
                 tune.with_resources(FederationTrial, {"cpu": 1}),
                 config={
-                    "folder": str(Path.cwd()),  # relative paths and modules of a user's own are those seen from here
+                    "folder": str(Path.cwd()),  # relative paths and a user's own modules are looked up here
                     "clients": sweep.clients,
                     "nodes": sweep.node_configs,
                     "metric": sweep.metric,
@@ -179,8 +179,8 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
         got = "one that runs in this process already"
         raise ConfigError("Ray", got=got, allowed="none, since a sweep starts its own", hint="end it")
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials say why they failed themselves
-    # Ray puts this process's folder first where its workers look for modules, and a user's may have an ``apps/``.
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # trials report themselves why they failed
+    # Ray puts this process's folder first in its workers' module search path; a user's may have an ``apps/``.
     ours = Path(__file__).resolve().parents[2]
     try:
         try:
@@ -189,7 +189,7 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
             with contextlib.chdir(ours):
                 if address:
                     ray.init(address=address, **quiet)
-                else:  # "local", or an address in the environment, or of the last ``ray start``, would count
+                else:  # without "local" an address in the environment or of the last ``ray start`` counts
                     memory = _OBJECT_STORE
                     ray.init("local", num_cpus=jobs, include_dashboard=False, object_store_memory=memory, **quiet)
         except (OSError, ValueError) as error:
@@ -205,7 +205,7 @@ def _ray(jobs: int, address: str) -> Iterator[None]:
 
 
 def _reach(address: str) -> None:
-    """Raises OSError where nothing listens at ``host:port``: Ray would try for ever, deaf to Ctrl-C."""
+    """Raise OSError if nothing listens at ``host:port``: Ray would retry for ever and ignore Ctrl-C."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()

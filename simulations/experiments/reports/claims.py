@@ -1,4 +1,4 @@
-"""Whether the orderings that a paper claims are those that a reproduction measured."""
+"""Tests whether a reproduction measured the orderings that a paper claims."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What was measured of one claim in one setting; ``better`` and ``than`` are the rows it compares."""
+    """One claim as measured in one setting; ``better`` and ``than`` are the rows that it compares."""
 
     setting: str
     better: Row
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim with what was measured of it, a finding a setting."""
+    """A claim with a finding for each setting."""
 
     text: str
     metric: str
@@ -68,7 +68,7 @@ class Judged:
 
 
 def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRecord]) -> list[Judged]:
-    """Every claim of the experiment, held against its finished runs, which have their names, and the table's rows."""
+    """Judge every claim of the experiment by the table's rows and the finished runs, given by name."""
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     found = []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
@@ -92,7 +92,7 @@ def _words(side: Mapping[str, Scalar]) -> str:
 
 
 def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> str:
-    """What the two sides have in common: coordinates that all runs share are left out."""
+    """The coordinates that the two sides have in common, without those that all runs share."""
     told = []
     for key in ("dataset", "method", *(key for key in line.at if key not in ("dataset", "method"))):
         if key in side or all(other.at.get(key) == line.at[key] for other in expansion.lines):

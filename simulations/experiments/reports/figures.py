@@ -1,4 +1,4 @@
-"""The figure of a reproduction: a panel beside the other, curves with their seeds' mean and standard deviation."""
+"""The figure of a reproduction: panels side by side, with curves of the mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ ABSCISSAE = {
     "clients": "number of clients",
 }
 _PANEL_SIZE, _SINGLE_SIZE = (4.2, 3.3), (6.4, 4.2)  # inches
-_SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout does not see
-_CHARACTERS = 12  # an inch of the title
-_FILLED = 0.3  # of a y axis, by each of the panels that share it, and by what models reach that are trained
-_FEW = 3  # trained models, of which there must be so many
+_SIDES = 0.14  # inches left and right of a panel: half the width of a tick's number, which the layout ignores
+_CHARACTERS = 12  # of the title, in an inch
+_FILLED = 0.3  # least part of a y axis that each panel sharing it must fill, and the values of trained models
+_FEW = 3  # a curve must have so many points of trained models before a panel leaves the untrained ones out
 _MARGIN = 0.05  # of a y axis, above and below
 _MARKED = 40  # a curve of fewer points shows them
 _STYLES = ("-", "--", ":", "-.")
@@ -102,7 +102,10 @@ def _over_rounds(label: str, runs: _Runs, metric: str, log: bool, x: str) -> Cur
 
 
 def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, np.ndarray]:
-    """What is shaded: mean -+ standard deviation; on a log axis, where that may have no place, as far down as up."""
+    """The ends of the shaded range: mean -+ standard deviation.
+
+    On a log axis, where mean - standard deviation may not be positive, the range is as long downwards as upwards.
+    """
     high = mean + spread
     return (mean**2 / np.where(high > 0, high, 1.0) if log else mean - spread), high
 
@@ -121,20 +124,20 @@ def _abscissa(run: RunRecord, x: str, communications: int) -> dict[int, float]:
 
 
 def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -> None:
-    """Write curves.png and curves.svg, where there is a curve. Without pyplot, whose state is the main thread's."""
+    """Write curves.png and curves.svg if there is a curve; without pyplot, whose state belongs to the main thread."""
     from matplotlib import rc_context
 
     found = [panels(expansion, records, x) for x in expansion.experiment.x]
     if not found[0]:
         return
     figure = _figure(expansion, found)
-    with rc_context({"svg.hashsalt": expansion.experiment.name}):  # the same curves are the same file
+    with rc_context({"svg.hashsalt": expansion.experiment.name}):  # the same curves give the same file
         figure.savefig(folder / "curves.svg", metadata={"Date": None})
     figure.savefig(folder / "curves.png", dpi=150)
 
 
 def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]) -> Figure:
-    """``found`` has the panels of each x axis, the same ones; those of an x axis are below those of the last."""
+    """Draw ``found``: the same panels for each x axis, those of the second x axis below those of the first."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -185,7 +188,7 @@ def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]
 
 
 def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
-    """The panels that share the first one's y axis: each still fills a good part of it."""
+    """The places of the panels that share the first one's y axis, since each still fills a good part of it."""
     ranges = [_range(panel, log) for panel in curves]
     shared, low, high, least = {0}, *ranges[0], ranges[0][1] - ranges[0][0]
     for number, (bottom, top) in enumerate(ranges[1:], start=1):
@@ -196,7 +199,10 @@ def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
 
 
 def _range(curves: Sequence[Curve], log: bool) -> tuple[float, float]:
-    """What of y a panel shows: on a linear axis not the untrained models, where these would flatten all the rest."""
+    """The range of y, or of log y, that a panel shows.
+
+    On a linear axis it leaves untrained models out if they would flatten the rest.
+    """
     values = np.concatenate([np.concatenate([curve.low, curve.high]) for curve in curves])
     values = np.log(values[values > 0]) if log else values
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
@@ -208,7 +214,7 @@ def _range(curves: Sequence[Curve], log: bool) -> tuple[float, float]:
 
 
 def _show(grid: Sequence[Axes], found: Sequence[Sequence[Curve]], together: set[int]) -> None:
-    """Set the range of each linear y axis: of the panels that share one, what they show together."""
+    """Set the range of each linear y axis; a shared axis covers the ranges of all its panels."""
     ranges = [_range(curves, log=False) for curves in found]
     for group in (together, *({number} for number in range(len(found)) if number not in together)):
         low, high = min(ranges[number][0] for number in group), max(ranges[number][1] for number in group)
@@ -231,7 +237,7 @@ def _panel(axes: Axes, title: str, curves: Sequence[Curve], labels: Sequence[str
 
 
 def _number(axes: Axes, curves: Sequence[Curve], scale: str) -> None:
-    """Ticks at the numbers of clients. Where y is logarithmic x is too: a linear speed-up is a straight line."""
+    """Put ticks at the numbers of clients. If y is logarithmic, x is too: a linear speed-up is a straight line."""
     places = sorted({float(x) for curve in curves for x in curve.x})
     axes.set_xscale(scale)
     axes.set_xticks(places, [f"{place:g}" for place in places])
@@ -239,5 +245,5 @@ def _number(axes: Axes, curves: Sequence[Curve], scale: str) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar sign is one."""
+    """The text with its dollar signs escaped, which matplotlib would take for formulas."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""report.html: a reproduction on one page that needs nothing beside it."""
+"""report.html: a reproduction on one self-contained page."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from simulations.results.output import shown
 from simulations.results.paired import Difference
 from simulations.results.records import RunRecord
 
-_UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # those of one run, or of one machine
+_UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # keys of a single run or machine
 _WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
-# matplotlib's black and white, and its colours of curves in their order, which a dark page has otherwise
+# matplotlib's black and white, and its colours of curves in their order; a dark page replaces them
 _INK, _GROUND = "#000000", "#ffffff"
 _CYCLE = (
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
@@ -48,7 +48,7 @@ def as_html(
     failed: Mapping[str, str],
     missing: int,
 ) -> str:
-    """The page; the same runs are the same text.
+    """The page's text, which is always the same for the same runs.
 
     Args:
         expansion: what was to be run.
@@ -100,11 +100,11 @@ def as_html(
 
 
 def _results(metric: str, rows: Sequence[Row], seeds: int) -> Table:
-    """The rows of a metric."""
+    """The table of one metric."""
     found = [row for row in rows if row.metric == metric]
     label = LABELS.get(metric, "")
     caption = metric if not label or "$" in label or label.lower() == metric else f"{metric}: {label}"
-    # the page's head names the only data set
+    # a single data set is named in the page's head
     without = ["metric", "data set"] if len({row.dataset for row in found}) == 1 else ["metric"]
     return results(found, seeds, caption, without)
 
@@ -127,7 +127,7 @@ def _claim_table(claim: Judged) -> Table:
 
 
 def _untuned(expansion: Expansion) -> list[str]:
-    """What differs from the paper because nothing has been chosen."""
+    """The differences from the paper that remain because no values have been chosen."""
     tune = expansion.experiment.tune
     return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
 
@@ -140,7 +140,12 @@ def _gap_cells(gap: Difference | None) -> list[Cell]:
 
 
 def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str], dict[str, Table]]:
-    """The keys that all runs share, set by the experiment and by default, and each method's own, a row a setting."""
+    """The runs' configs in three parts.
+
+    Returns:
+        The keys with one value in all runs, those that the experiment sets and those at their default, and for each
+        method a table of its other keys, with a row for each setting.
+    """
     resolved = {line: _resolved(line) for line in expansion.lines}
     first = resolved[expansion.lines[0]]
     common = {
@@ -181,7 +186,7 @@ def _value(value: Scalar | None) -> Cell:
 
 
 def versions(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Package -> its version, or those that the runs had, as their result.json says."""
+    """Package -> its version, or all versions if the runs' result.json differ."""
     found: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.result.get("versions", {}).items():

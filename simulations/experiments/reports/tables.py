@@ -1,4 +1,4 @@
-"""What a reproduction found, in numbers: table.csv for programs, table.md for people."""
+"""A reproduction's numbers: table.csv for programs, table.md for people."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEGEND = (
 class Row:
     """One metric of one method in one setting. Standard deviations are those of a sample; None for one seed.
 
-    Where a seed's value is not finite, the mean is nan and there is no standard deviation: those of the other seeds
-    would say that the method works.
+    If a seed's value is not finite, the mean is nan and the standard deviation None: those of the other seeds would
+    make the method look as if it worked.
     """
 
     experiment: str
@@ -51,7 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """A table's cell: what it says, and the number it is sorted by."""
+    """A table's cell: its text, and the number by which it is sorted."""
 
     text: str
     number: float | None = None
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What the page's script reads the number from; empty: there is none."""
+        """The number in the form that the page's script reads; empty if there is no finite one."""
         return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
 
 
@@ -73,7 +73,7 @@ class Table:
 
     @property
     def texts(self) -> list[list[str]]:
-        """What its cells say."""
+        """The texts of its cells."""
         return [[cell.text for cell in row] for row in self.rows]
 
 
@@ -83,7 +83,7 @@ def number_cell(text: str, value: float | None) -> Cell:
 
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
-    """The table of the finished runs, which have their names: by data set, then as in the experiment's file."""
+    """The table of the finished runs, given by name: by data set, then in the order of the experiment's file."""
     found = []
     experiment = expansion.experiment
     names = [line.dataset for line in expansion.lines]
@@ -115,7 +115,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
 
 
 def tail(curve: Sequence[float]) -> float:
-    """The mean over the last tenth of a curve, the initial model's value apart; at least over the last value."""
+    """The mean over the last tenth of a curve without the initial model's value, and over one value at least."""
     trained = curve[1:] or curve
     return _mean(trained[-len(trained) // _TAIL :])
 
@@ -126,18 +126,18 @@ def _statistics(values: Sequence[float]) -> tuple[float | None, float | None]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """nan where one of them is not finite, infinities of both signs among them."""
+    """The mean, or nan if a value is not finite; fmean would raise an error for infinities of both signs."""
     return statistics.fmean(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def pair(row: Row) -> str:
-    """The last round's mean and standard deviation, for people, or in how many seeds it is not finite."""
+    """The last round's mean and standard deviation, for people, and in how many seeds it is not finite, if any."""
     shown = shown_pair(row.mean, row.std)
     return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
-    """The rows for people. Columns that say nothing are left out, and those of ``without``."""
+    """The rows as a table for people, without columns that would be empty and without those in ``without``."""
     columns = {
         "data set": [Cell(row.dataset) for row in found],
         "method": [Cell(row.method) for row in found],
@@ -162,7 +162,7 @@ def _of(number: int, all_of_them: int) -> str:
 
 
 def _difference(row: Row) -> Cell:
-    """Measured less the paper's."""
+    """The measured mean minus the paper's."""
     if row.mean is None or row.paper is None:
         return number_cell("-", None)
     gap = row.mean - row.paper
@@ -224,7 +224,7 @@ def tuned_sentence(tuned: Tuned) -> str:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """A row for each choice: for which runs, what, from which values, and how well it did."""
+    """A row for each choice: its runs, the chosen values, the ranges they come from, and their score."""
     rows = []
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
