@@ -194,7 +194,6 @@ class Door(Owner):
         oldest = same if host and len(same) >= most // 2 else self._unproven if len(self._pending) >= most else ()
         for link in oldest:
             self._drop(link)
-            self._claims.pop(link.tls, None)
             self._strangers += 1
             break
         return len(self._pending) < most
@@ -208,6 +207,7 @@ class Door(Owner):
         return link
 
     def _release(self, link: Link) -> None:
+        self._claims.pop(link.tls, None)
         self._unproven.pop(link, None)
         timer = self._pending.pop(link, None)
         if timer is not None:
@@ -219,7 +219,7 @@ class Door(Owner):
 
     def _tire(self, link: Link, patience: float) -> None:
         """Drop a connection on which nothing has come for too long."""
-        self._drop(link)
+        link.close()
         self.lost(link, Loss(Cause.CLOSED, f"it said nothing for {patience:g} s"))
 
     def opened(self, link: Link) -> None:
