@@ -139,10 +139,8 @@ def _numbers(text: str) -> list[float]:
 
 @dataclass(frozen=True, eq=False)
 class Credentials(Payload):
-    """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised.
-
-    It says nothing of the party's data.
-    """
+    """Up, before round 1 and when a run is resumed or a segment repeated: how a party is reached and recognised, and
+    nothing about its data."""
 
     # the certificate (DER, padded) and its length; the folder of Unix sockets; host:port for other hosts, or empty; a
     # free port for parties of the same host, or 0; a mark that all parties of a host share

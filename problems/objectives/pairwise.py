@@ -89,11 +89,8 @@ class PairwiseObjective(ABC):
 
     @abstractmethod
     def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
-        """(n, m) f'(u_i) dl/ds(s_ij).
-
-        ``num_partners`` is |S_2|, the bound of l/u for an outdated u; a u that has just observed these very pairs needs
-        no bound.
-        """
+        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, the bound of l/u for an outdated u; a u that has just
+        observed these very pairs needs no bound."""
 
     @abstractmethod
     def outer(self, u: Tensor) -> Tensor:

@@ -168,8 +168,7 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
     """Pairs of trees that show what Definition 4 misses, and coalitions.
 
     Two pairs pass it and expose a partial, one fails it and exposes nothing. An error is the largest difference between
-    a partial and its reconstruction; numbers of the ring are right to 2^-41. The trees of Appendix B have the paper's
-    party k as number k - 1.
+    a partial and its reconstruction; the ring's are at most 2^-41. Party k of Appendix B's trees is number k - 1 here.
     """
     values = stream(0, "partials").normal(size=(parties, length))
     stars = Tree(0, (-1, 0, 0, 0)), Tree(0, (-1, 0, 0, 0))
@@ -243,9 +242,8 @@ def unmasked(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes])
 def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
     """Gaussian noise added to doubles, the plain reading of Algorithm 1, against uniform elements of a ring.
 
-    A number of standard deviation s plus noise of standard deviation 10 s correlates with the number by
-    1 / sqrt(1 + 100), and the mean over epochs in which the number hardly changes does so by far more. Wider noise
-    costs digits of the sum.
+    A number of standard deviation s correlates with itself under noise of standard deviation 10 s by 1 / sqrt(1 + 100);
+    its mean over epochs in which it hardly changes by far more. Wider noise costs digits of the sum.
     """
     rng = stream(0, "partials")
     values = rng.normal(size=(2, length))

@@ -1,8 +1,7 @@
 """An experiment: one TOML file that says which runs make a table and a figure of a paper, and how they are shown.
 
-A run config merges the file's ``[config]``, the method's keys, the keys of a case of every axis, the profile's keys and
-the method's own keys for this profile; later ones win. In runs, cases and profiles every key that is not a field here
-is a run-config key.
+A run config merges the keys of the file's ``[config]``, the method, a case of every axis, the profile, and the method
+for this profile; later ones win. In runs, cases and profiles every key that is not a field here is a run-config key.
 """
 
 from __future__ import annotations
