@@ -82,22 +82,30 @@ def reference_index(pages: dict[str, str]) -> str:
     return "\n".join(parts)
 
 
-def lines(markdown: str) -> Iterator[tuple[str, bool]]:
-    """The lines of a page, each with whether it is prose, not part of a fenced block."""
-    fence = ""
+def blocks(markdown: str) -> Iterator[tuple[str, bool]]:
+    """The paragraphs and the other lines of a page, each with whether it is prose, not part of a fenced block."""
+    fence, paragraph = "", list[str]()
     for line in markdown.split("\n"):
         mark = FENCE.match(line)
-        yield line, not fence and not mark
+        if line.strip() and not fence and not mark:
+            paragraph.append(line)
+            continue
+        if paragraph:
+            yield "\n".join(paragraph), True
+            paragraph = []
+        yield line, False
         if mark and not fence:
             fence = mark[1]
         elif mark and mark[1].startswith(fence):
             fence = ""
+    if paragraph:
+        yield "\n".join(paragraph), True
 
 
 def links(markdown: str) -> Iterator[str]:
     """The relative links of a page, without their anchors."""
-    for line, is_prose in lines(markdown):
-        for match in LINK.finditer(line) if is_prose else ():
+    for block, is_prose in blocks(markdown):
+        for match in LINK.finditer(block) if is_prose else ():
             path = (match[2] or "").partition("#")[0]
             if path and not ABSOLUTE.match(path):
                 yield path
@@ -176,7 +184,7 @@ class Site:
             text = f"[{self.title(found)}](" if named else match[1]
             return f"{text}{posixpath.relpath(found, posixpath.dirname(page))}{mark}{heading}{match[3]}"
 
-        return "\n".join(LINK.sub(replace, line) if is_prose else line for line, is_prose in lines(markdown))
+        return "\n".join(LINK.sub(replace, block) if is_prose else block for block, is_prose in blocks(markdown))
 
 
 def tree(folder: str, pages: Sequence[str]) -> list[Any]:

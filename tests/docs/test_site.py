@@ -74,6 +74,12 @@ def flat(nav: list[Any]) -> Iterator[str]:
             yield from flat(inner) if isinstance(inner, list) else [inner]
 
 
+def test_a_link_may_be_spread_over_two_lines_but_not_be_in_code(hooks: ModuleType) -> None:
+    page = "The [first\nlink](a.md#part) and `[no](b.md)`.\n\n```\n[no](c.md)\n```\n| [in a table](d.md) |"
+    assert [*hooks.links(page)] == ["a.md", "d.md"]
+    assert "\n".join(block for block, _ in hooks.blocks(page)) == page
+
+
 def test_every_page_is_in_the_nav_once() -> None:
     from mkdocs.config import load_config
     from mkdocs.structure.files import get_files
