@@ -99,7 +99,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "coda",
         (AUC_MINIMAX,),
         "minimax AUC by local descent ascent with all clients, stage by stage (CoDA, Guo et al. 2020)",
-        "the stage's reference point; class sums of scores between stages",
+        "down: the stage's reference point; up, between stages: class sums of scores",
     ),
     "codasca": pair(
         Codasca,
@@ -107,7 +107,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "coda",
         (AUC_MINIMAX,),
         "the same with control variates against unequal sites (CODASCA, Yuan et al. 2021)",
-        "control variates; the stage's reference point; class sums of scores between stages",
+        "control variates; down: the stage's reference point; up, between stages: class sums of scores",
     ),
     # Composite FL and its rivals
     "composite": _composite(
@@ -132,13 +132,13 @@ ALGORITHMS: dict[str, Algorithm] = {
         FedDA,
         FedDAClient,
         description="the same by dual averaging, which keeps sparsity (FedDualAvg, Yuan et al. 2021)",
-        sends="nothing; the model is the dual point",
+        sends="nothing, but the dual point in place of the model",
     ),
     "fast-fedda": _composite(
         FastFedDA,
         FastFedDAClient,
         description="dual averaging over all points and gradients, steps decaying (Fast-FedDA, Bao et al. 2022)",
-        sends="nothing; the model is the dual point",
+        sends="nothing, but the dual point in place of the model",
     ),
     "fedprox": pair(
         FedProx,
@@ -155,7 +155,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "fedsgda",
         (AUC_MINIMAX,),
         "nonconvex-PL minimax, a few clients a round, minibatch estimator (FedSGDA, Frameworks 1-3)",
-        "a local gradient; the global estimate",
+        "up: a local gradient; down: the global estimate",
     ),
     "fedsgda-storm": pair(
         FedSGDASTORM,
@@ -163,7 +163,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "fedsgda",
         (AUC_MINIMAX,),
         "the same with the STORM estimator, which needs no large batch",
-        "a difference of local gradients; the point before, the global estimate",
+        "up: a difference of local gradients; down: the previous point, the global estimate",
     ),
     "fedsgda-spider": pair(
         FedSGDASPIDER,
@@ -171,7 +171,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "fedsgda",
         (AUC_MINIMAX,),
         "the same with the SPIDER estimator and a periodic large batch of clients (Appendix B)",
-        "a difference of local gradients; the point before, the global estimate",
+        "up: a difference of local gradients; down: the previous point, the global estimate",
     ),
     "fedsgda-svrg": pair(
         FedSGDASVRG,
@@ -179,7 +179,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "fedsgda",
         (AUC_MINIMAX,),
         "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",
-        "a difference of local gradients; the last snapshot, the global estimate",
+        "up: a difference of local gradients; down: the last snapshot, the global estimate",
     ),
     # FedX, and the same losses without a pool
     "fedx1": pair(
@@ -204,7 +204,7 @@ ALGORITHMS: dict[str, Algorithm] = {
         "fedx",
         tuple(PAIRWISE_LOSSES),
         "the same pairwise losses on each site's own pairs only (FedX's baseline)",
-        "momentum, for non-linear f",
+        "momentum, if the loss's outer function f is not linear",
     ),
     # Baselines on cross-entropy
     "local-sgd": pair(

@@ -20,13 +20,13 @@ from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 
-# Values are chosen with seeds from this one on, so that no such run shares its seed with a reported run.
+# The runs that try values take seeds from this one on, so that none shares its seed with a run that is reported.
 FIRST_SEED = 1000
 
 
 @dataclass(frozen=True)
 class _Search:
-    """A line with which values are chosen for all runs with the coordinates ``at``.
+    """The grid search on one `Line`. What it chooses holds for all lines that have the coordinates ``at``.
 
     ``points`` are the values to try, each with a run for every seed.
     """
@@ -38,7 +38,7 @@ class _Search:
 
 
 class Choosing(Runs):
-    """The runs of a grid, in ``tune/`` of a reproduction's directory ``out``.
+    """The runs that try the grids of an experiment, in ``tune/`` of the directory ``out`` of a `reproduce` command.
 
     Raises:
         ConfigError: the experiment has nothing to choose, or its [tune] is wrong.
@@ -49,7 +49,8 @@ class Choosing(Runs):
         self._here = f"experiment {experiment.name!r}: tune"
         if experiment.tune is None:
             got = f"experiment {experiment.name!r}, which has no [tune]"
-            raise ConfigError("--tune", got=got, allowed="one with run-config keys and their values there", hint=PAGE)
+            allowed = "one whose [tune] gives run-config keys and the values to try"
+            raise ConfigError("--tune", got=got, allowed=allowed, hint=PAGE)
         self.tune = experiment.tune.in_profile(expansion.profile)
         self.metric = self.tune.metric or experiment.metrics[0]
         self.mode = self.tune.mode or ("min" if better(self.metric) is min else "max")
@@ -59,12 +60,12 @@ class Choosing(Runs):
         runs = [run for search in self.searches for _, several in search.points for run in several]
         super().__init__(expansion, out, runs, "tune")
         if len(self.runs) < len(runs):
-            got = "two points that would have one run directory"
+            got = "two points that would share one run directory"
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")
         self.metrics = list(dict.fromkeys([self.metric, *experiment.metrics]))
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
-        """Make the runs that are waiting, as `Runs.make` does, choose, and write ``tuned.toml``.
+        """Make the runs that are waiting (see `Runs.make`), choose the best point of each search, write ``tuned.toml``.
 
         Raises:
             RunFailedError: in some line's grid no point has finished.
@@ -103,8 +104,8 @@ class Choosing(Runs):
         check_metric(self.metric, lines[0].config, f"{self._here}.metric")
         if not self.tune.validation_fraction and self.metric not in OF_TRAINING:
             allowed = (
-                f"a number above 0, since {self.metric!r} is measured on the test rows, which no choice may see; or a "
-                f"metric of the training problem: {', '.join(OF_TRAINING)}"
+                f"a number above 0, since {self.metric!r} would be measured on the test rows, which must not decide; 0 "
+                f"only with a metric of the training problem: {', '.join(OF_TRAINING)}"
             )
             raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
         methods = list(dict.fromkeys(line.method for line in lines))
@@ -115,15 +116,16 @@ class Choosing(Runs):
     def _search_all(self) -> list[_Search]:
         tried = [line for line in self.expansion.lines if self.tune.grid_of(line.method)]
         if not tried:
-            hint = "give tune.grid, or one of a method under tune.methods"
-            raise ConfigError(self._here, got="no grid", allowed="one at least", hint=hint)
+            hint = "give tune.grid, or a grid for a method under tune.methods"
+            raise ConfigError(self._here, got="no grid", allowed="at least one", hint=hint)
+        # Only lines that match tune.at are searched; what they choose holds for those that agree in all else.
         at = self.tune.at
         found = [self._search(line) for line in tried if fits({k: v for k, v in at.items() if k in line.at}, line.at)]
         for line in tried:
             if not any(fits(search.at, line.at) for search in found):
-                got = f"{', '.join(settings(at))}, with which nothing is chosen for {line.title}"
-                allowed = "coordinates that choose for each run"
-                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="leave coordinates out of it")
+                got = f"{', '.join(settings(at))}, with which no search chooses values for {line.title}"
+                allowed = "coordinates that leave a search for every line with a grid"
+                raise ConfigError(f"{self._here}.at", got=got, allowed=allowed, hint="leave some coordinates out")
         return found
 
     def _search(self, line: Line) -> _Search:

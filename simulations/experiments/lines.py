@@ -1,4 +1,4 @@
-"""The rows of an experiment's table, each a method in one case, and their runs, one for each seed."""
+"""The lines of an experiment: each is one method on one data set in one setting, and has one run for each seed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from apps.config import Scalar
 from simulations.experiments.experiment import Run
 from simulations.results.output import shown
 
-DATASET, METHOD = "dataset", "method"  # coordinates that every run has
+DATASET, METHOD = "dataset", "method"  # the coordinates that every run has; coordinates tell lines apart
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """One method in one case: a row of the table and a curve of the figure.
+    """One method on one data set in one setting: a row of the table and a curve of the figure.
 
     ``config`` has neither seed nor run directory.
     """
@@ -24,8 +24,8 @@ class Line:
     at: dict[str, Scalar]  # coordinates, method and data set among them
     clients: int
     config: dict[str, Scalar]
-    origin: str  # the data set before profiles change it
-    # set once the config has been checked
+    origin: str  # the data set that the experiment names; a profile may take another
+    # empty until the config has been checked
     panel: str = ""
     curve: str = ""
 
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def setting(self) -> str:
-        """The other coordinates, as text for people."""
+        """The coordinates besides method and data set, as text for people."""
         return ", ".join(settings({key: value for key, value in self.at.items() if key not in (METHOD, DATASET)}))
 
     @property

@@ -193,7 +193,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
         ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
-        (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which nothing is chosen for FedX digits K = 1"),
+        (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which no search chooses values for FedX digits K = 1"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
     ],
 )
