@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from methods.method import Replies, ServerHalf, as_array, as_tensor
-from methods.penalised import PenalisedPlan, PenalisedTask, between, local, make_method, prox_at
+from methods.method import Records, Replies, ServerHalf, as_array, as_tensor
+from methods.penalised import PenalisedPlan, PenalisedTask, between, local, make_client, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, IntArray, Payload, array
 
@@ -104,4 +104,6 @@ def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     return prox_at(x, between(plan.training, plan.server_round), plan)
 
 
-COMPOSITE = make_method(start, step, finish, ServerHalf(update=update, output=output), CorrectionState)
+COMPOSITE = make_method(
+    make_client(start, step, finish), ServerHalf(update=update, output=output), Records(memory=CorrectionState)
+)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from methods.method import ServerHalf
-from methods.penalised import PenalisedPlan, PenalisedTask, make_method, prox_at
+from methods.penalised import PenalisedPlan, PenalisedTask, make_client, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray
 
@@ -29,10 +29,16 @@ class Carry:
     t: int
 
 
+def mu(task: PenalisedTask | PenalisedPlan) -> float:
+    """f's strong convexity."""
+    given = task.settings.strong_convexity
+    return task.settings.ridge if isinstance(given, str) else given
+
+
 def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
     """b_t = gamma + mu t / 2."""
     gamma = task.settings.anchor_weight
-    return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + task.settings.mu * t / 2
+    return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + mu(task) * t / 2
 
 
 def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
@@ -41,7 +47,7 @@ def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
 
 def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     """w = P_{t/b_t g}(v), v <- v + (mu/2 (w - v) - grad f_i(w)) / b_{t+1}."""
-    t, v, half = carry.t, carry.v, task.settings.mu / 2
+    t, v, half = carry.t, carry.v, mu(task) / 2
     w = task.f.penalty.prox(v, t / weight(task, t), out=carry.w)
     change = task.f.gradient(w, batch).neg_().add_(w, alpha=half).sub_(v, alpha=half)
     v.add_(change, alpha=1 / weight(task, t + 1))
@@ -58,4 +64,4 @@ def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     return prox_at(x, t / weight(plan, t), plan)
 
 
-FAST_FEDDA = make_method(start, step, finish, ServerHalf(output=output))
+FAST_FEDDA = make_method(make_client(start, step, finish), ServerHalf(output=output))

@@ -13,7 +13,7 @@ from torch import Tensor
 from methods import local_sgd
 from methods.local_sgd import Point
 from methods.method import Replies, ServerHalf
-from methods.penalised import PenalisedPlan, PenalisedTask, between, make_method, prox_at
+from methods.penalised import PenalisedPlan, PenalisedTask, between, make_client, make_method, prox_at
 from methods.samples import Batch
 from payloads.record import FloatArray, Payload
 from payloads.settings import TrainingSettings
@@ -32,7 +32,7 @@ def update_mid(x: FloatArray, state: None, replies: Replies[Payload], plan: Pena
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
-FEDMID = make_method(local_sgd.start, step_mid, local_sgd.finish, ServerHalf(update=update_mid))
+FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), ServerHalf(update=update_mid))
 
 
 @dataclass(frozen=True)
@@ -76,4 +76,4 @@ def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 
-FEDDA = make_method(start, step, finish, ServerHalf(update=update, output=output))
+FEDDA = make_method(make_client(start, step, finish), ServerHalf(update=update, output=output))

@@ -13,7 +13,8 @@ from flwr.serverapp import Grid
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
-from methods.penalised import SMOOTHNESS, CompositeSettings, between
+from methods.penalised import CompositeSettings, between
+from methods.smoothness import SMOOTHNESS
 from payloads.record import FloatArray
 from payloads.wire import model_arrays
 from problems.means import exact_mean

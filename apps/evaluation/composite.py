@@ -20,9 +20,9 @@ from payloads.settings import EXAMPLES, Settings
 from problems.data import DataSpec, FederatedData
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
-from problems.objectives.composite import LinearObjective, linear_features
+from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
 from problems.optimum import Optimum, minimise
-from problems.penalties import Penalty, make_penalty, selected
+from problems.penalties import Penalty, make_penalty
 
 COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 
@@ -31,7 +31,7 @@ def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
     """Refuse options of the penalty that do not fit each other."""
     assert isinstance(composite, CompositeSettings)
     try:
-        make_penalty(composite.penalty, [("x", (1, 1))], **{**composite.penalty_options, "parameters": "all"})
+        make_penalty(composite.model_copy(update={"parameters": "all"}), [("x", (1, 1))])
     except ValueError as error:
         raise _wrong_penalty(composite, f"but {error}", "options that fit it") from None
 
@@ -59,8 +59,7 @@ class CompositeEvaluator(ModelEvaluator):
         self.count_nonzeros = True
         assert isinstance(config.family, CompositeSettings)
         self.layout = model.layout
-        self.penalty, ridged = penalty_terms(config, self.layout)
-        self.ridge = ridged.double() * config.family.ridge  # (d,)
+        self.penalty, self.ridge = penalty_terms(config, self.layout)
         clients = [data.client(i) for i in range(data.num_clients)]
         weights = _sample_weights([len(client) for client in clients], config.training.client_weights)
         features = torch.tensor(np.concatenate([client.features for client in clients]))
@@ -118,11 +117,10 @@ class CompositeEvaluator(ModelEvaluator):
 
 
 def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
-    """Return the penalty and a mask (d,) of the parameters in the ridge term."""
+    """Return the penalty, and the factors (d,) of the ridge term."""
     assert isinstance(config.family, CompositeSettings)
     try:
-        penalty = make_penalty(config.family.penalty, layout, **config.family.penalty_options)
-        return penalty, selected(layout, config.family.parameters)
+        return make_penalty(config.family, layout), ridge_factors(config.family, layout)
     except ValueError as error:
         why = f"but with model {config.run.model!r}: {error}"
         raise _wrong_penalty(config.family, why, "what the model's parameters allow") from None

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor, nn
 
+from problems.models import Layout
 from problems.models.networks import Linear, LinearNoIntercept
 from problems.objectives.classification import SampleLoss
 from problems.optimum import smoothness
+from problems.penalties import PenaltySettings, selected
+
+
+@lru_cache(maxsize=64)
+def ridge_factors(
+    settings: PenaltySettings,
+    layout: Layout,
+    frozen: tuple[tuple[int, int], ...] = (),
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """(d,) the factors of the ridge term, 0 in the ``frozen`` parts (start, stop).
+
+    Raises:
+        ValueError: `selected` refuses ``settings.parameters``.
+    """
+    factors = selected(layout, settings.parameters).to(device, dtype) * settings.ridge
+    for start, stop in frozen:
+        factors[start:stop] = 0
+    return factors
 
 
 def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:

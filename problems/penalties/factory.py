@@ -1,4 +1,4 @@
-"""Penalties by name, over the parameters of a model."""
+"""Penalties over the parameters of a model."""
 
 from __future__ import annotations
 
@@ -12,78 +12,48 @@ from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.norms import L1, ElasticNet, SquaredL2
 from problems.penalties.parameters import Indices, chosen, on_parameters, runs, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
+from problems.penalties.settings import PenaltySettings
 from problems.penalties.structured import GroupLasso, NuclearNorm
 
-PENALTIES = {
-    "none": "no regulariser",
-    "l1": "weight * ||x||_1: sparse solutions",
-    "l2": "weight / 2 * ||x||^2: ridge",
-    "elastic-net": "weight * (ratio * ||x||_1 + (1 - ratio) / 2 * ||x||^2)",
-    "group-lasso": "weight * sum over groups of sqrt(size) * ||x_g||: whole rows or columns vanish",
-    "box": "lower <= x <= upper",
-    "l2-ball": "||x|| <= radius",
-    "simplex": "x >= 0 with sum x = radius",
-    "nonnegative": "x >= 0",
-    "nuclear-norm": "weight * sum of the singular values of each matrix: low rank",
-}
 
-
-def make_penalty(
-    name: str,
-    layout: Layout,
-    *,
-    weight: float = 1.0,
-    ratio: float = 0.5,
-    lower: float = -1.0,
-    upper: float = 1.0,
-    radius: float = 1.0,
-    groups: str = "rows",
-    parameters: str = "auto",
-) -> Penalty:
-    """The penalty called ``name`` (a key of `PENALTIES`) on some parameters of a flat vector (d,).
+def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
+    """The penalty on some parameters of a flat vector (d,).
 
     All but the nuclear norm, which acts on each parameter separately, act on the selected parameters together.
 
     Args:
+        settings: ``groups`` are "rows", a group for each index of a parameter's first axis (an output), or "columns",
+            for each index of its second (an input, with all outputs and kernel positions); ``parameters``: see
+            `selected`.
         layout: names and shapes of the consecutive parts of the vector.
-        weight: of the norms.
-        ratio: the share of l1 in ``elastic-net``.
-        lower: of ``box``.
-        upper: of ``box``.
-        radius: of ``l2-ball``; the sum of the entries of ``simplex``.
-        groups: of ``group-lasso``: "rows", a group for each index of a parameter's first axis (an output), or
-            "columns", for each index of its second (an input, with all outputs and kernel positions).
-        parameters: "auto", "all" or names: see `selected`.
 
     Raises:
-        ValueError: an unknown name, an option that the penalty refuses, or parameters that it cannot act on.
+        ValueError: an option that the penalty refuses, or parameters that it cannot act on.
     """
-    if name not in PENALTIES:
-        raise ValueError(f"penalty {name!r}: allowed are {', '.join(PENALTIES)}")
-    if name == "none":
+    if settings.penalty == "none":
         return NoPenalty()
+    weight, parameters = settings.weight, settings.parameters
     mask = selected(layout, parameters)
     dim = len(mask)
-    if name == "nuclear-norm":
+    if settings.penalty == "nuclear-norm":
         return on_parameters(dim, _matrices(layout, parameters, weight))
     penalty: Penalty
-    match name:
+    match settings.penalty:
         case "l1":
             penalty = L1(weight)
         case "l2":
             penalty = SquaredL2(weight)
         case "elastic-net":
-            penalty = ElasticNet(weight, ratio)
+            penalty = ElasticNet(weight, settings.ratio)
         case "group-lasso":
-            penalty = GroupLasso(weight, _groups(layout, parameters, groups))
+            penalty = GroupLasso(weight, _groups(layout, parameters, settings.groups))
         case "box":
-            penalty = Box(lower, upper)
+            lower, upper = settings.lower, settings.upper
+            penalty = Box(-math.inf if lower == "none" else lower, math.inf if upper == "none" else upper)
         case "l2-ball":
-            penalty = L2Ball(radius)
+            penalty = L2Ball(settings.radius)
         case "simplex":
-            if not 0 < radius < math.inf:
-                raise ValueError(f"radius, the sum of the simplex's entries, must be > 0 and finite, got {radius}")
-            penalty = Simplex(radius)
+            penalty = Simplex(settings.radius)
         case _:
             penalty = NonNegative()
     parts: list[Indices] = [*runs(mask)]
@@ -106,8 +76,6 @@ def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indi
 
 def _groups(layout: Layout, parameters: str, groups: str) -> Tensor:
     """(k,) the group number of each selected coordinate; no group spans two parameters."""
-    if groups not in ("rows", "columns"):
-        raise ValueError(f"groups must be 'rows' or 'columns', got {groups!r}")
     axis = 0 if groups == "rows" else 1
     numbers, used = [], 0
     for (name, shape), wanted in zip(layout, chosen(layout, parameters), strict=True):

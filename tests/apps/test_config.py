@@ -26,7 +26,7 @@ from apps.registry import ALGORITHMS
 from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import DATASETS, GIVEN, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
-from problems.penalties import PENALTIES
+from problems.penalties import PENALTIES, Box, make_penalty
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
@@ -277,8 +277,9 @@ def test_a_refusal_names_key_value_and_what_is_allowed(values: dict[str, Scalar]
 @pytest.mark.parametrize("bounds", [{"lower": 0.5}, {"upper": -0.5}, {"lower": 2, "upper": 2.0}])
 def test_a_box_has_one_bound_or_two(bounds: dict[str, Scalar]) -> None:
     values = {f"composite.{key}": value for key, value in bounds.items()}
-    options = parse_run_config({"strategy": "composite", "composite.penalty": "box", **values}).family.penalty_options
-    assert (options["lower"], options["upper"]) == (bounds.get("lower", -math.inf), bounds.get("upper", math.inf))
+    config = parse_run_config({"strategy": "composite", "composite.penalty": "box", **values})
+    box = make_penalty(config.family, [("x", (1, 1))])
+    assert box == Box(bounds.get("lower", -math.inf), bounds.get("upper", math.inf))
 
 
 def test_all_wrong_keys_are_named_at_once() -> None:

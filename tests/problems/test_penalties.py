@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from problems.models import Layout
 from problems.penalties import (
     L1,
     PENALTIES,
@@ -23,6 +24,7 @@ from problems.penalties import (
     NuclearNorm,
     OnParameters,
     Penalty,
+    PenaltySettings,
     Simplex,
     SquaredL2,
     make_penalty,
@@ -57,6 +59,12 @@ PENALTIES_BY_NAME: dict[str, Penalty] = SETS | {
         ],
     ),
 }
+
+
+def made(name: str, layout: Layout, **options: Any) -> Penalty:
+    return make_penalty(PenaltySettings.model_validate({"penalty": name, **options}), layout)
+
+
 each_penalty = pytest.mark.parametrize("name", PENALTIES_BY_NAME)
 each_set = pytest.mark.parametrize("name", SETS)
 each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
@@ -229,7 +237,7 @@ def test_selected(parameters: str, expected: list[tuple[int, int]]) -> None:
     assert mask.shape == (SIZE,)
     assert torch.nonzero(mask).flatten().tolist() == [i for start, stop in expected for i in range(start, stop)]
     x = torch.full((SIZE,), 0.25)
-    changed = make_penalty("l2", LAYOUT, weight=1.0, parameters=parameters).prox(x, 1.0) != x
+    changed = made("l2", LAYOUT, weight=1.0, parameters=parameters).prox(x, 1.0) != x
     assert torch.equal(changed, mask)
 
 
@@ -249,19 +257,19 @@ def test_penalties_by_name() -> None:
         "nonnegative": NonNegative(),
     }
     for name, penalty in expected.items():
-        assert make_penalty(name, layout, **OPTIONS) == penalty
-    assert make_penalty("none", [("bias", (3,))]) == NoPenalty()  # which needs no matrix
+        assert made(name, layout, **OPTIONS) == penalty
+    assert made("none", [("bias", (3,))]) == NoPenalty()  # which needs no matrix
     matrices = {"group-lasso": GroupLasso(0.3, [0] * 4 + [1] * 4 + [2] * 4), "nuclear-norm": NuclearNorm(0.3, (3, 4))}
     for name, penalty in matrices.items():
-        assert torch.equal(make_penalty(name, layout, **OPTIONS).prox(vector(3), 0.7), penalty.prox(vector(3), 0.7))
-    assert PENALTIES.keys() == {*expected, *matrices}
+        assert torch.equal(made(name, layout, **OPTIONS).prox(vector(3), 0.7), penalty.prox(vector(3), 0.7))
+    assert set(PENALTIES) == {*expected, *matrices}
 
 
 @pytest.mark.parametrize("parameters", ["auto", "all", "stem.", "head.weight", "head.,head_scale"])
 @pytest.mark.parametrize("name", ["l1", "l2", "elastic-net", "box", "l2-ball", "simplex", "nonnegative"])
 def test_one_penalty_acts_on_all_selected_parameters_together(name: str, parameters: str) -> None:
-    found = make_penalty(name, LAYOUT, **OPTIONS, parameters=parameters)
-    plain = make_penalty(name, [("all", (SIZE,))], **OPTIONS, parameters="all")
+    found = made(name, LAYOUT, **OPTIONS, parameters=parameters)
+    plain = made(name, [("all", (SIZE,))], **OPTIONS, parameters="all")
     mask, x, slope = selected(LAYOUT, parameters), vector(4, dim=SIZE), vector(6, dim=SIZE)
     assert isinstance(found, OnParameters) is (parameters != "all")
     u = found.prox(x, 0.7)
@@ -283,12 +291,12 @@ def test_groups_are_rows_or_columns_of_each_parameter() -> None:
         ("columns", "auto", columns),
         ("rows", "all", rows + alone),
     ):
-        penalty = make_penalty("group-lasso", LAYOUT, weight=0.3, groups=groups, parameters=parameters)
+        penalty = made("group-lasso", LAYOUT, weight=0.3, groups=groups, parameters=parameters)
         assert penalty.value(x) == pytest.approx(0.3 * float(expected), rel=1e-14)
 
 
 def test_the_nuclear_norm_acts_on_each_matrix() -> None:
-    penalty, x = make_penalty("nuclear-norm", LAYOUT, weight=0.3), vector(9, dim=SIZE)
+    penalty, x = made("nuclear-norm", LAYOUT, weight=0.3), vector(9, dim=SIZE)
     norms = [np.linalg.norm(part, "nuc") for part in (x[:24].view(2, 12), x[28:36].view(4, 2))]
     assert penalty.value(x) == pytest.approx(0.3 * float(sum(norms)), rel=1e-13)
     assert torch.equal(penalty.prox(x, 1.0)[28:36], NuclearNorm(0.3, (4, 2)).prox(x[28:36], 1.0))
@@ -314,14 +322,14 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
         (lambda: OnParameters(4, [(torch.tensor([1, 4]), L1(1))]), r"coordinates 1 to 4, allowed are those in \[0, 4"),
         (lambda: OnParameters(4, [(slice(0, 2), L1(1)), (torch.tensor([1]), L1(1))]), "coordinate 1 .* in part 1"),
         (lambda: OnParameters(4, []).value(torch.zeros(3)), r"shape \(4,\), got \(3,\)"),
-        (lambda: make_penalty("l0", LAYOUT), "penalty 'l0': allowed are none, l1,"),
-        (lambda: make_penalty("l1", LAYOUT, parameters="head"), "got 'head', allowed .* of: stem.conv.weight,"),
-        (lambda: make_penalty("l1", LAYOUT, parameters="head.,"), "got ''"),
+        (lambda: made("l0", LAYOUT), "penalty\n.*'none', 'l1', .* input_value='l0'"),
+        (lambda: made("l1", LAYOUT, parameters="head"), "got 'head', allowed .* of: stem.conv.weight,"),
+        (lambda: made("l1", LAYOUT, parameters="head.,"), "got ''"),
         (lambda: selected([("bias", (3,))], "auto"), "parameters='auto' leaves out .* bias"),
-        (lambda: make_penalty("simplex", LAYOUT, radius=0.0), "radius, the sum of .* got 0.0"),
-        (lambda: make_penalty("group-lasso", LAYOUT, groups="blocks"), "'rows' or 'columns', got 'blocks'"),
-        (lambda: make_penalty("group-lasso", LAYOUT, groups="columns", parameters="head."), "'head.bias' of shape"),
-        (lambda: make_penalty("nuclear-norm", LAYOUT, parameters="all"), "'stem.norm.weight' .* is not a matrix"),
+        (lambda: made("simplex", LAYOUT, radius=0.0), "radius\n.* greater than 0 .* input_value=0.0"),
+        (lambda: made("group-lasso", LAYOUT, groups="blocks"), "'rows' or 'columns' .* input_value='blocks'"),
+        (lambda: made("group-lasso", LAYOUT, groups="columns", parameters="head."), "'head.bias' of shape"),
+        (lambda: made("nuclear-norm", LAYOUT, parameters="all"), "'stem.norm.weight' .* is not a matrix"),
     ],
 )
 def test_bad_arguments(make: Callable[[], object], message: str) -> None:
