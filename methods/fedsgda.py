@@ -29,7 +29,7 @@ from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from methods.local_sgd import finish
@@ -58,7 +58,7 @@ class FedSGDASettings(Settings):
         "auto", description="decay of the steps, a number in [0, 1), or auto: 1/3 for storm, 0 for the others"
     )
     period: int = Field(10, ge=1, description="rounds from one large batch to the next, an integer >= 1 (spider, svrg)")
-    large_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    large_batch: PositiveInt | Literal["auto"] = Field(
         "auto", description="clients of a large batch, an integer >= 1, or auto: all (spider, svrg)"
     )
 

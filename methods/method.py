@@ -188,10 +188,10 @@ class ServerHalf:
         output: (x, plan) -> (d,) the model to evaluate and save, made from a round's x.
     """
 
-    init: Callable[[FloatArray, Any], Any] = field(default=lambda x, plan: None)
-    tell: Callable[[FloatArray, Any, Any], Any] = field(default=lambda x, state, plan: None)
+    init: Callable[[FloatArray, Any], Any] = lambda x, plan: None
+    tell: Callable[[FloatArray, Any, Any], Any] = lambda x, state, plan: None
     update: Callable[[FloatArray, Any, Any, Any], tuple[FloatArray, Any]] = average
-    output: Callable[[FloatArray, Any], FloatArray] = field(default=lambda x, plan: x)
+    output: Callable[[FloatArray, Any], FloatArray] = lambda x, plan: x
 
 
 @dataclass(frozen=True)

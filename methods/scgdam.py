@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
 from methods.minimax import MinimaxDown, count_population, weigh
 from methods.samples import make_sampler
-from methods.sgdam import SGDAMSettings, as_weight
+from methods.sgdam import SGDAMSettings, WeightFactor
 from payloads.record import FloatArray, Payload, array
 from problems.minimax import COMPOSITIONAL_AUC, CompositionalOracle, Oracle
 from problems.randomness import Purpose
@@ -37,10 +37,8 @@ from problems.sampling import Indices
 class SCGDAMSettings(SGDAMSettings):
     """Hyper-parameters of LocalSCGDAM (table ``scgdam``); the defaults are the paper's Table 2, which has no rho."""
 
-    alpha: float = Field(
+    alpha: WeightFactor = Field(
         3.0,
-        gt=0,
-        validate_default=True,
         description="weight of a new inner point in its estimate, in units of eta, a number > 0 with eta * alpha <= 1",
     )
     rho: float = Field(0.01, ge=0, description="step of the inner descent on the cross-entropy, a number >= 0")
@@ -53,11 +51,6 @@ class SCGDAMSettings(SGDAMSettings):
     headline: Literal["outer", "inner"] = Field(
         "outer", description="whose metrics the log and the curves show: outer (the model w) or inner (the estimate h)"
     )
-
-    @field_validator("alpha")
-    @classmethod
-    def _estimate(cls, factor: float, info: ValidationInfo) -> float:
-        return as_weight(factor, info)
 
 
 SCGDAMTask = Task[SCGDAMSettings, CompositionalOracle]

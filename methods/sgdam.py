@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, ServerHalf, Task, as_array, as_tensor, average_records
@@ -30,11 +31,14 @@ from problems.minimax import AUC_MINIMAX, Oracle
 from problems.sampling import Indices
 
 
-def as_weight(factor: float, info: ValidationInfo) -> float:
-    """Return a factor; ValueError unless factor * eta, the weight of a new value, lies in (0, 1]."""
+def _fits_eta(factor: float, info: ValidationInfo) -> float:
     if "eta" in info.data and not 0 < factor * info.data["eta"] <= 1:
         raise ValueError("its product with eta lies outside (0, 1]")
     return factor
+
+
+# factor * eta, the weight of a new value in a moving average, lies in (0, 1]
+WeightFactor = Annotated[float, Field(gt=0, validate_default=True), AfterValidator(_fits_eta)]
 
 
 class SGDAMSettings(Settings):
@@ -43,23 +47,14 @@ class SGDAMSettings(Settings):
     eta: float = Field(0.3, gt=0, description="scale of steps and of the weights of new values, a number > 0")
     gamma_x: float = Field(0.33, gt=0, description="step in x, in units of eta, a number > 0")
     gamma_y: float = Field(0.33, gt=0, description="step in y, in units of eta, a number > 0")
-    beta_x: float = Field(
+    beta_x: WeightFactor = Field(
         3.3,
-        gt=0,
-        validate_default=True,
         description="weight of a new gradient in x's momentum, in units of eta, a number > 0 with eta * beta-x <= 1",
     )
-    beta_y: float = Field(
+    beta_y: WeightFactor = Field(
         3.3,
-        gt=0,
-        validate_default=True,
         description="weight of a new gradient in y's momentum, in units of eta, a number > 0 with eta * beta-y <= 1",
     )
-
-    @field_validator("beta_x", "beta_y")
-    @classmethod
-    def _momenta(cls, factor: float, info: ValidationInfo) -> float:
-        return as_weight(factor, info)
 
 
 SGDAMTask = Task[SGDAMSettings, Oracle]

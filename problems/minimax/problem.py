@@ -60,11 +60,7 @@ class MinimaxProblem(ABC):
         """The gradients of `value` in x (p,) and in y (q,); by automatic differentiation unless overridden."""
         with torch.enable_grad():
             x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
-            found = torch.autograd.grad(self.checked_value(x, y, rows), (x, y), allow_unused=True)
-        primal, dual = (
-            torch.zeros_like(block) if gradient is None else gradient
-            for block, gradient in zip((x, y), found, strict=True)
-        )
+            primal, dual = torch.autograd.grad(self.checked_value(x, y, rows), (x, y), materialize_grads=True)
         return primal, dual
 
     def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor] | None:

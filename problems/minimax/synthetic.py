@@ -40,13 +40,11 @@ class SyntheticPL(MinimaxProblem):
 
     def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         data = self.data if rows is None else self.data.index_select(0, rows)
-        primal, dual = _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
-        return primal, dual
+        return _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
 
     def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         data = self.data.index_select(0, rows.reshape(-1)).view(*rows.shape, 3, -1)
-        primal, dual = _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
-        return primal, dual
+        return _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
 
     def grad_phi(self, x: Tensor) -> Tensor:
         """(p,) grad Phi(x) = grad_x f(x, y*(x)), equation (3), for f the mean over this object's samples.
