@@ -67,7 +67,6 @@ class AUCOracle(Oracle):
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
         self.buffers, self.stochastic = model.buffers, model.stochastic
-        self.prior, self.weight = float("nan"), 1.0
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
         self.model.load(arrays)

@@ -24,7 +24,7 @@ class Oracle(Protocol):
         parameters: (d,) the client's point z, changed in place.
         primal_dim: p; the last d - p entries are the dual block.
         num_samples: n.
-        prior: the share p of positives.
+        prior: the share p of positives; NaN until `weigh` sets it.
         weight: omega_i, the weight of the site's samples in f_i.
         buffers: (b,) what computing a gradient changes (batch-norm statistics); b may be 0.
         stochastic: whether a gradient draws random numbers (dropout).
@@ -34,8 +34,8 @@ class Oracle(Protocol):
     device: torch.device
     primal_dim: int
     num_samples: int
-    prior: float
-    weight: float
+    prior: float = float("nan")
+    weight: float = 1.0
     buffers: Tensor
     stochastic: bool
 
@@ -89,7 +89,6 @@ class FunctionOracle(Oracle):
         self.device = device
         self.stochastic = problem.stochastic
         self.primal_dim, self.num_samples = problem.primal_dim, problem.num_samples
-        self.prior, self.weight = float("nan"), 1.0
         self.parameters = torch.zeros(problem.primal_dim + problem.dual_dim, dtype=dtype, device=device)
         self.buffers = self.parameters[:0]
         begin = problem.start()
@@ -130,16 +129,13 @@ class FunctionOracle(Oracle):
         return point[: self.primal_dim], point[self.primal_dim :]
 
     def _blocks(self, what: str, blocks: Any) -> tuple[Tensor, Tensor]:
+        key = f"{type(self.problem).__name__}.{what}"
         expected = ((self.primal_dim,), (len(self.parameters) - self.primal_dim,))
         if not (isinstance(blocks, tuple) and len(blocks) == 2 and all(isinstance(b, Tensor) for b in blocks)):
-            key, got = f"{type(self.problem).__name__}.{what}", type(blocks).__name__
+            got = type(blocks).__name__
             raise ProblemError(key, got=got, allowed="a pair of tensors (x, y)", hint=f"see {PAGE}")
         shapes = tuple(tuple(block.shape) for block in blocks)
         if shapes != expected:
-            raise ProblemError(
-                f"{type(self.problem).__name__}.{what}",
-                got=f"shapes {shapes[0]} and {shapes[1]}",
-                allowed=f"{expected[0]} in x and {expected[1]} in y",
-                hint=f"see {PAGE}",
-            )
+            got, allowed = f"shapes {shapes[0]} and {shapes[1]}", f"{expected[0]} in x and {expected[1]} in y"
+            raise ProblemError(key, got=got, allowed=allowed, hint=f"see {PAGE}")
         return blocks

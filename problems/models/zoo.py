@@ -121,7 +121,6 @@ def _unfit(got: str, allowed: str = _FACTORY) -> ModelError:
 
 
 def _import_factory(name: str) -> Build:
-    """Import the factory that `package.module:factory` names."""
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
         raise ModelError(
