@@ -16,23 +16,21 @@ from apps.sites.parties import PartySites
 from apps.sites.rows import RowSites
 from apps.sites.vertical import check_columns
 from clients.base import client_of
-from clients.minimax import (
+from clients.scoring import (
     CodaClient,
     CodascaClient,
-    FedSGDAClient,
-    FedSGDAStormClient,
-    LocalSCGDAMClient,
-    LocalSGDAMClient,
-)
-from clients.scoring import (
     CompositeClient,
     FastFedDAClient,
     FedDAClient,
     FedMidClient,
     FedProxClient,
+    FedSGDAClient,
+    FedSGDAStormClient,
     FedX1Client,
     FedX2Client,
     LocalPairClient,
+    LocalSCGDAMClient,
+    LocalSGDAMClient,
     LocalSGDClient,
     LocalSGDMClient,
     LocalSGDMRatioClient,

@@ -21,7 +21,7 @@ import torch
 from torch.nn import functional
 
 from clients.base import Site
-from clients.minimax import LocalSCGDAMClient
+from clients.scoring import LocalSCGDAMClient
 from methods.scgdam import SCGDAMDown, SCGDAMSettings
 from payloads.settings import TrainingSettings
 from problems.minimax import CompositionalOracle

@@ -1,7 +1,7 @@
 """Base classes of all clients: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
 Beside the model, a client receives a record in `inbox` before ``fit`` and leaves one in `outbox` after it; its memory
-between rounds is `state`. None of this needs Flower's runtime, so a client can be driven by hand:
+between rounds is `state`. A client can be driven by hand:
 
     client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
     client.inbox = FedXPool(...)
@@ -75,7 +75,7 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.state: Any = None
 
     def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
-        """Load the model, seed torch for this (client, round), clear the outbox; returns the round.
+        """Load the model, seed torch (dropout) for this client and round, clear the outbox; returns the round.
 
         Raises:
             TypeError: the inbox or the state holds another algorithm's record.
@@ -86,21 +86,13 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.model.load(parameters)
         self.outbox = None
         if self.model.stochastic:
-            self.seed_torch(server_round)
+            sequence = seed_sequence(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
+            seed = int(sequence.generate_state(1, np.uint64)[0])
+            # torch.manual_seed would also record a stack trace on each call until CUDA is initialised.
+            torch.default_generator.manual_seed(seed)
+            if self.model.device.type == "cuda":
+                torch.cuda.manual_seed(seed)
         return server_round
-
-    def fitted(self) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
-        """The result of ``fit``: a read-only copy of the current model, the number of samples, no metrics."""
-        return self.model.arrays(ready_to_send), len(self.site), {}
-
-    def seed_torch(self, server_round: int) -> None:
-        """Seed torch's own generators (dropout) for this client and round."""
-        sequence = seed_sequence(self.training.seed, Purpose.TORCH, self.site.partition_id, server_round)
-        seed = int(sequence.generate_state(1, np.uint64)[0])
-        # torch.manual_seed would also record a stack trace on each call until CUDA is initialised.
-        torch.default_generator.manual_seed(seed)
-        if self.model.device.type == "cuda":
-            torch.cuda.manual_seed(seed)
 
 
 class MethodClient(PayloadClient[M]):
@@ -135,7 +127,7 @@ class MethodClient(PayloadClient[M]):
         arrived, self.outbox, self.state = half.finish(carry, task)
         if arrived is not x:
             x.copy_(arrived)
-        return self.fitted()
+        return self.model.arrays(ready_to_send), len(self.site), {}
 
     def task(self, server_round: int) -> Task[Any, Any]:
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
@@ -157,10 +149,10 @@ class ScoringClient(MethodClient[FlatModel]):
         return loss, len(self.site), {"accuracy": float(correct)}
 
 
-def client_of(method: Method, name: str) -> type[ScoringClient]:
-    """The client class of a method that trains a network's scores; ``name`` is the strategy's, e.g. FedAvgM."""
+def client_of(method: Method, name: str, base: type[MethodClient[Any]] = ScoringClient) -> type[MethodClient[Any]]:
+    """The client class of a method; ``name`` is the strategy's, e.g. FedAvgM."""
     about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
-    return type(f"{name}Client", (ScoringClient,), {"method": method, **about})
+    return type(f"{name}Client", (base,), {"method": method, **about})
 
 
 def score(model: FlatModel, parameters: Sequence[FloatArray], site: Site, asked: ScoreEdges | None) -> ScoreCounts:

@@ -1,52 +1,45 @@
-"""The client halves of the methods that train a network's scores, each of which is a module of `methods`."""
+"""The client classes of the methods; each method is a module of `methods`. Vertical learning has its own in `vfb2`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from flwr.common import Scalar
 
-from clients.base import ScoringClient
+from clients.base import MethodClient, ScoringClient, client_of
+from methods.coda import CODA
+from methods.codasca import CODASCA
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
+from methods.fedsgda import MINIBATCH, STORM, make_method
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
 from methods.scaffold import SCAFFOLD
+from methods.scgdam import LOCAL_SCGDAM
+from methods.sgdam import LOCAL_SGDAM
 from methods.sgdm import LOCAL_SGDM
 from payloads.record import FloatArray
 from payloads.wire import PHASE, ROUND
+from problems.minimax import Oracle
 from problems.objectives.classification import RATIO_LOSS
 
-
-class CompositeClient(ScoringClient):
-    """Composite FL: corrected gradients at the post-proximal point move the pre-proximal point, which is sent."""
-
-    method = COMPOSITE
-
-
-class FedMidClient(ScoringClient):
-    """FedMid: proximal SGD."""
-
-    method = FEDMID
-
-
-class FedDAClient(ScoringClient):
-    """FedDA: steps of a dual point."""
-
-    method = FEDDA
-
-
-class FastFedDAClient(ScoringClient):
-    """Fast-FedDA: dual averaging over all points and gradients of the run."""
-
-    method = FAST_FEDDA
+CompositeClient = client_of(COMPOSITE, "Composite")
+FastFedDAClient = client_of(FAST_FEDDA, "FastFedDA")
+FedDAClient = client_of(FEDDA, "FedDA")
+FedMidClient = client_of(FEDMID, "FedMid")
+LocalPairClient = client_of(LOCAL_PAIR, "LocalPair")
+LocalSGDClient = client_of(LOCAL_SGD, "LocalSGD")
+LocalSGDMClient = client_of(LOCAL_SGDM, "LocalSGDM")
+LocalSGDMRatioClient = client_of(replace(LOCAL_SGDM, loss=RATIO_LOSS), "LocalSGDMRatio")
+ScaffoldClient = client_of(SCAFFOLD, "Scaffold")
 
 
 class FedProxClient(ScoringClient):
-    """K steps of SGD on the loss plus mu/2 |w - w_server|^2. mu may come from Flower's own FedProx strategy."""
+    """The client half of FedProx. mu may come from Flower's own FedProx strategy."""
 
     method = FEDPROX
 
@@ -56,7 +49,7 @@ class FedProxClient(ScoringClient):
 
 
 class FedX1Client(ScoringClient):
-    """FedX, Algorithm 1: linear f. Nothing is kept between rounds."""
+    """The client half of FedX, Algorithm 1: linear f."""
 
     method = FEDX1
 
@@ -69,36 +62,29 @@ class FedX1Client(ScoringClient):
 
 
 class FedX2Client(FedX1Client):
-    """FedX, Algorithms 2 and 3: any f, with u tracked for every positive and a momentum."""
+    """The client half of FedX, Algorithms 2 and 3: any f."""
 
     method = FEDX2
 
 
-class LocalPairClient(ScoringClient):
-    """The pairwise losses on the site's own pairs: mini-batch SGD for linear f; u and momentum for non-linear f."""
+class MinimaxClient(MethodClient[Oracle]):
+    """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
 
-    method = LOCAL_PAIR
+    def received(self, config: dict[str, Scalar]) -> Any:
+        """The record sent beside the model, or an empty one."""
+        assert self.down is not None
+        return self.inbox or self.down()
 
-
-class LocalSGDClient(ScoringClient):
-    """K steps of SGD; nothing but the model travels."""
-
-    method = LOCAL_SGD
-
-
-class LocalSGDMClient(ScoringClient):
-    """K steps along the momentum, which starts as the server's or, in round 1, as the first gradient."""
-
-    method = LOCAL_SGDM
+    def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+        """The value of f_i over all of the site's samples, with the site's own prior and weight 1."""
+        self.model.load(parameters)
+        return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}
 
 
-class LocalSGDMRatioClient(LocalSGDMClient):
-    """`LocalSGDMClient` on the ratio loss."""
-
-    method = replace(LOCAL_SGDM, loss=RATIO_LOSS)
-
-
-class ScaffoldClient(ScoringClient):
-    """SCAFFOLD: K steps whose gradients are corrected by c - c_i; the client keeps c_i, zeros at first."""
-
-    method = SCAFFOLD
+CodaClient = client_of(CODA, "Coda", MinimaxClient)
+CodascaClient = client_of(CODASCA, "Codasca", MinimaxClient)
+# for all estimators but STORM: they differ only in the decay that ``fedsgda.rho = "auto"`` means
+FedSGDAClient = client_of(make_method(MINIBATCH), "FedSGDA", MinimaxClient)
+FedSGDAStormClient = client_of(make_method(STORM), "FedSGDAStorm", MinimaxClient)
+LocalSCGDAMClient = client_of(LOCAL_SCGDAM, "LocalSCGDAM", MinimaxClient)
+LocalSGDAMClient = client_of(LOCAL_SGDAM, "LocalSGDAM", MinimaxClient)

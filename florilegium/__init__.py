@@ -21,27 +21,25 @@ if TYPE_CHECKING:
     from apps.config import ConfigError
     from apps.server_app import RunFailedError
     from clients.base import MethodClient, PayloadClient, ScoringClient, Site
-    from clients.minimax import (
+    from clients.scoring import (
         CodaClient,
         CodascaClient,
-        FedSGDAClient,
-        FedSGDAStormClient,
-        LocalSCGDAMClient,
-        LocalSGDAMClient,
-        MinimaxClient,
-    )
-    from clients.scoring import (
         CompositeClient,
         FastFedDAClient,
         FedDAClient,
         FedMidClient,
         FedProxClient,
+        FedSGDAClient,
+        FedSGDAStormClient,
         FedX1Client,
         FedX2Client,
         LocalPairClient,
+        LocalSCGDAMClient,
+        LocalSGDAMClient,
         LocalSGDClient,
         LocalSGDMClient,
         LocalSGDMRatioClient,
+        MinimaxClient,
         ScaffoldClient,
     )
     from clients.vfb2 import VFB2Client, VFB2SAGAClient, VFB2SGDClient, VFB2SVRGClient

@@ -14,7 +14,7 @@ import numpy as np
 from apps.config import ConfigError, RunConfig
 from apps.evaluation.models import ModelEvaluator
 from apps.sites import resources
-from clients.base import ScoringClient, Site
+from clients.base import Site
 from clients.scoring import LocalPairClient, LocalSGDClient
 from methods.pairwise import Momentum
 from problems.data import FederatedData
@@ -50,7 +50,7 @@ def centralized(
     labels = np.concatenate([samples.labels for samples in sites])
     site = Site.from_arrays(0, features, labels, dtype=model.dtype, device=model.device)
     kind = LocalSGDClient if training.loss == CROSS_ENTROPY else LocalPairClient
-    client: ScoringClient = kind(site, model, training, config.family)
+    client = kind(site, model, training, config.family)
     evaluator = ModelEvaluator(config, resources.new_model(config, data.input_shape), data.test)
     arrays = model.arrays()
     history = [evaluator(arrays)]

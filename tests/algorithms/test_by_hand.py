@@ -7,7 +7,7 @@ import pytest
 
 from apps.registry import ALGORITHMS
 from clients.base import Site
-from clients.minimax import MinimaxClient
+from clients.scoring import MinimaxClient
 from payloads.settings import TrainingSettings
 from problems.minimax import COMPOSITIONAL_AUC, AUCOracle, CompositionalOracle
 from problems.models import FlatModel
