@@ -30,7 +30,7 @@ from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.held_out import held_out_scores
 from strategies.rounds.errors import DivergedError, StrategyError
-from strategies.rounds.site_states import SiteStates
+from strategies.rounds.replies import SiteStates
 
 DEPLOYMENT = "deployment"
 FLOWER_SIMULATION = "flower-simulation"

@@ -22,9 +22,8 @@ from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, mode
 from strategies.rounds.exchange import EVALUATIONS, Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
-from strategies.rounds.replies import Question, Reply, RoundReport
+from strategies.rounds.replies import Question, Reply, RoundReport, StateLedger
 from strategies.rounds.schema import Schema, agreed
-from strategies.rounds.site_states import StateLedger
 
 
 class PayloadStrategy(Family, Strategy):
@@ -67,7 +66,7 @@ class PayloadStrategy(Family, Strategy):
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
-            self.report = RoundReport(bytes_up=roster.bytes_up, bytes_down=roster.bytes_down)
+            self.report = RoundReport(bytes_up=roster.bytes_up)
             self.model = model_arrays(arrays)
             if self.snapshot() is None:
                 self.prologue(arrays, grid)

@@ -33,8 +33,8 @@ class PairwiseStrategy(MethodStrategy):
         self.check_classes(roster, "a pairwise risk")
         fedx, kind = self.settings, "samples" if self.objective.partners == "all" else "negatives"
         positives, partners = (counts.tolist() for counts in count_halves(self.objective, roster.class_counts))
-        self.check_batch(roster, "fedx.positive-batch-size", fedx.positive_batch_size, "positives", positives)
-        self.check_batch(roster, "fedx.negative-batch-size", fedx.negative_batch_size, kind, partners)
+        self.check_batch("fedx.positive-batch-size", fedx.positive_batch_size, "positives", positives)
+        self.check_batch("fedx.negative-batch-size", fedx.negative_batch_size, kind, partners)
 
 
 class LocalPair(PairwiseStrategy):

@@ -11,9 +11,10 @@ from flwr.serverapp import Grid
 from methods.method import Method, Plan, Replies
 from payloads.record import FloatArray, Payload
 from payloads.wire import model_arrays
+from problems.means import mean
 from strategies.base import PayloadStrategy
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply, mean_buffers
+from strategies.rounds.replies import Reply
 
 
 class MethodStrategy(PayloadStrategy):
@@ -62,7 +63,8 @@ class MethodStrategy(PayloadStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         read = self.replies(replies)
         point, self.state = self.method.server.update(self.model[0], self.state, read, self.plan(server_round))
-        return [point, *mean_buffers(replies, read.weights)], {}
+        _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
+        return [point, *(mean(values, read.weights) for values in buffers)], {}
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]

@@ -1,4 +1,1 @@
-"""The parts of a round, which every strategy uses.
-
-Each module uses only those before it in this list: errors, handshake, schema, replies, site_states, family, exchange.
-"""
+"""The parts of a round, which every strategy uses; docs/architecture.md says which uses which."""

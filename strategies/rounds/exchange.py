@@ -1,7 +1,6 @@
 """One exchange between the server and some clients: sends, asks again, replaces clients, validates, counts bytes.
 
-A round has one exchange of its own, whose replies bring models. Replies to the exchanges that a strategy makes before
-it, and to evaluations on the rows that sites hold out, bring a payload and no model.
+A round has one exchange of its own, whose replies bring models; replies to others bring a payload and no model.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from problems.randomness import Purpose, stream
 from strategies.rounds.errors import NO_ANSWER, StrategyError, shortened, way_out
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Question, Reply, read_reply
-from strategies.rounds.site_states import StateLedger
+from strategies.rounds.replies import Question, Reply, StateLedger, read_reply
 
 # exchanges of every strategy in which sites evaluate a model
 EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
@@ -63,12 +61,13 @@ class Exchange:
 
     def write(self, places: Sequence[int]) -> list[Message]:
         """Messages to some more clients."""
-        node_ids, phase = self.roster.node_ids, self.question.phase
-        kind = MessageType.EVALUATE if phase in EVALUATIONS else MessageType.TRAIN
-        written = {place: Message(self.content, dst_node_id=node_ids[place], message_type=kind) for place in places}
+        ids, kind = self.roster.node_ids, MessageType.TRAIN
+        if self.question.phase in EVALUATIONS:
+            kind = MessageType.EVALUATE
+        written = {place: Message(self.content, dst_node_id=ids[place], message_type=kind) for place in places}
         self.sent |= written
-        if not phase:
-            self.report.asked = [self.partition_of(place) for place in self.sent]
+        if not self.question.phase:
+            self.report.asked = list(self.sent)
         self.report.bytes_down += len(written) * count_bytes(self.content)
         return list(written.values())
 
@@ -82,8 +81,9 @@ class Exchange:
 
     def wait(self) -> None:
         """Wait ``retry-wait`` seconds, since a site may need time to come back."""
-        time.sleep(self.family.training.retry_wait)
-        self.report.exchange_seconds += self.family.training.retry_wait
+        seconds = self.family.training.retry_wait
+        time.sleep(seconds)
+        self.report.exchange_seconds += seconds
 
     # Back.
 
@@ -109,18 +109,20 @@ class Exchange:
 
     def sort(self, replies: Iterable[Message]) -> None:
         """Put each good reply into ``found``, and for each other client into ``reasons`` why it has none."""
-        server_round = self.question.server_round
         places = {message.metadata.message_id: place for place, message in self.sent.items()}
         for message in replies:
             place = places.get(message.metadata.reply_to_message_id)
             if place is None or place in self.found:
                 what = "a reply to no message of this round" if place is None else "a second reply to one message"
-                log(WARNING, "round %d: %s was ignored", server_round, what)
+                log(WARNING, "round %d: %s was ignored", self.question.server_round, what)
                 continue
             if message.has_content():
                 self.report.bytes_up += count_bytes(message.content)
             try:
-                self.found[place] = read_reply(self.question, place, message, self.family.limits, self.check_payload)
+                reply = read_reply(self.question, place, message, self.family.limits(place))
+                if reply.payload is not None:
+                    self.check_payload(place, reply.payload)
+                self.found[place] = reply
                 self.reasons.pop(place, None)
             except PayloadError as error:
                 self.reasons[place] = shortened(str(error))
@@ -145,7 +147,7 @@ class Exchange:
         if self.family.retries_failed:
             if asked_again == training.max_retries:
                 return []
-            named = "; ".join(f"partition {self.partition_of(at)}: {reason}" for at, reason in self.reasons.items())
+            named = "; ".join(f"partition {place}: {reason}" for place, reason in self.reasons.items())
             log(WARNING, "round %d: retry %d of %d: %s", server_round, asked_again + 1, training.max_retries, named)
             missing = sorted(self.reasons)
             self.reasons.clear()
@@ -167,47 +169,35 @@ class Exchange:
         Raises:
             StrategyError: there are too few.
         """
-        self.check_enough(self.report_dropped())
-        if not self.question.phase:
+        phase, server_round, report = self.question.phase, self.question.server_round, self.report
+        where = f"{phase} phase: " if phase else ""
+        dropped = {place: where + self.reasons[place] for place in sorted(self.reasons)}
+        for place, reason in dropped.items():
+            log(WARNING, "round %d: dropped the reply of partition %d: %s", server_round, place, reason)
+            report.dropped[place] = f"{report.dropped[place]}; {reason}" if place in report.dropped else reason
+        if not phase:
+            report.answered = sorted(self.found)
+        self.check_enough(dropped)
+        if not phase:
             owner = type(self.family).__name__ if self.family.joint_states else None
-            lost = self.states.update(self.question.server_round, self.found, self.roster, owner)
-            if lost:
-                self.report.state_lost = lost
+            report.state_lost = self.states.update(server_round, self.found, owner)
         return [self.found[place] for place in sorted(self.found)]
 
-    def report_dropped(self) -> dict[int, str]:
-        """Report who answered and who was dropped; return partition id -> why it was dropped."""
-        phase = self.question.phase
-        where = f"{phase} phase: " if phase else ""
-        dropped = {self.partition_of(place): where + self.reasons[place] for place in sorted(self.reasons)}
-        for site, reason in dropped.items():
-            log(WARNING, "round %d: dropped the reply of partition %d: %s", self.question.server_round, site, reason)
-            before = self.report.dropped.get(site)
-            self.report.dropped[site] = reason if before is None else f"{before}; {reason}"
-        if not phase:
-            self.report.answered = sorted(self.partition_of(place) for place in self.found)
-        return dropped
-
     def check_enough(self, dropped: Mapping[int, str]) -> None:
-        """Raise `StrategyError` if too few replies are good; ``dropped``: partition id -> why it was dropped."""
-        family, training, server_round = self.family, self.family.training, self.question.server_round
-        steps = family.steps()
-        advice = next((f"; {way_out(reason, steps)}" for reason in dropped.values() if "not finite" in reason), "")
+        """Raise `StrategyError` if too few replies are good; ``dropped``: place -> why it was dropped."""
+        family, training, round_ = self.family, self.family.training, f"round {self.question.server_round}"
+        diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
+        advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
+        place, reason = next(iter(dropped.items()), (None, "nobody was asked"))
         if family.retries_failed and dropped:
-            site, reason = next(iter(dropped.items()))
             raise StrategyError(
-                f"round {server_round}: partition {site} gave no good reply, max-retries is "
-                f"{training.max_retries}: {reason}; {type(family).__name__} {family.needs_all_clients}{advice}"
+                f"{round_}: partition {place} gave no good reply, max-retries is {training.max_retries}: {reason}; "
+                f"{type(family).__name__} {family.needs_all_clients}{advice}"
             )
         fewest, given = training.fewest_replies(self.wanted), training.min_train_nodes
         if len(self.found) < fewest:
             told = f"{given}{'' if fewest == given else f', here {fewest}'}"
-            first = next(iter(dropped.items()), (None, "nobody was asked"))
             raise StrategyError(
-                f"round {server_round}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is "
-                f"{told}; partition {first[0]}: {first[1]}{advice}"
+                f"{round_}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is {told}; "
+                f"partition {place}: {reason}{advice}"
             )
-
-    def partition_of(self, place: int) -> int:
-        """The partition id of a client, from its place in the roster."""
-        return self.roster.reports[place].partition_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from problems.means import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply, RoundReport, mean_model
+from strategies.rounds.replies import Reply, RoundReport
 
 
 class Family:
@@ -111,9 +112,9 @@ class Family:
     def check_payload(self, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
 
+    @abstractmethod
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """The new model and the metrics of the round, from the valid replies in order of partition id."""
-        return mean_model(replies, self.weights(replies)), {}
 
     # Results.
 
@@ -162,7 +163,7 @@ class Family:
     def check_samples(self, roster: Roster) -> None:
         """`check_batch` for ``batch-size``."""
         held = roster.class_counts.sum(axis=1).tolist()
-        self.check_batch(roster, "batch-size", self.training.batch_size, "samples", held)
+        self.check_batch("batch-size", self.training.batch_size, "samples", held)
 
     def check_classes(self, roster: Roster, what: str) -> None:
         """Refuse sites that all together hold one class only; ``what`` names what needs both."""
@@ -175,7 +176,7 @@ class Family:
                 hint="set positive-label, or bring more rows",
             )
 
-    def check_batch(self, roster: Roster, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
+    def check_batch(self, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
         """Warn of sites that cannot fill a batch and take all they have; refuse a batch that all together cannot fill.
 
         Args:
@@ -190,8 +191,7 @@ class Family:
                 allowed=f"at most {sum(held)}, since all {len(held)} sites together hold {sum(held)} {kind}",
                 hint=f"lower {key}",
             )
-        small = [(report.partition_id, count) for report, count in zip(roster.reports, held, strict=True)]
-        named = [f"{partition} ({count})" for partition, count in small if count < batch_size]
+        named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
         if named:
             which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
             told = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"

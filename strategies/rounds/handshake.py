@@ -1,13 +1,13 @@
 """The handshake: which sites there are, by partition id, before the first round.
 
-Flower's node ids are random and change from run to run. Everything that must be reproducible (sampling, order of
-aggregation) therefore goes by partition id, which each node is asked for once.
+Flower's node ids change from run to run. Everything that must be reproducible (sampling, order of aggregation)
+therefore goes by partition id, which each node is asked for once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -28,25 +28,26 @@ from strategies.rounds.errors import SetupError, StrategyError, reason_of, refus
 # Bytes; enough for the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
 
+Counts = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+
 
 @dataclass(frozen=True)
 class Roster:
-    """The sites of a run in the order of their partition ids; a site's place is its index in this order.
+    """The sites of a run in the order of their partition ids, 0 to N - 1: a site's place is its partition id.
 
     Attributes:
-        bytes_up, bytes_down: bytes of the handshake, to the server and to the sites.
+        bytes_up: bytes of the reports.
     """
 
     node_ids: tuple[int, ...]
     reports: tuple[SiteReport, ...]
     bytes_up: int = 0
-    bytes_down: int = 0
 
     def __len__(self) -> int:
         return len(self.node_ids)
 
     @cached_property
-    def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def class_counts(self) -> Counts:
         """(N, 2) negatives and positives of each site; 0 if not reported."""
         array = np.array([report.counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
         array.setflags(write=False)  # cached, and read in every round
@@ -61,7 +62,7 @@ class Roster:
         return weights
 
     @property
-    def held_out_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    def held_out_counts(self) -> Counts:
         """(N, 2) negatives and positives that each site holds out for evaluation."""
         held_out = [report.held_out_counts for report in self.reports]
         return np.array([(0, 0) if counts is None else counts for counts in held_out], np.int64).reshape(-1, 2)
@@ -106,36 +107,36 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
     """
     deadline = time.monotonic() + timeout
     reports: dict[int, SiteReport] = {}
-    facts: dict[int, dict[str, object]] = {}
-    bytes_up = bytes_down = 0
+    facts: list[dict[str, object]] = []
+    bytes_up = 0  # the question carries no values
     while True:
-        new = sorted(set(grid.get_node_ids()) - set(reports))
-        if new:
-            config = ConfigRecord({ROUND: 0})
-            messages = [
-                Message(content(config=config), dst_node_id=node, message_type=MessageType.QUERY) for node in new
-            ]
-            bytes_down += sum(count_bytes(message.content) for message in messages)
+        failed: dict[int, str] = {}
+        if new := sorted(set(grid.get_node_ids()) - set(reports)):
+            question = content(config=ConfigRecord({ROUND: 0}))
+            messages = [Message(question, dst_node_id=node, message_type=MessageType.QUERY) for node in new]
             replies = list(grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0)))
             asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
-            failed: dict[int, str] = {}
             for reply in replies:
+                node = reply.metadata.src_node_id
                 if reply.has_error():  # the SuperLink may have answered for the site
-                    node = asked.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-                    failed[node] = shortened(reason_of(reply.error))
+                    failed[asked.get(reply.metadata.reply_to_message_id, node)] = shortened(reason_of(reply.error))
                     continue
-                reports[reply.metadata.src_node_id] = _read_report(reply, counted)
-                facts[reply.metadata.src_node_id] = dict(find(reply.content, CONFIG, ConfigRecord) or {})
+                reports[node] = _read_report(reply, counted)
+                facts.append(dict(find(reply.content, CONFIG, ConfigRecord) or {}))
                 bytes_up += count_bytes(reply.content)
-            if failed:
-                raise StrategyError(_name_failed(failed, list(reports.values())))
         expected = max((report.num_partitions for report in reports.values()), default=1)
+        missing = _missing(reports, expected)
+        if failed:
+            # by partition too if it follows from the sites that answered
+            named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(missing)}"
+            whose = named if reports and len(missing) == len(failed) else ""
+            reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
+            sites = "a site" if len(failed) == 1 else f"{len(failed)} sites"
+            raise StrategyError(f"handshake: {sites} failed{whose}: {reasons}")
         if len(reports) >= expected:
-            _warn_of_mixtures(list(facts.values()))
-            return _by_partition(reports, bytes_up, bytes_down)
+            _warn_of_mixtures(facts)
+            return _by_partition(reports, bytes_up)
         if time.monotonic() > deadline:
-            known = {report.partition_id for report in reports.values()}
-            missing = [str(partition) for partition in range(expected) if partition not in known]
             raise SetupError(
                 "handshake",
                 got=f"{len(reports)} of {expected} sites within {timeout:g} s",
@@ -145,14 +146,9 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
         time.sleep(0.02)
 
 
-def _name_failed(failed: dict[int, str], reports: Sequence[SiteReport]) -> str:
-    """Which sites failed, by node; by partition too if it follows from the sites that answered."""
-    known = {report.partition_id for report in reports}
-    missing = sorted(set(range(max((report.num_partitions for report in reports), default=0))) - known)
-    named = f", partition{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-    whose = named if len(missing) == len(failed) else ""
-    reasons = "; ".join(f"node {node}: {reason}" for node, reason in failed.items())
-    return f"handshake: {'a site' if len(failed) == 1 else f'{len(failed)} sites'} failed{whose}: {reasons}"
+def _missing(reports: Mapping[int, SiteReport], partitions: int) -> list[str]:
+    known = {report.partition_id for report in reports.values()}
+    return [str(partition) for partition in range(partitions) if partition not in known]
 
 
 def _read_report(reply: Message, counted: bool) -> SiteReport:
@@ -181,7 +177,7 @@ def _warn_of_mixtures(facts: list[dict[str, object]]) -> None:
             log(WARNING, "sites differ in %s: %s; they may not compute the same thing", name, ", ".join(values))
 
 
-def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int) -> Roster:
+def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:
     order = sorted(reports, key=lambda node: reports[node].partition_id)
     partitions = [reports[node].partition_id for node in order]
     doubled = next((left for left, right in pairwise(partitions) if left == right), None)
@@ -192,12 +188,12 @@ def _by_partition(reports: dict[int, SiteReport], bytes_up: int, bytes_down: int
             allowed="one",
             hint="give each SuperNode another partition-id in --node-config",
         )
-    if partitions != list(range(len(partitions))):
-        missing = sorted(set(range(len(partitions))) - set(partitions))
+    count = len(partitions)
+    if missing := _missing(reports, count):
         raise SetupError(
             "handshake",
             got=f"partitions {', '.join(map(str, partitions))}",
-            allowed=f"0 to {len(partitions) - 1}, for {len(partitions)} sites; missing: {', '.join(map(str, missing))}",
+            allowed=f"0 to {count - 1}, for {count} sites; missing: {', '.join(missing)}",
             hint="look at --node-config of each SuperNode",
         )
-    return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up, bytes_down)
+    return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up)

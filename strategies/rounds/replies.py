@@ -1,16 +1,23 @@
-"""What the replies of a round hold, which of them are good, and the means over the good ones."""
+"""What the replies of a round hold, which of them are good, and what they tell of the clients' memories.
+
+A client's newest memory, called a state here, was made in the round of its newest good reply or, if later replies were
+dropped, after it. A reply that started from an older memory, or from none, shows that the newer one is lost.
+"""
 
 from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from logging import WARNING
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common import log
 
-from payloads.record import FloatArray, Payload, PayloadError
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
 from payloads.wire import (
     ARRAYS,
     METRICS,
@@ -23,21 +30,18 @@ from payloads.wire import (
     model_arrays,
     need,
 )
-from problems.means import Weights, mean
 from strategies.rounds.errors import reason_of
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One valid reply: the client's place in the roster, its model, its payload, its number of examples.
-
-    ``state_round``: the round that made the memory the client started from, 0: none yet; None if it keeps none.
-    """
+    """One valid reply of the client at a place in the roster."""
 
     place: int
     model: list[FloatArray]
     payload: Any
     num_examples: int
+    # the round that made the memory the client started from, 0: none yet; None if it keeps none
     state_round: int | None = None
 
 
@@ -75,42 +79,32 @@ class Question:
     model: list[FloatArray]
 
 
-def read_reply(
-    question: Question,
-    place: int,
-    message: Message,
-    limits: Callable[[int], Mapping[str, int]],
-    check_payload: Callable[[int, Any], None],
-) -> Reply:
+def read_reply(question: Question, place: int, message: Message, limits: Mapping[str, int]) -> Reply:
     """Decode and validate the reply of the client at a place in the roster.
 
     Args:
-        limits: place -> greatest length of each dimension of its payload but ``d``, by letter.
-        check_payload: (place, payload); raises `PayloadError` for one that is well-formed but impossible.
+        limits: greatest length of each dimension of its payload but ``d``, by letter.
 
     Raises:
         PayloadError: the message is an error, or not what was asked for.
     """
     if message.has_error():
         raise PayloadError(reason_of(message.error))
-    records, server_round = message.content, question.server_round
+    records, server_round, phase, up = message.content, question.server_round, question.phase, question.up
     metrics = find(records, METRICS, MetricRecord)
     if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
         raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
     if metrics[ROUND] != server_round:
         raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
-    allowed = {METRICS} | ({ARRAYS} if not question.phase else set()) | ({PAYLOAD} if question.up else set())
+    allowed = {METRICS, *([] if phase else [ARRAYS]), *([PAYLOAD] if up else [])}
     if unknown := records.keys() - allowed:
         raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
     model: list[FloatArray] = []
-    if not question.phase:
+    if not phase:
         model = model_arrays(need(records, ARRAYS, ArrayRecord))
         check_model(model, question.model)
-    payload = None
-    if question.up is not None:
-        sizes = {"d": len(question.model[0])}
-        payload = question.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, limits(place))
-        check_payload(place, payload)
+    sizes = {"d": len(question.model[0])}
+    payload = up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, limits) if up else None
     examples = metrics[NUM_EXAMPLES]
     if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
         raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
@@ -121,11 +115,66 @@ def read_reply(
     return Reply(place, model, payload, int(examples), state_round)
 
 
-def mean_model(replies: Sequence[Reply], weights: Weights | None = None) -> list[FloatArray]:
-    """The mean of the replies' models, array by array, in the order of the partition ids."""
-    return [mean([reply.model[0] for reply in replies], weights), *mean_buffers(replies, weights)]
+@dataclass(frozen=True, eq=False)
+class SiteStates(Payload):
+    """A `StateLedger` as a record, for checkpoints."""
+
+    # of each client; 0: it keeps no memory
+    kept: IntArray = array("n", kind="int")
+    since: IntArray = array(1, kind="int")
 
 
-def mean_buffers(replies: Sequence[Reply], weights: Weights | None = None) -> list[FloatArray]:
-    """The means of the models' arrays other than the parameters: batch-norm statistics."""
-    return [mean([reply.model[i] for reply in replies], weights) for i in range(1, len(replies[0].model))]
+class StateLedger:
+    """When each client's memory was made, as far as the server knows.
+
+    Attributes:
+        kept: place of a client that keeps a memory -> the newest round with a good reply from it.
+        since: memories made before this round no longer count; 0: all count.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[int, int] = {}
+        self.since = 0
+
+    def snapshot(self, sites: int) -> SiteStates | None:
+        """The ledger as a record, or None before any client keeps a memory."""
+        if not self.kept and not self.since:
+            return None
+        kept = [self.kept.get(place, 0) for place in range(sites)]
+        return SiteStates(kept=np.array(kept), since=np.array([self.since]))
+
+    def restore(self, states: SiteStates, sites: int) -> None:
+        """Continue from a `snapshot`; raise `PayloadError` if it is for another number of sites."""
+        states.check({"n": sites})
+        self.kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
+        self.since = int(states.since[0])
+
+    def update(self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None) -> list[int]:
+        """Note which good replies come from clients that keep a memory.
+
+        Args:
+            found: place -> its good reply.
+            joint_owner: name of the strategy if it has ``joint_states``, else None. With it, if a memory is lost, all
+                clients start the next round without one.
+
+        Returns:
+            The places of the clients that have lost their memories.
+        """
+        made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}
+        lost = [place for place, number in made.items() if number < self.kept.get(place, 0)]
+        named = [
+            f"partition {place} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
+        ]
+        self.kept |= dict.fromkeys(made, server_round)
+        if lost:
+            which = "; ".join(named[:8]) + ("; ..." if len(named) > 8 else "")
+            log(WARNING, "round %d: client state lost: %s", server_round, which)
+            if joint_owner is not None:
+                self.kept, self.since = {}, server_round + 1
+                told = "round %d: %s adds the clients' states up: all begin afresh in round %d"
+                log(WARNING, told, server_round, joint_owner, self.since)
+        return lost
+
+
+def _name_state(made: int) -> str:
+    return f"that of round {made}" if made else "none"

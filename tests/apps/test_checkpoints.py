@@ -24,7 +24,7 @@ from apps.sites.state_store import StateStore
 from methods.pairwise import InnerEstimates
 from methods.scaffold import ControlVariate
 from payloads.record import PayloadError
-from strategies.rounds.site_states import SiteStates
+from strategies.rounds.replies import SiteStates
 from tests.battery.federation import Run, federate, flat_config
 
 CONFIG: dict[str, Any] = {"strategy": "fedx2", "num-server-rounds": 3, "checkpoint-every": 1}
