@@ -1,7 +1,6 @@
 """Base of all strategies: a drop-in ``flwr.serverapp.strategy.Strategy`` whose messages carry a payload.
 
-It adapts the parts of a round in `strategies.rounds` to Flower's interface; an algorithm overrides a few small methods
-of `Family`. It runs in our round loop and in Flower's ``Strategy.start``.
+It adapts the parts of a round in `strategies.rounds` to Flower's interface; an algorithm overrides methods of `Family`.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ class PayloadStrategy(Family, Strategy):
 
         Args:
             config: scalars for the messages' config.
-            phase: name of the exchange, "" for the round's own. Replies to a named one carry a payload and no model.
+            phase: name of the exchange, "" for the round's own.
         """
         assert self.roster is not None
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
@@ -99,13 +98,14 @@ class PayloadStrategy(Family, Strategy):
             config=ConfigRecord(scalars),
             payload=payload_record(payload),
             local=ConfigRecord(dict(self.local)) if self.local else None,
-            scaling=payload_record(None if self.schema is None else self.schema.scaling),
+            scaling=payload_record(self.schema and self.schema.scaling),
         )
         up = {**EVALUATIONS, **self.phases}[phase] if phase else self.up_type
         question = Question(server_round, phase, up, self.model)
-        opened = self.exchange_type(self, self.roster, self.states, self.grid, question, records, len(places))
-        self.exchange = opened
-        return opened.write(places)
+        self.exchange = self.exchange_type(
+            self, self.roster, self.states, self.grid, question, records, wanted=len(places)
+        )
+        return self.exchange.write(places)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
         """The valid replies to the open exchange, in order of partition id; see `Exchange.receive`."""
@@ -128,7 +128,7 @@ class PayloadStrategy(Family, Strategy):
         """
         messages = self.messages(server_round, places, arrays, payload, config, phase)
         assert self.exchange is not None
-        return self.receive(server_round, self.exchange.send(messages))
+        return self.exchange.receive(self.exchange.send(messages))
 
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 

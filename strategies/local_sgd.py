@@ -1,5 +1,4 @@
-"""Server halves of local SGD and its variants: `methods.local_sgd`, `methods.fedprox`, `methods.scaffold` and
-`methods.sgdm`."""
+"""The server halves of local SGD and its variants, each of which is a module of `methods`."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ class FedProx(MethodStrategy):
 class Scaffold(MethodStrategy):
     """SCAFFOLD; a round may ask any number of clients.
 
-    The server keeps c in float64: the mean of all N clients' c_i, weighted as the clients are, without changes of c_i
-    whose replies were lost. docs/architecture.md says what happens if a c_i is lost.
+    The server keeps c, the mean of all N clients' c_i. docs/architecture.md says what happens if a c_i is lost.
     """
 
     method = SCAFFOLD
@@ -83,12 +81,8 @@ class LocalSGDM(MethodStrategy):
         try:
             ratio_weights(roster.class_counts.sum(axis=0), self.settings.ratio_alpha, self.settings.ratio_beta)
         except ValueError as error:
-            raise SetupError(
-                "loss",
-                got=f"{self.loss!r} with all sites together: {error}",
-                allowed="both classes",
-                hint="set positive-label, or bring more rows",
-            ) from None
+            got, hint = f"{self.loss!r} with all sites together: {error}", "set positive-label, or bring more rows"
+            raise SetupError("loss", got=got, allowed="both classes", hint=hint) from None
 
 
 class LocalSGDMRatio(LocalSGDM):

@@ -31,7 +31,8 @@ class MethodStrategy(PayloadStrategy):
             cls.phases = {name: phase.up for name, phase in method.phases.items()}
 
     def meet(self, roster: Roster) -> None:
-        self.check_samples(roster)
+        held = roster.class_counts.sum(axis=1).tolist()
+        self.check_batch("batch-size", self.training.batch_size, "samples", held)
 
     def plan(self, server_round: int) -> Plan[Any]:
         """What the method may know in a round."""

@@ -1,5 +1,4 @@
-"""The server halves of the minimax methods: `methods.coda`, `methods.codasca`, `methods.fedsgda`, `methods.sgdam` and
-`methods.scgdam`."""
+"""The server halves of the minimax methods, each of which is a module of `methods`."""
 
 from __future__ import annotations
 
@@ -49,7 +48,6 @@ class MinimaxStrategy(MethodStrategy):
 
     weighted_gradients = True
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate",)
-
     default_loss = AUC_MINIMAX
 
     def meet(self, roster: Roster) -> None:
@@ -69,8 +67,8 @@ class StagewiseStrategy(MinimaxStrategy):
             return arrays
         places = self.roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
         replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
-        sizes = self.roster.sample_weights[[reply.place for reply in replies]]
-        dual = best_dual([reply.payload for reply in replies], sizes, plan)
+        read = self.replies(replies)
+        dual = best_dual(read.ups, self.roster.sample_weights[read.places], plan)
         if dual is None:
             log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
             return arrays
@@ -104,33 +102,22 @@ class FedSGDA(MinimaxStrategy):
     state: EstimatorState | None
     settings: FedSGDASettings
     own_steps = ("fedsgda.primal-step", "fedsgda.dual-step")
-    unread = (
-        "learning_rate",
-        "lr_decay",
-        "lr_decay_every",
-        "lr_decay_at",
-        "server_learning_rate",
-    )
+    unread = ("learning_rate", "lr_decay", "lr_decay_every", "lr_decay_at", "server_learning_rate")
 
     def meet(self, roster: Roster) -> None:
         super().meet(roster)
         large = self.settings.large_batch
         if self.estimator.periodic and isinstance(large, int) and large > len(roster):
-            raise SetupError(
-                "fedsgda.large-batch",
-                got=large,
-                allowed=f"at most as many as clients, {len(roster)}",
-                hint="lower it, or take more clients",
-            )
+            allowed = f"at most as many as clients, {len(roster)}"
+            raise SetupError("fedsgda.large-batch", got=large, allowed=allowed, hint="lower it, or take more clients")
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Run the gradient collection phase, lines 2 to 5: ask a sample of clients, update the estimate."""
         assert self.roster is not None
-        training, (x, *_) = self.training, model_arrays(arrays)
+        training, large, x = self.training, self.settings.large_batch, model_arrays(arrays)[0]
         question = self.estimator.question(server_round - 1, self.state, self.settings)
         count = self.roster.share(training.fraction_train, training.fewest_asked)
         if question.large:
-            large = self.settings.large_batch
             count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
         places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)
         replies = self.ask(server_round, places, arrays, ask(question, x, self.plan(server_round)), GRADIENTS)
@@ -195,8 +182,9 @@ class LocalSCGDAM(MinimaxStrategy):
             value: FloatArray | None = getattr(payload, name)
             if (None if value is None else len(value)) != length:
                 got = "nothing" if value is None else f"{len(value)} values"
-                wanted = "none" if length is None else length
-                raise PayloadError(f"CompositionalUp.{name}: got {got}, expected {wanted}")
+                raise PayloadError(
+                    f"CompositionalUp.{name}: got {got}, expected {'none' if length is None else length}"
+                )
 
     def views(self) -> dict[str, list[FloatArray]]:
         if self.state is None:

@@ -22,7 +22,7 @@ from strategies.rounds.replies import Reply, RoundReport
 
 
 class Family:
-    """Settings, state and hooks of a strategy; `strategies.base.PayloadStrategy` is a family that Flower can run.
+    """Settings, state and hooks of a strategy.
 
     Attributes:
         loss: the name of the loss; never "auto".
@@ -103,10 +103,7 @@ class Family:
         return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """Greatest length of each dimension of a client's payload but ``d``, by letter.
-
-        It follows from the run config and the client's report in the handshake. A longer payload is refused unread.
-        """
+        """Greatest length of each dimension of a client's payload but ``d``; a longer payload is refused unread."""
         return {}
 
     def check_payload(self, payload: Any) -> None:
@@ -150,8 +147,7 @@ class Family:
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
         """(k,) the weight of each reply in a mean over clients, 1 on average; None for a plain mean.
 
-        Weights are proportional to the samples that sites reported in the handshake, and are normalised over the given
-        replies, as in FedAvg.
+        Weights are proportional to the samples that sites reported in the handshake.
         """
         if self.weighted_gradients or not self.by_examples:
             return None
@@ -160,14 +156,9 @@ class Family:
         weights /= weights.mean()
         return weights
 
-    def check_samples(self, roster: Roster) -> None:
-        """`check_batch` for ``batch-size``."""
-        held = roster.class_counts.sum(axis=1).tolist()
-        self.check_batch("batch-size", self.training.batch_size, "samples", held)
-
     def check_classes(self, roster: Roster, what: str) -> None:
         """Refuse sites that all together hold one class only; ``what`` names what needs both."""
-        negatives, positives = (int(count) for count in roster.class_counts.sum(axis=0))
+        negatives, positives = roster.class_counts.sum(axis=0).tolist()
         if not negatives or not positives:
             raise SetupError(
                 "labels",
@@ -184,13 +175,10 @@ class Family:
             kind: what a batch is made of, e.g. "positives".
             held: how many of them each site holds, in the roster's order.
         """
-        if batch_size > sum(held):
-            raise SetupError(
-                key,
-                got=batch_size,
-                allowed=f"at most {sum(held)}, since all {len(held)} sites together hold {sum(held)} {kind}",
-                hint=f"lower {key}",
-            )
+        total = sum(held)
+        if batch_size > total:
+            allowed = f"at most {total}, since all {len(held)} sites together hold {total} {kind}"
+            raise SetupError(key, got=batch_size, allowed=allowed, hint=f"lower {key}")
         named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
         if named:
             which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
@@ -200,8 +188,7 @@ class Family:
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
         """Raise `DivergedError` if the server's model or state is not finite after a round."""
         state = self.snapshot()
-        named = {"model": np.concatenate(arrays), **({} if state is None else state.arrays())}
-        for name, value in named.items():
+        for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():
             if value.dtype.kind == "f" and (bad := not_finite(value)):
                 raise DivergedError(
                     f"round {server_round}",

@@ -40,31 +40,27 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
     Warns of a site without a positive label, and of negative labels that a single site has.
 
     Raises:
-        SetupError: names a site that differs from the first, and in what; or all sites that have no positive label and
-            share no label with another site.
+        SetupError: a site differs from the first that reads a file, or has no positive label and shares none at all.
     """
-    first = reports[0]
-    if all(report.shape is None for report in reports):
+    first = next((report for report in reports if report.shape is not None), None)
+    if first is None:
         return None
     for report in reports:
-        difference = _difference(first, report)
-        if difference:
-            raise difference.at(f"handshake: partition {report.partition_id}")
+        if difference := _difference(first, report):
+            key, got, allowed, hint = difference
+            raise SetupError(f"handshake: partition {report.partition_id}: {key}", got=got, allowed=allowed, hint=hint)
     _compare_labels(reports)
     assert first.shape is not None
     return Schema(tuple(first.shape.tolist()), first.column_names, pooled(reports))
 
 
 def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
-    """Means and deviations of all sites' training rows together; None if nothing is standardised.
-
-    A column that is constant everywhere has exactly its value as mean and exactly 0 as deviation.
-    """
+    """Means and deviations of all sites' training rows together, exact for constant columns; None: not standardised."""
     if reports[0].means is None:
         return None
     counts = np.array([sum(report.counts) for report in reports], dtype=np.float64)
-    means = np.stack([np.asarray(report.means, dtype=np.float64) for report in reports])
-    variances = np.stack([np.asarray(report.variances, dtype=np.float64) for report in reports])
+    means = np.array([report.means for report in reports], dtype=np.float64)
+    variances = np.array([report.variances for report in reports], dtype=np.float64)
     constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
     mean, variance = pooled_moments(counts, means, variances)
     return Scaling(means=np.where(constant, means[0], mean), deviations=np.where(constant, 0.0, np.sqrt(variance)))
@@ -75,22 +71,20 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
     sites = Counter(value for report in reports for values in report.label_values for value in set(values))
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
-        negative, positive = report.label_values
-        alone = [value for value in negative if sites[value] == 1]
-        if not positive and len(reports) > 1 and len(alone) == len(negative):
-            others = [value for value in sites if value not in negative]
-            strangers.append(
-                SetupError(
-                    f"handshake: partition {report.partition_id}: labels",
-                    got=f"{_named(alone)}, none of them in positive-label or at another site",
-                    allowed=f"those of the other sites: {_named(others)}",
-                    hint="write them alike at every site, or name all positive ones in positive-label",
-                )
+        partition, (negative, positive) = f"partition {report.partition_id}", report.label_values
+        alone = [value for value in negative if sites[value] == 1 < len(reports)]
+        if not positive and len(alone) == len(negative):
+            error = SetupError(
+                f"handshake: {partition}: labels",
+                got=f"{_named(alone)}, none of them in positive-label or at another site",
+                allowed=f"those of the other sites: {_named([value for value in sites if value not in negative])}",
+                hint="write them alike at every site, or name all positive ones in positive-label",
             )
+            strangers.append(error)
         elif not positive:
-            doubts.append(f"partition {report.partition_id} has no positive one, but {_named(negative)}")
-        elif alone and len(reports) > 1:
-            doubts.append(f"partition {report.partition_id} alone has {_named(alone)}")
+            doubts.append(f"{partition} has no positive one, but {_named(negative)}")
+        elif alone:
+            doubts.append(f"{partition} alone has {_named(alone)}")
     if strangers:
         raise SetupError.joined(strangers[:_SHOWN])
     if doubts:
@@ -99,44 +93,38 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
         log(WARNING, told, "; ".join(doubts[:_SHOWN]), more)
 
 
-def _difference(first: SiteReport, other: SiteReport) -> SetupError | None:
-    """How a site differs from the first; None if it does not."""
+def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, str] | None:
+    """How a site differs from the first: key, got, allowed and hint of an error; None if it does not."""
     than = f"partition {first.partition_id}"
-    if (first.shape is None) != (other.shape is None):
-        with_file, without = (other, first) if first.shape is None else (first, other)
-        got = f"a file of its own at partition {with_file.partition_id}, none at {without.partition_id}"
-        hint = "give every node a data-path, or none"
-        return SetupError("data-path", got=got, allowed="one at every site, or at none", hint=hint)
+    if other.shape is None:
+        got = f"a file of its own at {than}, none at {other.partition_id}"
+        return "data-path", got, "one at every site, or at none", "give every node a data-path, or none"
     assert first.shape is not None
-    assert other.shape is not None
     try:
         here, there = other.column_names, first.column_names
     except PayloadError as error:
-        return SetupError("columns", got=f"no names: {error}", allowed="a name for each", hint=_SAME_APP)
+        return "columns", f"no names: {error}", "a name for each", _SAME_APP
     if here != there:
         lacks = [name for name in there if name not in here]
         more = [name for name in here if name not in there]
         if not lacks and not more:
-            return SetupError(
-                "columns", got=f"another order than {than}", allowed="the same", hint="set feature-columns"
-            )
+            return "columns", f"another order than {than}", "the same", "set feature-columns"
         parts = [f"a table that lacks {_named(lacks)}"] * bool(lacks) + [f"{_named(more)} besides"] * bool(more)
         hint = "make them alike, or set feature-columns"
-        return SetupError("columns", got=" and ".join(parts), allowed=f"the columns of {than}", hint=hint)
+        return "columns", " and ".join(parts), f"the columns of {than}", hint
     try:
         _ = other.label_values
     except PayloadError as error:
-        return SetupError("labels", got=f"no values: {error}", allowed="what the site holds", hint=_SAME_APP)
+        return "labels", f"no values: {error}", "what the site holds", _SAME_APP
     own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
     if own != shape:
-        allowed = f"that of {than}, {shape}"
-        return SetupError("samples", got=f"shape {own}", allowed=allowed, hint="make them alike")
+        return "samples", f"shape {own}", f"that of {than}, {shape}", "make them alike"
     if (first.means is None) != (other.means is None):
-        return SetupError("means", got=f"them from it or from {than} alone", allowed="from both", hint=_SAME_APP)
+        return "means", f"them from it or from {than} alone", "from both", _SAME_APP
     if other.means is not None and (other.variances is None or len(other.means) != len(here)):
-        return SetupError("means", got="those of other columns", allowed="of the columns it names", hint=_SAME_APP)
+        return "means", "those of other columns", "of the columns it names", _SAME_APP
     if other.variances is not None and (other.variances < 0).any():
-        return SetupError("variances", got="one below 0", allowed="0 or more", hint=_SAME_APP)
+        return "variances", "one below 0", "0 or more", _SAME_APP
     return None
 
 

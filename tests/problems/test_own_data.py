@@ -313,6 +313,11 @@ def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> Non
     assert told in str(caught.value)
 
 
+def test_a_first_site_without_a_file_is_named_too() -> None:
+    with pytest.raises(StrategyError, match=r"partition 0: data-path: got a file of its own at partition 1, none at 0"):
+        agreed([report(0, VALUES, shape=None), report(1, VALUES)])
+
+
 def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
     """The reports of sites that hold some negative and some positive labels."""
     told = [[encode_names(tuple(values.split())) for values in site] for site in sites]
