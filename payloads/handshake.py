@@ -18,11 +18,7 @@ MOST_LABELS, LONGEST_LABEL = 128, 64
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SiteReport(Payload):
-    """A site's answer to the handshake.
-
-    Beside it travel, as text in the same message, the site's device and the versions of the libraries that decide
-    whether two sites compute the same thing.
-    """
+    """A site's answer to the handshake; the same message tells its device and the versions of its libraries."""
 
     # identity: partition id, number of partitions as the site knows it
     identity: IntArray = array(2, kind="int")
@@ -34,7 +30,7 @@ class SiteReport(Payload):
     shape: IntArray | None = array("k", kind="int", optional=True)
     # names of a table's c features, see `encode_names`
     columns: NDArray[np.uint8] | None = array("b", kind="bytes", optional=True)
-    # label values in the site's own file: the negative ones, and those of positive-label, as `encode_names`
+    # label values in the site's own file: the negative ones, and those of positive-label, in the same form
     negative_labels: NDArray[np.uint8] | None = array("e", kind="bytes", optional=True)
     positive_labels: NDArray[np.uint8] | None = array("f", kind="bytes", optional=True)
     # each column's mean and variance over the training rows, where a table is to be standardised
@@ -87,10 +83,10 @@ def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
 
 
 def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[str, ...]:
-    """The names that `encode_names` has encoded; an error names ``field``.
+    """The names that `encode_names` has encoded.
 
     Raises:
-        PayloadError: the bytes are not a list of names.
+        PayloadError: the bytes are not a list of names; the error names ``field``.
     """
     try:
         names = json.loads(encoded.tobytes())
@@ -103,9 +99,9 @@ def decode_names(encoded: NDArray[np.uint8], field: str = "columns") -> tuple[st
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaling(Payload):
-    """How every site standardises its columns. It travels in each message, since a site keeps nothing of a run.
+    """How every site standardises its columns: by the means and deviations of all sites' training rows together.
 
-    The means and deviations of the union of all sites' training rows; a deviation of 0 marks a constant column.
+    It travels in each message, since a site keeps nothing of a run. A deviation of 0 marks a constant column.
     """
 
     means: FloatArray = array("c")

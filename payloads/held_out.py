@@ -1,7 +1,7 @@
 """Evaluation on rows that sites hold out: exchanges after which the server knows all scores up to a bin.
 
-In each exchange a site sends the numbers of its rows of each class in each bin. The first bins are known to everybody;
-edges of finer ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
+In each exchange a site counts its rows of each class in each bin. The first bins are known to everybody; edges of finer
+ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
 """
 
 from __future__ import annotations
@@ -48,8 +48,6 @@ class ScoreCounts(Payload):
 
     def check_rows(self, held_out: IntArray) -> None:
         """Raise `PayloadError` unless the counts are >= 0 and add up to the site's (2,) negatives and positives."""
-        for name, counts, rows in zip(
-            ("negatives", "positives"), (self.negatives, self.positives), held_out, strict=True
-        ):
+        for (name, counts), rows in zip(self.arrays().items(), held_out, strict=True):
             if (counts < 0).any() or counts.sum(dtype=np.int64) != rows:
                 raise PayloadError(f"ScoreCounts.{name}: counts of {counts.sum()} rows, but the site holds out {rows}")

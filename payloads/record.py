@@ -1,8 +1,7 @@
 """Typed, named records of arrays: the one way anything but the model travels or is kept.
 
 A payload declares its fields with their dimensions, `scores: NDArray = array("p")`. Each field is encoded on its own
-with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``: the layout that
-Flower's FedAvg, its mods and its differential-privacy wrappers accept beside the model's ``ArrayRecord``.
+with safetensors (dtype and shape inside, no pickle) as one bytes entry of a Flower ``ConfigRecord``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -48,7 +47,7 @@ class PayloadError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class ArraySpec:
-    """Declared dimensions (names or numbers) and kind; whether a field may be absent, is finite, stays off disks."""
+    """The arguments of `array`."""
 
     dims: tuple[str | int, ...]
     kind: Kind
@@ -77,14 +76,10 @@ def array(
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
 
 
-_specs: dict[type, dict[str, ArraySpec]] = {}
-
-
+@cache
 def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
     """The declared fields of a payload class, in order."""
-    if payload not in _specs:
-        _specs[payload] = {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
-    return _specs[payload]
+    return {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,11 +120,8 @@ class Payload:
                 raise PayloadError(f"{field}: got {got}, allowed: {allowed}")
             expected = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
             fits = len(expected) == value.ndim
-            for length, got in zip(expected, value.shape, strict=False):
-                if isinstance(length, str):  # seen for the first time
-                    fits &= known.setdefault(length, got) == got
-                else:
-                    fits &= length == got
+            for dim, length in zip(spec.dims, value.shape, strict=False):
+                fits &= length == (known.setdefault(dim, length) if isinstance(dim, str) else dim)
             if not fits:
                 raise PayloadError(f"{field}: got shape {value.shape}, expected {_shape(expected)}")
             if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
@@ -176,14 +168,13 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
-        values: dict[str, NDArray[Any] | None] = {}
-        for name, spec in cls._declared(record).items():
-            if name in record:
-                values[name] = _decode(f"{cls.__name__}.{name}", record[name], _longest(cls, name, sizes, limits))
-            elif spec.optional:
-                values[name] = None
-            else:
-                raise PayloadError(f"{cls.__name__}.{name}: missing")
+        specs = cls._declared(record)
+        values: dict[str, NDArray[Any] | None] = dict.fromkeys(specs)
+        bounds = None if limits is None else {**limits, **(sizes or {})}
+        for name, blob in record.items():
+            field = f"{cls.__name__}.{name}"
+            longest = None if bounds is None else _longest(field, specs[name].dims, bounds)
+            values[name] = _decode(field, blob, longest)
         return cls(**values).check(sizes)
 
 
@@ -193,34 +184,21 @@ def not_finite(value: FloatArray) -> int:
 
 
 def filled(record: R, values: Mapping[str, Any]) -> R:
-    """Fill a new record with values of the types it takes. Its own ``record[name] = value`` would check each type
-    several times, which slows down every message. The dictionary behind it is private to Flower."""
+    """Fill a new record with values of the types it takes, which its own ``record[name] = value`` would check several
+    times. The dictionary behind it is private to Flower."""
     record.__dict__["_data"].update(values)
     return record
 
 
-def _longest(
-    kind: type[Payload], field: str, sizes: dict[str, int] | None, limits: Mapping[str, int] | None
-) -> tuple[int, ...] | None:
-    """The greatest length of each of a field's dimensions; None without ``limits``.
-
-    Raises:
-        PayloadError: a dimension has neither a size nor a limit.
-    """
-    if limits is None:
-        return None
-    lengths = []
-    for dim in specs_of(kind)[field].dims:
-        length = dim if isinstance(dim, int) else (sizes or {}).get(dim, limits.get(dim))
-        if length is None:
-            raise PayloadError(
-                f"{kind.__name__}.{field}: dimension {dim!r} has no limit, and the sender is not trusted"
-            )
-        lengths.append(length)
-    return tuple(lengths)
+def _longest(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:
+    """The greatest length of each dimension; `PayloadError` where one has no bound."""
+    for dim in dims:
+        if isinstance(dim, str) and dim not in bounds:
+            raise PayloadError(f"{field}: dimension {dim!r} has no limit, and the sender is not trusted")
+    return [bounds[dim] if isinstance(dim, str) else dim for dim in dims]
 
 
-def _decode(field: str, blob: object, longest: tuple[int, ...] | None) -> NDArray[Any]:
+def _decode(field: str, blob: object, longest: list[int] | None) -> NDArray[Any]:
     if not isinstance(blob, bytes):
         raise PayloadError(f"{field}: got {type(blob).__name__}, expected safetensors bytes")
     start = 8 + int.from_bytes(blob[:8], "little")
@@ -260,7 +238,7 @@ def _header_for(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _layout_of(header: bytes, size: int) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Number type and shape of the one array whose ``size`` bytes follow. safetensors would need the bytes too."""
+    """Number type and shape of the one array whose ``size`` bytes follow."""
     tensors = json.loads(header[8:])
     if not isinstance(tensors, dict):
         raise TypeError("its header is no object")

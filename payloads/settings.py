@@ -1,7 +1,6 @@
 """Settings that both halves of an algorithm must agree on, as typed, frozen models.
 
-Run-config keys are kebab-case, Python names snake_case, and the two match word for word. Types are strict: Flower
-does not check that an override has the type of the value it replaces, so this is where a wrong one is found.
+Types are strict: Flower does not check that an override has the type of the value it replaces.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ class Settings(BaseModel):
     """Base of all settings: frozen, strict types, unknown keys refused, kebab-case aliases."""
 
     model_config = ConfigDict(
-        frozen=True,
-        strict=True,
-        extra="forbid",
-        alias_generator=kebab,
-        populate_by_name=True,
-        allow_inf_nan=False,
+        frozen=True, strict=True, extra="forbid", alias_generator=kebab, populate_by_name=True, allow_inf_nan=False
     )
 
 
@@ -51,7 +45,7 @@ def settings_of(owner: object, wanted: type[S], given: S | None) -> S:
     """The settings that a half of an algorithm was given, or the defaults where it was given none.
 
     Raises:
-        TypeError: they are another algorithm's; names both types.
+        TypeError: they are another algorithm's.
     """
     refuse_other(owner, wanted, given)
     return wanted() if given is None else given
@@ -140,7 +134,7 @@ class TrainingSettings(Settings):
     @classmethod
     def _fractions(cls, text: str) -> str:
         try:
-            fractions = [float(part) for part in text.split(",") if part.strip()]
+            fractions = _numbers(text)
         except ValueError:
             raise ValueError("not a comma-separated list of numbers") from None
         if not all(0 < fraction < 1 for fraction in fractions):
@@ -153,5 +147,9 @@ class TrainingSettings(Settings):
             return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0
         total = self.num_server_rounds * self.local_steps
-        drops += sum(iteration >= float(part) * total for part in self.lr_decay_at.split(",") if part.strip())
+        drops += sum(iteration >= fraction * total for fraction in _numbers(self.lr_decay_at))
         return self.learning_rate * self.lr_decay**drops
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",") if part.strip()]

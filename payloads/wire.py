@@ -39,9 +39,7 @@ _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    # ArrayRecord(encoded) would copy every Array
-    encoded = {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)}
-    return filled(ArrayRecord(), encoded)
+    return filled(ArrayRecord(), {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
@@ -147,13 +145,6 @@ def check_model(arrays: Sequence[FloatArray], like: Sequence[FloatArray]) -> Non
             raise PayloadError(f"model: {bad} of {value.size} values of {name!r} are not finite")
 
 
-def _metric_record(metrics: Mapping[str, float | int]) -> MetricRecord:
-    # other types go to Flower's constructor, which refuses them
-    if all(type(value) in (int, float) for value in metrics.values()):
-        return filled(MetricRecord(), metrics)
-    return MetricRecord(dict(metrics))
-
-
 def content(
     *,
     arrays: ArrayRecord | None = None,
@@ -164,13 +155,17 @@ def content(
     scaling: ConfigRecord | None = None,
 ) -> RecordDict:
     """A message's content from its parts; an absent part does not travel."""
-    numbers = None if metrics is None else _metric_record(metrics)
+    numbers = None
+    if metrics is not None:
+        # other types go to Flower's constructor, which refuses them
+        plain = all(type(value) in (int, float) for value in metrics.values())
+        numbers = filled(MetricRecord(), metrics) if plain else MetricRecord(dict(metrics))
     parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local, SCALING: scaling}
     return filled(RecordDict(), {name: part for name, part in parts.items() if part is not None})
 
 
 def payload_record(payload: Payload | None) -> ConfigRecord | None:
-    """Encode a payload, or None for an algorithm without extras."""
+    """Encode a payload, or None."""
     return None if payload is None else payload.to_record()
 
 
@@ -180,24 +175,20 @@ def count_bytes(records: RecordDict) -> int:
     What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
     "metrics", Flower's envelope and the transport's.
     """
-    blobs = [array.data for array in (find(records, ARRAYS, ArrayRecord) or {}).values()]
-    fields = [
-        blob
-        for name in (PAYLOAD, SCALING)
-        for blob in (find(records, name, ConfigRecord) or {}).values()
-        if isinstance(blob, bytes)
-    ]
-    return sum(len(blob) - _npy_header(blob) for blob in blobs) + sum(len(b) - _safetensors_header(b) for b in fields)
+    model = [array.data for array in (find(records, ARRAYS, ArrayRecord) or {}).values()]
+    counted = sum(len(blob) - _npy_header(blob) for blob in model)
+    for name in (PAYLOAD, SCALING):
+        for blob in (find(records, name, ConfigRecord) or {}).values():
+            if isinstance(blob, bytes):
+                counted += max(len(blob) - 8 - int.from_bytes(blob[:8], "little"), 0)  # safetensors' header
+    return counted
 
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
-    """The record of that name and kind, or None.
-
-    ``RecordDict.config_records`` and the like build a new dictionary at each access, which slows down small messages.
-    """
+    """The record of that name and kind, or None; quicker than ``RecordDict.config_records`` and the like."""
     if name not in records:
         return None
     record = records[name]
@@ -215,7 +206,3 @@ def need(records: RecordDict, name: str, kind: type[R]) -> R:
 def _npy_header(blob: bytes) -> int:
     # NEP 1, format 1.0: magic, version, two bytes of length, then the header
     return min(10 + int.from_bytes(blob[8:10], "little"), len(blob))
-
-
-def _safetensors_header(blob: bytes) -> int:
-    return min(8 + int.from_bytes(blob[:8], "little"), len(blob))

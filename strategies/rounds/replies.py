@@ -144,7 +144,11 @@ class StateLedger:
         return SiteStates(kept=np.array(kept), since=np.array([self.since]))
 
     def restore(self, states: SiteStates, sites: int) -> None:
-        """Continue from a `snapshot`; raise `PayloadError` if it is for another number of sites."""
+        """Continue from a `snapshot`.
+
+        Raises:
+            PayloadError: it is for another number of sites.
+        """
         states.check({"n": sites})
         self.kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
         self.since = int(states.since[0])
