@@ -141,8 +141,7 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save what a resumed run needs, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
-            roster = self.strategy.join(self.grid)
-            sites = self.strategy.states.snapshot(len(roster))
+            sites = self.strategy.states.snapshot()
             self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
@@ -221,8 +220,7 @@ class Training:
             if state_type is not None and checkpoint.state:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
-                roster = self.strategy.join(self.grid)
-                self.strategy.states.restore(SiteStates.from_arrays(checkpoint.sites), len(roster))
+                self.strategy.states.restore(SiteStates.from_arrays(checkpoint.sites))
         except (ValueError, LookupError) as error:
             raise ConfigError(
                 "resume",

@@ -57,9 +57,7 @@ class TrainingSettings(Settings):
     num_server_rounds: int = Field(25, ge=1, description="number of rounds, an integer >= 1")
     local_steps: int = Field(32, ge=1, description="local steps K of a client in a round, an integer >= 1")
     batch_size: int = Field(
-        32,
-        ge=0,
-        description="samples a local step takes, an integer >= 0 (0: all); pairwise strategies have their own",
+        32, ge=0, description="samples a local step takes, an integer >= 0 (0: all); pairwise strategies have their own"
     )
     learning_rate: float = Field(0.1, gt=0, description="step size of a local step, a number > 0")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
@@ -67,8 +65,7 @@ class TrainingSettings(Settings):
         0, ge=0, description="drop the learning rate every so many local steps, an integer >= 0 (0: never)"
     )
     lr_decay_at: str = Field(
-        "",
-        description="drop it at these fractions of the run, comma-separated numbers in (0, 1), e.g. '0.5,0.75'",
+        "", description="drop it at these fractions of the run, comma-separated numbers in (0, 1), e.g. '0.5,0.75'"
     )
     fraction_train: float = Field(1.0, gt=0, le=1, description="fraction of the clients sampled a round, in (0, 1]")
     min_train_nodes: int | float = Field(
@@ -98,8 +95,7 @@ class TrainingSettings(Settings):
     seed: int = Field(0, ge=0, description="seed of all randomness, an integer >= 0")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     dtype: Literal["float32", "float64"] = Field(
-        "float32",
-        description="number type of the model and the payloads: float32, float64, or in a run config auto",
+        "float32", description="number type of the model and the payloads: float32, float64, or in a run config auto"
     )
     torch_threads: int = Field(1, ge=1, description="threads of PyTorch and NumPy's BLAS in a process, an integer >= 1")
     loss: str = Field("auto", description="name of a loss, or auto: the strategy's own")

@@ -15,10 +15,11 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
+from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record, payload_record
-from strategies.rounds.exchange import EVALUATIONS, Exchange
+from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Question, Reply, RoundReport, StateLedger
@@ -40,7 +41,7 @@ class PayloadStrategy(Family, Strategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         self.schema: Schema | None = None
-        self.states = StateLedger()
+        self.states = StateLedger(0)
         self.grid: Grid | None = None
         self.prepared = False
         self.exchange: Exchange | None = None
@@ -50,15 +51,12 @@ class PayloadStrategy(Family, Strategy):
     def join(self, grid: Grid) -> Roster:
         """Do the handshake, once."""
         if self.roster is None:
-            roster = self.call_the_roll(grid)
-            self.schema = agreed(roster.reports)
+            # no party of a vertical run reports how many rows it holds
+            roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
+            self.schema, self.states = agreed(roster.reports), StateLedger(len(roster))
             self.roster = roster
             self.meet(roster)
         return self.roster
-
-    def call_the_roll(self, grid: Grid) -> Roster:
-        """Ask every node who it is; see `strategies.rounds.handshake`."""
-        return call_the_roll(grid, self.training.handshake_timeout)
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Do the handshake and, without a restored state, the prologue, once; `configure_train` calls this too."""
@@ -100,7 +98,7 @@ class PayloadStrategy(Family, Strategy):
             local=ConfigRecord(dict(self.local)) if self.local else None,
             scaling=payload_record(self.schema and self.schema.scaling),
         )
-        up = {**EVALUATIONS, **self.phases}[phase] if phase else self.up_type
+        up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
         question = Question(server_round, phase, up, self.model)
         self.exchange = self.exchange_type(
             self, self.roster, self.states, self.grid, question, records, wanted=len(places)

@@ -15,16 +15,14 @@ from methods.scaffold import SCAFFOLD
 from methods.sgdm import LOCAL_SGDM, SGDMSettings
 from payloads.record import FloatArray
 from problems.objectives.classification import RATIO_LOSS, ratio_weights
-from strategies.method import MethodStrategy
+from strategies.method import MethodStrategy, strategy_of
 from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
-
-class LocalSGD(MethodStrategy):
-    """Averages the models of the round's clients; nothing else travels."""
-
-    method = LOCAL_SGD
+LocalSGD = strategy_of(LOCAL_SGD, "LocalSGD")
+# a round may ask any number of clients; docs/architecture.md says what happens if a c_i is lost
+Scaffold = strategy_of(SCAFFOLD, "Scaffold", joint_states=True, unread=("score",))
 
 
 class FedProx(MethodStrategy):
@@ -57,17 +55,6 @@ class FedProx(MethodStrategy):
         return mean, {}
 
 
-class Scaffold(MethodStrategy):
-    """SCAFFOLD; a round may ask any number of clients.
-
-    The server keeps c, the mean of all N clients' c_i. docs/architecture.md says what happens if a c_i is lost.
-    """
-
-    method = SCAFFOLD
-    joint_states = True
-    unread = ("score",)
-
-
 class LocalSGDM(MethodStrategy):
     """Averages the models and the momenta of the round's clients."""
 
@@ -85,7 +72,5 @@ class LocalSGDM(MethodStrategy):
             raise SetupError("loss", got=got, allowed="both classes", hint=hint) from None
 
 
-class LocalSGDMRatio(LocalSGDM):
-    """`LocalSGDM` on the ratio loss, whose weights come from the class counts of all sites together."""
-
-    method = replace(LOCAL_SGDM, loss=RATIO_LOSS)
+# the ratio loss takes its weights from the class counts of all sites together
+LocalSGDMRatio = strategy_of(replace(LOCAL_SGDM, loss=RATIO_LOSS), "LocalSGDMRatio", LocalSGDM)

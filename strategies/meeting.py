@@ -39,25 +39,16 @@ def check_simulation(parties: int, cores: int, actors: int | None) -> None:
     """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, None if unknown."""
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
-        raise SetupError(
-            "number of parties",
-            got=f"{parties}, who must run at once",
-            allowed=(
-                f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}, what Flower's simulation runs at "
-                "once on this machine"
-            ),
-            hint="take fewer parties, or the in-process engine",
-        )
-    if actors is not None and parties > actors:
-        raise SetupError(
-            "number of parties",
-            got=f"{parties}, who must run at once",
-            allowed=f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus",
-            hint=(
-                f"give flwr run --federation-config 'num-supernodes={parties} client-resources-num-cpus=1 "
-                f"init-args-num-cpus={parties}'"
-            ),
-        )
+        most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
+        allowed = f"{most}, what Flower's simulation runs at once on this machine"
+        hint = "take fewer parties, or the in-process engine"
+    elif actors is not None and parties > actors:
+        allowed = f"{actors}, what Ray runs at once, its CPUs divided by client-resources-num-cpus"
+        cpus = f"client-resources-num-cpus=1 init-args-num-cpus={parties}"
+        hint = f"give flwr run --federation-config 'num-supernodes={parties} {cpus}'"
+    else:
+        return
+    raise SetupError("number of parties", got=f"{parties}, who must run at once", allowed=allowed, hint=hint)
 
 
 def ray_actors() -> int | None:
@@ -84,8 +75,7 @@ def meet_on(grid: Grid, messages: list[Message], timeout: float, patience: float
         timeout: seconds to wait for all replies.
         patience: seconds to wait for the other replies after the first error.
     """
-    waiting = list(grid.push_messages(messages))
-    replies: list[Message] = []
+    waiting, replies = list(grid.push_messages(messages)), list[Message]()
     deadline, failed = time.monotonic() + timeout, False
     while True:
         pulled = list(grid.pull_messages(waiting))
@@ -113,20 +103,15 @@ def addresses_of(
     """
     hosts = {shown.host.tobytes() for shown in credentials}
     if transport == "unix" and len(hosts) > 1:
-        raise SetupError(
-            "vfb2.transport",
-            got=f"'unix' for {len(credentials)} parties on {len(hosts)} hosts",
-            allowed="auto, tcp",
-            hint="leave it out",
-        )
+        got = f"'unix' for {len(credentials)} parties on {len(hosts)} hosts"
+        raise SetupError("vfb2.transport", got=got, allowed="auto, tcp", hint="leave it out")
     if transport == "unix" or (transport == "auto" and len(hosts) == 1):
         folder = credentials[0].folder.tobytes().decode()
         return [f"unix:{folder}/{serial}-{place}" for place in range(len(credentials))]
     advertised = [shown.advertised.tobytes().decode() for shown in credentials]
     if len(hosts) == 1:
-        advertised = [
-            told or f"127.0.0.1:{int(shown.port[0])}" for told, shown in zip(advertised, credentials, strict=True)
-        ]
+        near = [f"127.0.0.1:{int(shown.port[0])}" for shown in credentials]
+        advertised = [told or own for told, own in zip(advertised, near, strict=True)]
     without = [str(place) for place, address in enumerate(advertised) if not address]
     if without:
         raise SetupError(
@@ -152,12 +137,8 @@ def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, 
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
     if len(holders) < wanted:
         held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
-        raise SetupError(
-            "vfb2.active-parties",
-            got=f"{wanted}, but labels are held by {held}",
-            allowed=f"at most {len(holders)}",
-            hint="lower it, or set label-column",
-        )
+        got, hint = f"{wanted}, but labels are held by {held}", "lower it, or set label-column"
+        raise SetupError("vfb2.active-parties", got=got, allowed=f"at most {len(holders)}", hint=hint)
     return tuple(holders[:wanted])
 
 
@@ -178,13 +159,11 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:
-        shown = [f"{marks[place][0] + marks[place][1]:,}" for place in differing]
+        shown = ", ".join(f"{marks[place][0] + marks[place][1]:,}" for place in differing)
+        agreed = f"{agreeing} of {len(marks)} parties, who agree on {common[0] + common[1]:,}"
         raise SetupError(
             f"party {', '.join(map(str, differing))}",
-            got=(
-                f"other rows ({', '.join(shown)}) than {agreeing} of {len(marks)} parties, who agree on "
-                f"{common[0] + common[1]:,}"
-            ),
+            got=f"other rows ({shown}) than {agreed}",
             allowed="the same ids everywhere",
             hint='bring these, or set vfb2.alignment="intersection"',
         )
@@ -211,13 +190,12 @@ def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
     if step < largest:
         return
     how = "synchronous" if vfb2.synchronous else f"window {vfb2.window}"
+    late = f"with {vfb2.active_parties} active parties ({how}) an update may be {bound} others late"
+    stable = f"the stable steps with a largest eigenvalue of {eigenvalue:.4g}"
     error = SetupError(
         "learning-rate",
         got=f"{step:g}",
-        allowed=(
-            f"below {largest:.4g}, the stable steps with a largest eigenvalue of {eigenvalue:.4g}, since with "
-            f"{vfb2.active_parties} active parties ({how}) an update may be {bound} others late"
-        ),
+        allowed=f"below {largest:.4g}, {stable}, since {late}",
         hint="lower it, or set vfb2.check-step",
     )
     if vfb2.check_step == "refuse":

@@ -71,7 +71,9 @@ class MethodStrategy(PayloadStrategy):
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
 
 
-def strategy_of(method: Method, name: str, **traits: Any) -> type[MethodStrategy]:
+def strategy_of(
+    method: Method, name: str, base: type[MethodStrategy] = MethodStrategy, **traits: Any
+) -> type[MethodStrategy]:
     """The strategy class of a method.
 
     Args:
@@ -79,4 +81,4 @@ def strategy_of(method: Method, name: str, **traits: Any) -> type[MethodStrategy
         traits: class variables that say what the strategy needs; see `strategies.rounds.family.Family`.
     """
     about = {"__doc__": f"The server half of {name}.", "__module__": __name__}
-    return type(name, (MethodStrategy,), {"method": method, **traits, **about})
+    return type(name, (base,), {"method": method, **traits, **about})

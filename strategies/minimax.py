@@ -32,7 +32,7 @@ from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX, SADDLES
 from problems.randomness import Purpose
-from strategies.method import MethodStrategy
+from strategies.method import MethodStrategy, strategy_of
 from strategies.rounds.errors import SetupError
 from strategies.rounds.handshake import Roster
 
@@ -87,12 +87,8 @@ class Coda(StagewiseStrategy):
     needs_all_clients = "averages all clients in every round; the fedsgda strategies are made for a few clients a round"
 
 
-class Codasca(StagewiseStrategy):
-    """CODASCA: CoDA with SCAFFOLD's control variates; a round may ask a fraction of the clients."""
-
-    method = CODASCA
-    joint_states = True
-    unread = ()
+# CoDA with SCAFFOLD's control variates; a round may ask a fraction of the clients
+Codasca = strategy_of(CODASCA, "Codasca", StagewiseStrategy, joint_states=True, unread=())
 
 
 class FedSGDA(MinimaxStrategy):
@@ -125,28 +121,10 @@ class FedSGDA(MinimaxStrategy):
         return arrays
 
 
-class FedSGDAMB(FedSGDA):
-    """FedSGDA-MB: the mean of the sampled clients' gradients."""
-
-    method, estimator = make_method(MINIBATCH), MINIBATCH
-
-
-class FedSGDASTORM(FedSGDA):
-    """FedSGDA-STORM."""
-
-    method, estimator = make_method(STORM), STORM
-
-
-class FedSGDASPIDER(FedSGDA):
-    """FedSGDA-SPIDER (Appendix B)."""
-
-    method, estimator = make_method(SPIDER), SPIDER
-
-
-class FedSGDASVRG(FedSGDA):
-    """FedSGDA with the SVRG estimator (Remark 1)."""
-
-    method, estimator = make_method(SVRG), SVRG
+FedSGDAMB = strategy_of(make_method(MINIBATCH), "FedSGDAMB", FedSGDA, estimator=MINIBATCH)
+FedSGDASTORM = strategy_of(make_method(STORM), "FedSGDASTORM", FedSGDA, estimator=STORM)
+FedSGDASPIDER = strategy_of(make_method(SPIDER), "FedSGDASPIDER", FedSGDA, estimator=SPIDER)
+FedSGDASVRG = strategy_of(make_method(SVRG), "FedSGDASVRG", FedSGDA, estimator=SVRG)
 
 
 class LocalSGDAM(MinimaxStrategy):

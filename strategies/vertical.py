@@ -23,7 +23,7 @@ from strategies.base import PayloadStrategy
 from strategies.meeting import check_capacity, check_refusals, meet_on
 from strategies.rounds.errors import NO_ANSWER
 from strategies.rounds.exchange import Exchange
-from strategies.rounds.handshake import Roster, call_the_roll
+from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
 # seconds to wait for the other parties once one has failed; Flower reports late that a client was killed
@@ -96,10 +96,6 @@ class VerticalStrategy(PayloadStrategy):
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
         """Raise `PayloadError` for a report that is impossible or lacks what was asked for."""
-
-    def call_the_roll(self, grid: Grid) -> Roster:
-        """Ask every node who it is; no party reports how many rows it holds."""
-        return call_the_roll(grid, self.training.handshake_timeout, counted=False)
 
     def join(self, grid: Grid) -> Roster:
         """Do the handshake; StrategyError if not all parties can run at once."""

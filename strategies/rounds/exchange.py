@@ -17,16 +17,13 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
-from payloads.record import Payload, PayloadError
+from payloads.record import PayloadError
 from payloads.wire import count_bytes
 from problems.randomness import Purpose, stream
 from strategies.rounds.errors import NO_ANSWER, StrategyError, shortened, way_out
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Question, Reply, StateLedger, read_reply
-
-# exchanges of every strategy in which sites evaluate a model
-EVALUATIONS: dict[str, type[Payload]] = {SCORE_COUNTS: ScoreCounts}
 
 
 @dataclass(eq=False)
@@ -61,9 +58,8 @@ class Exchange:
 
     def write(self, places: Sequence[int]) -> list[Message]:
         """Messages to some more clients."""
-        ids, kind = self.roster.node_ids, MessageType.TRAIN
-        if self.question.phase in EVALUATIONS:
-            kind = MessageType.EVALUATE
+        ids = self.roster.node_ids
+        kind = MessageType.EVALUATE if self.question.phase == SCORE_COUNTS else MessageType.TRAIN
         written = {place: Message(self.content, dst_node_id=ids[place], message_type=kind) for place in places}
         self.sent |= written
         if not self.question.phase:

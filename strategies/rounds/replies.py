@@ -119,7 +119,6 @@ def read_reply(question: Question, place: int, message: Message, limits: Mapping
 class SiteStates(Payload):
     """A `StateLedger` as a record, for checkpoints."""
 
-    # of each client; 0: it keeps no memory
     kept: IntArray = array("n", kind="int")
     since: IntArray = array(1, kind="int")
 
@@ -128,30 +127,27 @@ class StateLedger:
     """When each client's memory was made, as far as the server knows.
 
     Attributes:
-        kept: place of a client that keeps a memory -> the newest round with a good reply from it.
+        kept: (n,) for each client that keeps a memory the newest round with a good reply from it; 0 for the others.
         since: memories made before this round no longer count; 0: all count.
     """
 
-    def __init__(self) -> None:
-        self.kept: dict[int, int] = {}
+    def __init__(self, sites: int) -> None:
+        self.kept = np.zeros(sites, dtype=np.int64)
         self.since = 0
 
-    def snapshot(self, sites: int) -> SiteStates | None:
+    def snapshot(self) -> SiteStates | None:
         """The ledger as a record, or None before any client keeps a memory."""
-        if not self.kept and not self.since:
-            return None
-        kept = [self.kept.get(place, 0) for place in range(sites)]
-        return SiteStates(kept=np.array(kept), since=np.array([self.since]))
+        known = self.since or self.kept.any()
+        return SiteStates(kept=self.kept.copy(), since=np.array([self.since])) if known else None
 
-    def restore(self, states: SiteStates, sites: int) -> None:
+    def restore(self, states: SiteStates) -> None:
         """Continue from a `snapshot`.
 
         Raises:
             PayloadError: it is for another number of sites.
         """
-        states.check({"n": sites})
-        self.kept = {place: made for place, made in enumerate(states.kept.tolist()) if made}
-        self.since = int(states.since[0])
+        states.check({"n": len(self.kept)})
+        self.kept, self.since = states.kept.astype(np.int64), int(states.since[0])
 
     def update(self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None) -> list[int]:
         """Note which good replies come from clients that keep a memory.
@@ -165,20 +161,20 @@ class StateLedger:
             The places of the clients that have lost their memories.
         """
         made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}
-        lost = [place for place, number in made.items() if number < self.kept.get(place, 0)]
+        lost = [place for place, number in made.items() if number < self.kept[place]]
         named = [
             f"partition {place} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
         ]
-        self.kept |= dict.fromkeys(made, server_round)
+        self.kept[list(made)] = server_round
         if lost:
             which = "; ".join(named[:8]) + ("; ..." if len(named) > 8 else "")
             log(WARNING, "round %d: client state lost: %s", server_round, which)
             if joint_owner is not None:
-                self.kept, self.since = {}, server_round + 1
+                self.kept[:], self.since = 0, server_round + 1
                 told = "round %d: %s adds the clients' states up: all begin afresh in round %d"
                 log(WARNING, told, server_round, joint_owner, self.since)
         return lost
 
 
-def _name_state(made: int) -> str:
+def _name_state(made: int | np.int64) -> str:
     return f"that of round {made}" if made else "none"
