@@ -28,7 +28,6 @@ from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
-from strategies.held_out import held_out_scores
 from strategies.rounds.errors import DivergedError, StrategyError
 from strategies.rounds.replies import SiteStates
 
@@ -111,7 +110,7 @@ class Training:
             return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
         assert isinstance(evaluation, RowEvaluation)
         return evaluation.of_sites(
-            self.config, schema, lambda arrays: held_out_scores(self.strategy, self.server_round, arrays)
+            self.config, schema, lambda arrays: self.strategy.held_out_scores(self.server_round, arrays)
         )
 
     def round(

@@ -1,12 +1,7 @@
 """Base classes of all clients: a Flower ``NumPyClient`` with a typed inbox, outbox and state.
 
 Beside the model, a client receives a record in `inbox` before ``fit`` and leaves one in `outbox` after it; its memory
-between rounds is `state`. A client can be driven by hand:
-
-    client = FedX2Client(site, model, TrainingSettings(), FedXSettings())
-    client.inbox = FedXPool(...)
-    arrays, num_examples, metrics = client.fit([weights], {"server-round": 1})
-    client.outbox.positive_scores
+between rounds is `state`. docs/architecture.md drives one by hand.
 """
 
 from __future__ import annotations

@@ -12,21 +12,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, Message, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.supercore.exit import add_exit_handler
-from flwr.supercore.run import Run
+from flwr.common.constant import ErrorCode as ErrorCode
+from flwr.supercore.exit import add_exit_handler as add_exit_handler
+from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity
-
-__all__ = [
-    "ErrorCode",
-    "Run",
-    "add_exit_handler",
-    "identity",
-    "own_message",
-    "own_records",
-    "parse_config_args",
-    "set_message_id",
-]
 
 T = TypeVar("T")
 

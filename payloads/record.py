@@ -86,11 +86,6 @@ def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
 class Payload:
     """Base of every record that travels or is kept. Subclasses are frozen dataclasses of `array` fields."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the declared quantities themselves, without any encoding."""
-        return sum(value.nbytes for value in self.arrays().values())
-
     def arrays(self) -> dict[str, NDArray[Any]]:
         """The fields that are present, by name."""
         values = {name: getattr(self, name) for name in specs_of(type(self))}

@@ -14,16 +14,23 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from numpy.typing import NDArray
 
-from payloads.held_out import SCORE_COUNTS, ScoreCounts
-from payloads.record import Payload
+from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
+from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record, payload_record
+from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
+from strategies.rounds.errors import SetupError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
-from strategies.rounds.replies import Question, Reply, RoundReport, StateLedger
+from strategies.rounds.replies import Reply, RoundReport, StateLedger
 from strategies.rounds.schema import Schema, agreed
+
+# To know the scores of held-out rows. Most are needed by equal scores of many rows, and by scores far from 0 that
+# differ little.
+EXCHANGES = 4
 
 
 class PayloadStrategy(Family, Strategy):
@@ -31,7 +38,6 @@ class PayloadStrategy(Family, Strategy):
 
     Attributes:
         schema: what the sites' own files have in common, set by the handshake; None if they read none.
-        grid: None before `prepare`.
         prepared: whether everything before round 1 is done.
         exchange: the newest exchange.
     """
@@ -41,8 +47,6 @@ class PayloadStrategy(Family, Strategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         self.schema: Schema | None = None
-        self.states = StateLedger(0)
-        self.grid: Grid | None = None
         self.prepared = False
         self.exchange: Exchange | None = None
 
@@ -87,7 +91,6 @@ class PayloadStrategy(Family, Strategy):
             config: scalars for the messages' config.
             phase: name of the exchange, "" for the round's own.
         """
-        assert self.roster is not None
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         if self.states.since:
             scalars[STATE_SINCE] = self.states.since
@@ -99,10 +102,7 @@ class PayloadStrategy(Family, Strategy):
             scaling=payload_record(self.schema and self.schema.scaling),
         )
         up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
-        question = Question(server_round, phase, up, self.model)
-        self.exchange = self.exchange_type(
-            self, self.roster, self.states, self.grid, question, records, wanted=len(places)
-        )
+        self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
         return self.exchange.write(places)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
@@ -127,6 +127,43 @@ class PayloadStrategy(Family, Strategy):
         messages = self.messages(server_round, places, arrays, payload, config, phase)
         assert self.exchange is not None
         return self.exchange.receive(self.exchange.send(messages))
+
+    def held_out_scores(
+        self, server_round: int, arrays: list[FloatArray]
+    ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
+
+        At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
+
+        Raises:
+            StrategyError: fewer than ``min-train-nodes`` answer.
+            SetupError: those that answer hold out one class only.
+        """
+        assert self.roster is not None
+        places, record = list(range(len(self.roster))), model_record(arrays)
+        edges, question = first_edges(BINS), None
+        for exchange in range(EXCHANGES):
+            replies = self.ask(server_round, places, record, question, SCORE_COUNTS)
+            places = [reply.place for reply in replies]
+            negatives = np.sum([reply.payload.negatives for reply in replies], axis=0, dtype=np.int64)
+            positives = np.sum([reply.payload.positives for reply in replies], axis=0, dtype=np.int64)
+            unknown = bounds(edges, negatives, positives)
+            if (np.array(unknown) <= TOLERANCES).all():
+                break
+            if exchange == EXCHANGES - 1:
+                told = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
+                log(INFO, told, server_round, *unknown)
+                break
+            edges = refined(edges, negatives, positives)
+            question = ScoreEdges(edges=edges)
+        if not negatives.any() or not positives.any():
+            raise SetupError(
+                f"round {server_round}: the rows that the sites hold out",
+                got=f"{int(positives.sum())} positives and {int(negatives.sum())} negatives",
+                allowed="both classes, since metrics need both",
+                hint="set positive-label, or bring more rows",
+            )
+        return expanded(edges, negatives, positives)
 
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 

@@ -37,9 +37,9 @@ class PartyExchange(Exchange):
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
         """The replies of all parties; StrategyError if the exchange still fails after ``max-retries`` retries."""
-        if self.question.phase in self.family.introductions:
+        if self.phase in self.family.introductions:
             return super().receive(replies)
-        training, server_round, attempt = self.family.training, self.question.server_round, 0
+        training, server_round, attempt = self.family.training, self.server_round, 0
         while True:
             self.found, self.reasons = {}, {}
             self.sort(replies)
@@ -72,7 +72,7 @@ class PartyExchange(Exchange):
 
     def check_payload(self, place: int, payload: Any) -> None:
         super().check_payload(place, payload)
-        self.family.check_report(place, payload, self.question.phase)
+        self.family.check_report(place, payload, self.phase)
 
 
 class VerticalStrategy(PayloadStrategy):

@@ -5,6 +5,8 @@ A round has one exchange of its own, whose replies bring models; replies to othe
 
 from __future__ import annotations
 
+import math
+import reprlib
 import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +14,28 @@ from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
-from flwr.serverapp import Grid
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
-from payloads.record import PayloadError
-from payloads.wire import count_bytes
+from payloads.record import FloatArray, Payload, PayloadError
+from payloads.wire import (
+    ARRAYS,
+    METRICS,
+    NUM_EXAMPLES,
+    PAYLOAD,
+    ROUND,
+    STATE_ROUND,
+    check_model,
+    count_bytes,
+    find,
+    model_arrays,
+    need,
+)
 from problems.randomness import Purpose, stream
-from strategies.rounds.errors import NO_ANSWER, StrategyError, shortened, way_out
+from strategies.rounds.errors import NO_ANSWER, StrategyError, reason_of, shortened, way_out
 from strategies.rounds.family import Family
-from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Question, Reply, StateLedger, read_reply
+from strategies.rounds.replies import Reply
 
 
 @dataclass(eq=False)
@@ -31,20 +43,22 @@ class Exchange:
     """An open exchange: what was sent to whom, and what has come back.
 
     Attributes:
-        grid: None if nobody can be asked again.
+        phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
+        up: the type of the replies' payload; None if they carry none.
         content: what the messages carry, one object for all.
         wanted: how many good replies there should be.
         sent: place -> message, of everyone asked so far.
         found: place -> good reply.
         reasons: place -> why there is no good reply.
+        grid: None if nobody can be asked again.
+        model: the model that was sent; a reply's model has its shapes and number types.
         report: that of the round in which the exchange was opened.
     """
 
     family: Family
-    roster: Roster
-    states: StateLedger
-    grid: Grid | None
-    question: Question
+    server_round: int
+    phase: str
+    up: type[Payload] | None
     content: RecordDict
     wanted: int
     sent: dict[int, Message] = field(default_factory=dict)
@@ -52,17 +66,19 @@ class Exchange:
     reasons: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.report = self.family.report
+        family = self.family
+        assert family.roster is not None
+        self.roster, self.grid, self.model, self.report = family.roster, family.grid, family.model, family.report
 
     # Out.
 
     def write(self, places: Sequence[int]) -> list[Message]:
         """Messages to some more clients."""
         ids = self.roster.node_ids
-        kind = MessageType.EVALUATE if self.question.phase == SCORE_COUNTS else MessageType.TRAIN
+        kind = MessageType.EVALUATE if self.phase == SCORE_COUNTS else MessageType.TRAIN
         written = {place: Message(self.content, dst_node_id=ids[place], message_type=kind) for place in places}
         self.sent |= written
-        if not self.question.phase:
+        if not self.phase:
             self.report.asked = list(self.sent)
         self.report.bytes_down += len(written) * count_bytes(self.content)
         return list(written.values())
@@ -110,21 +126,53 @@ class Exchange:
             place = places.get(message.metadata.reply_to_message_id)
             if place is None or place in self.found:
                 what = "a reply to no message of this round" if place is None else "a second reply to one message"
-                log(WARNING, "round %d: %s was ignored", self.question.server_round, what)
+                log(WARNING, "round %d: %s was ignored", self.server_round, what)
                 continue
             if message.has_content():
                 self.report.bytes_up += count_bytes(message.content)
             try:
-                reply = read_reply(self.question, place, message, self.family.limits(place))
-                if reply.payload is not None:
-                    self.check_payload(place, reply.payload)
-                self.found[place] = reply
+                self.found[place] = self.read(place, message)
                 self.reasons.pop(place, None)
             except PayloadError as error:
                 self.reasons[place] = shortened(str(error))
         for place in self.sent:
             if place not in self.found:
                 self.reasons.setdefault(place, NO_ANSWER)
+
+    def read(self, place: int, message: Message) -> Reply:
+        """Decode and validate the reply of the client at a place in the roster.
+
+        Raises:
+            PayloadError: the message is an error, or not what was asked for.
+        """
+        if message.has_error():
+            raise PayloadError(reason_of(message.error))
+        records, server_round = message.content, self.server_round
+        metrics = find(records, METRICS, MetricRecord)
+        if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
+            raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
+        if metrics[ROUND] != server_round:
+            raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
+        allowed = {METRICS, *([] if self.phase else [ARRAYS]), *([PAYLOAD] if self.up else [])}
+        if unknown := records.keys() - allowed:
+            raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
+        model: list[FloatArray] = []
+        if not self.phase:
+            model = model_arrays(need(records, ARRAYS, ArrayRecord))
+            check_model(model, self.model)
+        payload = None
+        if self.up is not None:
+            sizes, limits = {"d": len(self.model[0])}, self.family.limits(place)
+            payload = self.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, limits)
+            self.check_payload(place, payload)
+        examples = metrics[NUM_EXAMPLES]
+        if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
+            raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
+        made = metrics.get(STATE_ROUND)
+        if made is not None and not (isinstance(made, int) and 0 <= made <= server_round):
+            got = reprlib.repr(made)
+            raise PayloadError(f"{STATE_ROUND!r} is {got}, expected a round from 0 to {server_round}")
+        return Reply(place, model, payload, int(examples), made)
 
     def check_payload(self, place: int, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
@@ -139,7 +187,7 @@ class Exchange:
         Args:
             asked_again: how many times clients have been asked again so far.
         """
-        training, server_round = self.family.training, self.question.server_round
+        training, server_round = self.family.training, self.server_round
         if self.family.retries_failed:
             if asked_again == training.max_retries:
                 return []
@@ -152,7 +200,7 @@ class Exchange:
         others = [place for place in range(len(self.roster)) if place not in self.sent]
         if not others or not training.replace_dropped:
             return []
-        keys = (server_round, len(self.sent), zlib.crc32(self.question.phase.encode()))
+        keys = (server_round, len(self.sent), zlib.crc32(self.phase.encode()))
         count = min(self.wanted - len(self.found), len(others))
         chosen = stream(training.seed, Purpose.REPLACEMENTS, *keys).choice(others, count, replace=False)
         return sorted(chosen.tolist())
@@ -165,7 +213,7 @@ class Exchange:
         Raises:
             StrategyError: there are too few.
         """
-        phase, server_round, report = self.question.phase, self.question.server_round, self.report
+        phase, server_round, report = self.phase, self.server_round, self.report
         where = f"{phase} phase: " if phase else ""
         dropped = {place: where + self.reasons[place] for place in sorted(self.reasons)}
         for place, reason in dropped.items():
@@ -176,12 +224,12 @@ class Exchange:
         self.check_enough(dropped)
         if not phase:
             owner = type(self.family).__name__ if self.family.joint_states else None
-            report.state_lost = self.states.update(server_round, self.found, owner)
+            report.state_lost = self.family.states.update(server_round, self.found, owner)
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:
         """Raise `StrategyError` if too few replies are good; ``dropped``: place -> why it was dropped."""
-        family, training, round_ = self.family, self.family.training, f"round {self.question.server_round}"
+        family, training, round_ = self.family, self.family.training, f"round {self.server_round}"
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
         advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
         place, reason = next(iter(dropped.items()), (None, "nobody was asked"))

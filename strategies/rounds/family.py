@@ -18,7 +18,7 @@ from problems.means import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply, RoundReport
+from strategies.rounds.replies import Reply, RoundReport, StateLedger
 
 
 class Family:
@@ -28,6 +28,8 @@ class Family:
         loss: the name of the loss; never "auto".
         state: what the server keeps from round to round, a ``state_type``; None before there is any.
         roster: the sites; None before the handshake.
+        states: when the clients' memories were made.
+        grid: None before `PayloadStrategy.prepare`.
         report: what the round under way has cost, and who took part in it.
         model: the arrays that the round's clients got.
         extra_config: scalars for every message's config, set by whoever runs the rounds.
@@ -72,6 +74,8 @@ class Family:
         self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
         self.state: Any = None
         self.roster: Roster | None = None
+        self.states = StateLedger(0)
+        self.grid: Grid | None = None
         self.report = RoundReport()
         self.model: list[FloatArray] = []
         self.extra_config: dict[str, int | str] = {}

@@ -1,4 +1,4 @@
-"""What the replies of a round hold, which of them are good, and what they tell of the clients' memories.
+"""What a round's good replies hold, what the round cost, and what replies tell of the clients' memories.
 
 A client's newest memory, called a state here, was made in the round of its newest good reply or, if later replies were
 dropped, after it. A reply that started from an older memory, or from none, shows that the newer one is lost.
@@ -6,31 +6,15 @@ dropped, after it. A reply that started from an older memory, or from none, show
 
 from __future__ import annotations
 
-import math
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
-from payloads.record import FloatArray, IntArray, Payload, PayloadError, array
-from payloads.wire import (
-    ARRAYS,
-    METRICS,
-    NUM_EXAMPLES,
-    PAYLOAD,
-    ROUND,
-    STATE_ROUND,
-    check_model,
-    find,
-    model_arrays,
-    need,
-)
-from strategies.rounds.errors import reason_of
+from payloads.record import FloatArray, IntArray, Payload, array
 
 
 @dataclass(frozen=True)
@@ -60,59 +44,6 @@ class RoundReport:
     exchange_seconds: float = 0.0
     # times that clients measured themselves, by name
     timings: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the replies of an exchange must hold.
-
-    Attributes:
-        server_round: the round that the replies answer.
-        phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
-        up: the type of the replies' payload; None if they carry none.
-        model: the model that was sent; a reply's model has its shapes and number types.
-    """
-
-    server_round: int
-    phase: str
-    up: type[Payload] | None
-    model: list[FloatArray]
-
-
-def read_reply(question: Question, place: int, message: Message, limits: Mapping[str, int]) -> Reply:
-    """Decode and validate the reply of the client at a place in the roster.
-
-    Args:
-        limits: greatest length of each dimension of its payload but ``d``, by letter.
-
-    Raises:
-        PayloadError: the message is an error, or not what was asked for.
-    """
-    if message.has_error():
-        raise PayloadError(reason_of(message.error))
-    records, server_round, phase, up = message.content, question.server_round, question.phase, question.up
-    metrics = find(records, METRICS, MetricRecord)
-    if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
-        raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
-    if metrics[ROUND] != server_round:
-        raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
-    allowed = {METRICS, *([] if phase else [ARRAYS]), *([PAYLOAD] if up else [])}
-    if unknown := records.keys() - allowed:
-        raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
-    model: list[FloatArray] = []
-    if not phase:
-        model = model_arrays(need(records, ARRAYS, ArrayRecord))
-        check_model(model, question.model)
-    sizes = {"d": len(question.model[0])}
-    payload = up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, limits) if up else None
-    examples = metrics[NUM_EXAMPLES]
-    if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
-        raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
-    state_round = metrics.get(STATE_ROUND)
-    if state_round is not None and not (isinstance(state_round, int) and 0 <= state_round <= server_round):
-        got = reprlib.repr(state_round)
-        raise PayloadError(f"{STATE_ROUND!r} is {got}, expected a round from 0 to {server_round}")
-    return Reply(place, model, payload, int(examples), state_round)
 
 
 @dataclass(frozen=True, eq=False)

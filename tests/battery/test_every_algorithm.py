@@ -23,6 +23,10 @@ def floats_of(payload: Payload | None) -> dict[str, np.ndarray]:
     return {name: value for name, value in payload.arrays().items() if specs_of(type(payload))[name].kind == "float"}
 
 
+def bytes_of(model: list[np.ndarray], payload: Payload | None) -> int:
+    return sum(array.nbytes for array in [*model, *(payload.arrays().values() if payload else ())])
+
+
 @pytest.mark.parametrize(
     ("strategy", "dtype"), [(name, dtype) for name, row in ALGORITHMS.items() for dtype in row.strategy.number_types]
 )
@@ -101,6 +105,6 @@ def test_counted_bytes_are_the_model_and_the_declared_payload(strategy: str, tmp
         down = up = 0
         for exchange in (e for e in tap.exchanges if e.server_round == line["round"]):
             sent, returned = payloads_of(strategy, exchange)
-            down += sum(array.nbytes for array in model_of(exchange.message)) + (sent.nbytes if sent else 0)
-            up += sum(array.nbytes for array in model_of(exchange.reply)) + (returned.nbytes if returned else 0)
+            down += bytes_of(model_of(exchange.message), sent)
+            up += bytes_of(model_of(exchange.reply), returned)
         assert (line["bytes_down"], line["bytes_up"]) == (down, up)

@@ -69,8 +69,7 @@ def test_round_trip(kind: type[Payload], data: st.DataObject) -> None:
         got = getattr(decoded, name)
         assert (got.dtype, got.shape, got.tobytes()) == (value.dtype, value.shape, value.tobytes())
         assert not got.flags.writeable
-    assert decoded.nbytes == sum(value.nbytes for value in payload.arrays().values())
-    assert sum(len(blob) for blob in record.values()) >= decoded.nbytes
+    assert sum(len(blob) for blob in record.values()) >= sum(value.nbytes for value in payload.arrays().values())
     assert dict(decoded.to_record()) == dict(record)
 
 
