@@ -18,16 +18,14 @@ from torch import Tensor
 from methods.method import Method, Task
 from payloads.held_out import BINS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
-from payloads.settings import Settings, TrainingSettings, refuse_other, settings_of
+from payloads.settings import Settings, TrainingSettings, refuse_other
 from payloads.wire import PHASE, ROUND, ready_to_send
 from problems.binned_scores import codes, first_edges, places
 from problems.models import FlatModel
 from problems.models.vectors import Copy
 from problems.objectives.classification import CROSS_ENTROPY, cross_entropy
 from problems.randomness import Purpose, seed_sequence
-from problems.site import Site
-
-__all__ = ["MethodClient", "PayloadClient", "ScoringClient", "Site", "Trained"]
+from problems.site import Site as Site
 
 
 class Trained(Protocol):
@@ -63,7 +61,8 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.site = site
         self.model = model
         self.training = training
-        self.settings = settings_of(self, self.settings_type, settings)
+        refuse_other(self, self.settings_type, settings)
+        self.settings = settings or self.settings_type()
         self.loss = self.default_loss if training.loss == "auto" else training.loss
         self.inbox: Any = None
         self.outbox: Any = None

@@ -70,12 +70,6 @@ class SiteReport(Payload):
     def num_partitions(self) -> int:
         return int(self.identity[1])
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Negatives and positives; 0 where they were not sent."""
-        negatives, positives = (0, 0) if self.class_counts is None else self.class_counts.tolist()
-        return negatives, positives
-
 
 def encode_names(names: tuple[str, ...]) -> NDArray[np.uint8]:
     """Names as bytes: a JSON list in UTF-8."""

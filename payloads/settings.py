@@ -6,7 +6,7 @@ Types are strict: Flower does not check that an override has the type of the val
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeVar
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -27,9 +27,6 @@ class Settings(BaseModel):
     )
 
 
-S = TypeVar("S", bound=Settings)
-
-
 def refuse_other(owner: object, wanted: type | None, given: object) -> None:
     """Refuse settings or records that belong to another algorithm.
 
@@ -39,16 +36,6 @@ def refuse_other(owner: object, wanted: type | None, given: object) -> None:
     if given is not None and type(given) is not wanted:
         name = "nothing" if wanted is None else wanted.__name__
         raise TypeError(f"{type(owner).__name__} takes {name}, got {type(given).__name__}")
-
-
-def settings_of(owner: object, wanted: type[S], given: S | None) -> S:
-    """The settings that a half of an algorithm was given, or the defaults where it was given none.
-
-    Raises:
-        TypeError: they are another algorithm's.
-    """
-    refuse_other(owner, wanted, given)
-    return wanted() if given is None else given
 
 
 class TrainingSettings(Settings):

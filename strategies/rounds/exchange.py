@@ -177,7 +177,7 @@ class Exchange:
     def check_payload(self, place: int, payload: Any) -> None:
         """Raise `PayloadError` for a payload that is well-formed but impossible."""
         if isinstance(payload, ScoreCounts):
-            payload.check_rows(self.roster.held_out_counts[place])
+            payload.check_rows(self.roster.reports[place].held_out_counts)
         else:
             self.family.check_payload(payload)
 

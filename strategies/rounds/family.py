@@ -13,7 +13,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other, settings_of
+from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other
 from problems.means import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError
@@ -70,7 +70,8 @@ class Family:
 
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         self.training = training or TrainingSettings()
-        self.settings = settings_of(self, self.settings_type, settings)
+        refuse_other(self, self.settings_type, settings)
+        self.settings = settings or self.settings_type()
         self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
         self.state: Any = None
         self.roster: Roster | None = None

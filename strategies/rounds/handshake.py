@@ -28,8 +28,6 @@ from strategies.rounds.errors import SetupError, StrategyError, reason_of, refus
 # Bytes; enough for the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
 
-Counts = np.ndarray[tuple[int, int], np.dtype[np.int64]]
-
 
 @dataclass(frozen=True)
 class Roster:
@@ -47,9 +45,10 @@ class Roster:
         return len(self.node_ids)
 
     @cached_property
-    def class_counts(self) -> Counts:
+    def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site; 0 if not reported."""
-        array = np.array([report.counts for report in self.reports], dtype=np.int64).reshape(-1, 2)
+        told = [report.class_counts for report in self.reports]
+        array = np.array([(0, 0) if counts is None else counts for counts in told], dtype=np.int64).reshape(-1, 2)
         array.setflags(write=False)  # cached, and read in every round
         return array
 
@@ -60,12 +59,6 @@ class Roster:
         weights: NDArray[np.float64] = len(self) * sizes / sizes.sum()
         weights.setflags(write=False)
         return weights
-
-    @property
-    def held_out_counts(self) -> Counts:
-        """(N, 2) negatives and positives that each site holds out for evaluation."""
-        held_out = [report.held_out_counts for report in self.reports]
-        return np.array([(0, 0) if counts is None else counts for counts in held_out], np.int64).reshape(-1, 2)
 
     def share(self, fraction: float, minimum: int) -> int:
         """How many clients a round asks: max(minimum, round(fraction * N))."""

@@ -58,7 +58,7 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
     """Means and deviations of all sites' training rows together, exact for constant columns; None: not standardised."""
     if reports[0].means is None:
         return None
-    counts = np.array([sum(report.counts) for report in reports], dtype=np.float64)
+    counts = np.array([report.class_counts for report in reports], dtype=np.float64).sum(axis=1)
     means = np.array([report.means for report in reports], dtype=np.float64)
     variances = np.array([report.variances for report in reports], dtype=np.float64)
     constant = (means == means[0]).all(axis=0) & (variances == 0).all(axis=0)
