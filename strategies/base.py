@@ -21,7 +21,7 @@ from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record, payload_record
 from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
-from strategies.rounds.errors import SetupError
+from strategies.rounds.errors import check_both_classes
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
@@ -156,13 +156,8 @@ class PayloadStrategy(Family, Strategy):
                 break
             edges = refined(edges, negatives, positives)
             question = ScoreEdges(edges=edges)
-        if not negatives.any() or not positives.any():
-            raise SetupError(
-                f"round {server_round}: the rows that the sites hold out",
-                got=f"{int(positives.sum())} positives and {int(negatives.sum())} negatives",
-                allowed="both classes, since metrics need both",
-                hint="set positive-label, or bring more rows",
-            )
+        key = f"round {server_round}: the rows that the sites hold out"
+        check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
         return expanded(edges, negatives, positives)
 
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
@@ -176,8 +171,7 @@ class PayloadStrategy(Family, Strategy):
         self.model = model_arrays(arrays)
         arrays = self.inquire(server_round, arrays)
         self.model = model_arrays(arrays)
-        training = self.training
-        places = roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
+        places = roster.sample(self.training, server_round)
         return self.messages(server_round, places, arrays, self.down(server_round), config)
 
     def aggregate_train(

@@ -62,12 +62,11 @@ class StagewiseStrategy(MinimaxStrategy):
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Restart lambda in the first round of every stage but the first."""
         assert self.roster is not None
-        plan, training = self.plan(server_round), self.training
+        plan = self.plan(server_round)
         if not restarts_dual(plan):
             return arrays
-        places = self.roster.sample(training.fraction_train, training.fewest_asked, training.seed, server_round)
-        replies = self.ask(server_round, places, arrays, None, CLASS_SCORES)
-        read = self.replies(replies)
+        places = self.roster.sample(self.training, server_round)
+        read = self.replies(self.ask(server_round, places, arrays, None, CLASS_SCORES))
         dual = best_dual(read.ups, self.roster.sample_weights[read.places], plan)
         if dual is None:
             log(WARNING, "round %d: lambda is not restarted: only one class among who answered", server_round)
@@ -112,7 +111,7 @@ class FedSGDA(MinimaxStrategy):
         assert self.roster is not None
         training, large, x = self.training, self.settings.large_batch, model_arrays(arrays)[0]
         question = self.estimator.question(server_round - 1, self.state, self.settings)
-        count = self.roster.share(training.fraction_train, training.fewest_asked)
+        count = self.roster.share(training)
         if question.large:
             count = max(training.fewest_asked, len(self.roster) if isinstance(large, str) else large)
         places = self.roster.draw(count, training.seed, server_round, Purpose.GRADIENT_CLIENTS)

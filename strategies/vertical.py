@@ -82,7 +82,6 @@ class VerticalStrategy(PayloadStrategy):
     needs_examples = "has clients that hold columns of the same rows"
     needs_all_clients = "trains a block of columns at every client"
     retries_failed = True
-    concurrent = True
     vertical = True
     fewest_clients = 3
     number_types = ("float64",)

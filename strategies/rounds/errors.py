@@ -33,6 +33,13 @@ class DivergedError(SetupError):
     """A round left the server values that are not finite; nothing of that round may be kept."""
 
 
+def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
+    """Raise `SetupError` if a class has no rows; ``why`` both are needed, and ``where`` the rows are."""
+    if not negatives or not positives:
+        got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
+        raise SetupError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
+
+
 def reason_of(error: Error) -> str:
     """A ClientApp's exception in its own words, without the wrapping Flower puts around it."""
     wrapped = re.fullmatch(CLIENT_EXCEPTION, error.reason or "", re.DOTALL)

@@ -16,7 +16,7 @@ from payloads.record import FloatArray, Payload, not_finite
 from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other
 from problems.means import Weights
 from problems.objectives.classification import CROSS_ENTROPY
-from strategies.rounds.errors import DivergedError, SetupError
+from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply, RoundReport, StateLedger
 
@@ -43,17 +43,15 @@ class Family:
     needs_all_clients: ClassVar[str] = ""
     # a client that gave no good reply is asked again, up to ``max-retries`` times; then the run ends
     retries_failed: ClassVar[bool] = False
-    # clients talk to each other within an exchange: all run at once, and if one fails, all are asked again
-    concurrent: ClassVar[bool] = False
     # the sum of the clients' memories matters: if one is lost, all clients discard theirs
     joint_states: ClassVar[bool] = False
     # the reason, if ``client-weights`` must be "examples"; it follows the words "strategy x"
     needs_examples: ClassVar[str] = ""
     # gradients already carry their site's weight by samples, so means over sites are plain
     weighted_gradients: ClassVar[bool] = False
-    # clients hold columns of the same samples: no model travels, and the metrics are those the clients measured
+    # clients hold columns of the same samples and talk to each other within an exchange: all run at once, no model
+    # travels, and the metrics are those the clients measured
     vertical: ClassVar[bool] = False
-    fewest_clients: ClassVar[int] = 1
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
     # the strategy's own keys of step sizes
     own_steps: ClassVar[tuple[str, ...]] = ()
@@ -164,13 +162,7 @@ class Family:
     def check_classes(self, roster: Roster, what: str) -> None:
         """Refuse sites that all together hold one class only; ``what`` names what needs both."""
         negatives, positives = roster.class_counts.sum(axis=0).tolist()
-        if not negatives or not positives:
-            raise SetupError(
-                "labels",
-                got=f"{positives} positives and {negatives} negatives at all sites together",
-                allowed=f"both classes, since {what} needs both",
-                hint="set positive-label, or bring more rows",
-            )
+        check_both_classes("labels", negatives, positives, f"{what} needs both", " at all sites together")
 
     def check_batch(self, key: str, batch_size: int, kind: str, held: Sequence[int]) -> None:
         """Warn of sites that cannot fill a batch and take all they have; refuse a batch that all together cannot fill.

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from payloads.handshake import SiteReport
 from payloads.record import PayloadError
+from payloads.settings import TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shortened
@@ -60,13 +61,13 @@ class Roster:
         weights.setflags(write=False)
         return weights
 
-    def share(self, fraction: float, minimum: int) -> int:
-        """How many clients a round asks: max(minimum, round(fraction * N))."""
-        return max(minimum, round(fraction * len(self)))
+    def share(self, training: TrainingSettings) -> int:
+        """How many clients a round asks."""
+        return max(training.fewest_asked, round(training.fraction_train * len(self)))
 
-    def sample(self, fraction: float, minimum: int, seed: int, server_round: int) -> list[int]:
+    def sample(self, training: TrainingSettings, server_round: int) -> list[int]:
         """Sorted places of the clients of a round: `share` of them, without replacement."""
-        return self.draw(self.share(fraction, minimum), seed, server_round)
+        return self.draw(self.share(training), training.seed, server_round)
 
     def draw(self, count: int, seed: int, server_round: int, purpose: Purpose = Purpose.SAMPLE_CLIENTS) -> list[int]:
         """Sorted places of ``count`` clients, without replacement.
@@ -75,12 +76,9 @@ class Roster:
             StrategyError: there are fewer clients.
         """
         if count > len(self):
-            raise SetupError(
-                "min-train-nodes",
-                got=f"{count} for round {server_round}",
-                allowed=f"at most {len(self)}, since as many are connected",
-                hint="lower min-train-nodes, or connect more",
-            )
+            got, allowed = f"{count} for round {server_round}", f"at most {len(self)}, since as many are connected"
+            hint = "lower min-train-nodes, or connect more"
+            raise SetupError("min-train-nodes", got=got, allowed=allowed, hint=hint)
         if count == len(self):
             return list(range(count))
         rng = stream(seed, purpose, server_round)

@@ -194,7 +194,7 @@ class Federation:
 
     def participants(self, server_round: int) -> list[int]:
         training = self.case.common
-        return roster_of(self.sites).sample(training.fraction_train, 1, training.seed, server_round)
+        return roster_of(self.sites).sample(training, server_round)
 
     def call(self, place: int, payload: Any = None) -> Reply:
         client = self.clients[place]
@@ -283,7 +283,7 @@ def reference(case: Case, sites: Sequence[Site], w: Array, scorer: Scorer | None
         "rounds": training.num_server_rounds,
         "local_steps": training.local_steps,
         "learning_rate": decayed(training),
-        "participants": lambda r: roster.sample(training.fraction_train, 1, training.seed, r),
+        "participants": lambda r: roster.sample(training, r),
     }
     if case.strategy == "local-sgd":
         samplers = [

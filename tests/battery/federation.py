@@ -43,7 +43,7 @@ PAIRS = [(name, loss) for name, row in ALGORITHMS.items() for loss in row.losses
 # whose clients hold rows: they may hold those of one class, and a model travels
 OF_ROWS = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 # whose clients can train without the others at hand
-ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.concurrent]
+ALONE = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 
 
 @dataclass(frozen=True)

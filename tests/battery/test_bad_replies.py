@@ -119,7 +119,7 @@ def test_a_bad_reply_is_asked_for_again(
     change, _ = (TAMPER | TAMPER_PAYLOAD)[kind]
     run, tap = run_with_a_bad_reply(strategy, tmp_path / "run", change, times=2)
     asked = [e.partition for e in tap.exchanges if e.server_round == BAD_ROUND and not e.phase]
-    again = [0, 1, 2] if ALGORITHMS[strategy].strategy.concurrent else [BAD_PARTITION]
+    again = [0, 1, 2] if ALGORITHMS[strategy].strategy.vertical else [BAD_PARTITION]
     assert asked == [0, 1, 2, *again, *again]
     assert [line["dropped"] for line in run.lines] == [{}] * 5
     assert [line["clients_answered"] for line in run.lines[1:]] == [3] * 4

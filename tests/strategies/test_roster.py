@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from payloads.handshake import REFUSAL, SiteReport
 from payloads.record import PayloadError
+from payloads.settings import TrainingSettings
 from payloads.wire import content
 from simulations.engines.in_process import InProcessGrid
 from strategies.rounds.errors import StrategyError, reason_of
@@ -69,7 +70,8 @@ def test_node_ids_change_nothing_but_the_address(ids: list[int], server_round: i
     np.testing.assert_array_equal(roster.class_counts, [[10 * i, i] for i in range(len(ids))])
     plain = call_the_roll(Nodes(range(1, len(ids) + 1)), timeout=5)
     for fraction in (0.3, 0.5, 1.0):
-        assert roster.sample(fraction, 1, 4, server_round) == plain.sample(fraction, 1, 4, server_round)
+        training = TrainingSettings(fraction_train=fraction, seed=4)
+        assert roster.sample(training, server_round) == plain.sample(training, server_round)
 
 
 def test_late_nodes_are_waited_for_and_asked_once() -> None:
@@ -136,26 +138,29 @@ def test_a_sample_is_sorted_distinct_and_of_the_right_size(
     count: int, fraction: float, minimum: int, seed: int, server_round: int
 ) -> None:
     roster, wanted = roster_of(count), max(minimum, round(fraction * count))
+    training = TrainingSettings(fraction_train=fraction, min_train_nodes=minimum, seed=seed)
     if wanted > count:
         with pytest.raises(StrategyError, match=f"got {wanted} for round {server_round}, allowed: at most {count},"):
-            roster.sample(fraction, minimum, seed, server_round)
+            roster.sample(training, server_round)
         return
-    places = roster.sample(fraction, minimum, seed, server_round)
+    places = roster.sample(training, server_round)
     assert places == sorted(set(places) & set(range(count)))
     assert len(places) == wanted
-    assert roster.sample(fraction, minimum, seed, server_round) == places
+    assert roster.sample(training, server_round) == places
 
 
 def test_every_client_is_sampled_equally_often() -> None:
     roster = roster_of(10)
-    drawn = np.bincount(np.concatenate([roster.sample(0.3, 1, 0, r) for r in range(1, 2001)]), minlength=10)
+    training = TrainingSettings(fraction_train=0.3)
+    drawn = np.bincount(np.concatenate([roster.sample(training, r) for r in range(1, 2001)]), minlength=10)
     # 600 expected each, standard deviation 20.5
     assert np.abs(drawn - 600).max() < 5 * 20.5
 
 
 def test_seed_and_round_each_change_the_sample() -> None:
     roster = roster_of(50)
-    samples = [roster.sample(0.2, 1, seed, server_round) for seed in (0, 1) for server_round in (1, 2)]
+    seeds = [TrainingSettings(fraction_train=0.2, seed=seed) for seed in (0, 1)]
+    samples = [roster.sample(training, server_round) for training in seeds for server_round in (1, 2)]
     assert len({tuple(sample) for sample in samples}) == 4
 
 
