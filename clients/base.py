@@ -43,6 +43,9 @@ class Trained(Protocol):
 
 
 M = TypeVar("M", bound=Trained)
+Config = dict[str, Scalar]
+# what ``fit`` returns: the model, the number of samples, metrics
+Fitted = tuple[list[FloatArray], int, Config]
 
 
 class PayloadClient(NumPyClient, Generic[M]):
@@ -55,7 +58,7 @@ class PayloadClient(NumPyClient, Generic[M]):
     phases: ClassVar[dict[str, type[Payload]]] = {}
     settings_type: ClassVar[type[Settings]] = Settings
     settings: Any
-    default_loss: ClassVar[str] = CROSS_ENTROPY
+    default_loss = CROSS_ENTROPY
 
     def __init__(self, site: Site, model: M, training: TrainingSettings, settings: Settings | None = None) -> None:
         self.site = site
@@ -68,7 +71,7 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.outbox: Any = None
         self.state: Any = None
 
-    def begin(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> int:
+    def begin(self, parameters: list[FloatArray], config: Config) -> int:
         """Load the model, seed torch (dropout) for this client and round, clear the outbox; returns the round.
 
         Raises:
@@ -105,9 +108,7 @@ class MethodClient(PayloadClient[M]):
         super().__init__(site, model, training, settings)
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
-    def fit(
-        self, parameters: list[FloatArray], config: dict[str, Scalar]
-    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+    def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
         """Do one round of the method's client half or, in one of the method's phases, answer the server."""
         task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
         down = self.received(config)
@@ -126,7 +127,7 @@ class MethodClient(PayloadClient[M]):
     def task(self, server_round: int) -> Task[Any, Any]:
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
 
-    def received(self, config: dict[str, Scalar]) -> Any:
+    def received(self, config: Config) -> Any:
         """What the server sent beside the model: the inbox, unless a method takes it from the message's config."""
         return self.inbox
 
@@ -134,7 +135,7 @@ class MethodClient(PayloadClient[M]):
 class ScoringClient(MethodClient[FlatModel]):
     """Base of the clients that train a network's scores."""
 
-    def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
         """Cross-entropy and accuracy of a model on the site's own samples."""
         self.model.load(parameters)
         logits = self.model.predict(self.site.features)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flwr.common import Scalar
-
-from clients.base import MethodClient, ScoringClient, client_of
+from clients.base import Config, Fitted, MethodClient, ScoringClient, client_of
 from methods.coda import CODA
 from methods.codasca import CODASCA
 from methods.composite import COMPOSITE
@@ -43,7 +41,7 @@ class FedProxClient(ScoringClient):
 
     method = FEDPROX
 
-    def received(self, config: dict[str, Scalar]) -> float | None:
+    def received(self, config: Config) -> float | None:
         mu = config.get(PROXIMAL_MU)
         return None if mu is None else float(mu)
 
@@ -53,11 +51,9 @@ class FedX1Client(ScoringClient):
 
     method = FEDX1
 
-    def fit(
-        self, parameters: list[FloatArray], config: dict[str, Scalar]
-    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+    def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
         """One round; round 0 is the scoring round, whether or not the message names the phase."""
-        phase: dict[str, Scalar] = {PHASE: SCORING} if config[ROUND] == SCORING_ROUND else {}
+        phase: Config = {PHASE: SCORING} if config[ROUND] == SCORING_ROUND else {}
         return super().fit(parameters, config | phase)
 
 
@@ -70,12 +66,12 @@ class FedX2Client(FedX1Client):
 class MinimaxClient(MethodClient[Oracle]):
     """Base of the minimax clients: ``model`` is the oracle of the site's f_i, whose point is z = (x, y)."""
 
-    def received(self, config: dict[str, Scalar]) -> Any:
+    def received(self, config: Config) -> Any:
         """The record sent beside the model, or an empty one."""
         assert self.down is not None
         return self.inbox or self.down()
 
-    def evaluate(self, parameters: list[FloatArray], config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
         """The value of f_i over all of the site's samples, with the site's own prior and weight 1."""
         self.model.load(parameters)
         return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}

@@ -54,7 +54,7 @@ class PayloadStrategy(Family, Strategy):
 
     def join(self, grid: Grid) -> Roster:
         """Do the handshake, once."""
-        if self.roster is None:
+        if not self.roster:
             # no party of a vertical run reports how many rows it holds
             roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
             self.schema, self.states = agreed(roster.reports), StateLedger(len(roster))
@@ -139,7 +139,6 @@ class PayloadStrategy(Family, Strategy):
             StrategyError: fewer than ``min-train-nodes`` answer.
             SetupError: those that answer hold out one class only.
         """
-        assert self.roster is not None
         places, record = list(range(len(self.roster))), model_record(arrays)
         edges, question = first_edges(BINS), None
         for exchange in range(EXCHANGES):

@@ -35,7 +35,6 @@ class ProximalStrategy(MethodStrategy):
         """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of these."""
         if not self.warns:
             return
-        assert self.roster is not None
         replies = self.ask(0, range(len(self.roster)), arrays, None, SMOOTHNESS)
         known = [reply for reply in replies if reply.payload.estimate is not None]
         if not known:

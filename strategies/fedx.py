@@ -63,7 +63,6 @@ class FedX1(PairwiseStrategy):
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
         """Lines 3-4: every client scores K batches with the initial model, whatever ``fraction-train`` says."""
-        assert self.roster is not None
         self.admit(self.ask(SCORING_ROUND, range(len(self.roster)), arrays, None, SCORING))
 
     def admit(self, scored: list[Reply]) -> None:
@@ -73,7 +72,6 @@ class FedX1(PairwiseStrategy):
 
     def limits(self, place: int) -> Mapping[str, int]:
         """Predictions of K batches, each no larger than what the site holds; at most ``history-size``, if set."""
-        assert self.roster is not None
         fedx, steps = self.settings, self.training.local_steps
         own = [int(counts[place]) for counts in count_halves(self.objective, self.roster.class_counts)]
         positives = steps * min(fedx.positive_batch_size, own[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
@@ -36,12 +35,11 @@ class MethodStrategy(PayloadStrategy):
 
     def plan(self, server_round: int) -> Plan[Any]:
         """What the method may know in a round."""
-        counts = np.zeros((0, 2), dtype=np.int64) if self.roster is None else self.roster.class_counts
+        counts = self.roster.class_counts
         return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """A round's good replies as a method reads them."""
-        assert self.roster is not None
         places = [reply.place for reply in replies]
         weights = self.weights(replies)
         return Replies(

@@ -61,7 +61,6 @@ class StagewiseStrategy(MinimaxStrategy):
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Restart lambda in the first round of every stage but the first."""
-        assert self.roster is not None
         plan = self.plan(server_round)
         if not restarts_dual(plan):
             return arrays
@@ -108,7 +107,6 @@ class FedSGDA(MinimaxStrategy):
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Run the gradient collection phase, lines 2 to 5: ask a sample of clients, update the estimate."""
-        assert self.roster is not None
         training, large, x = self.training, self.settings.large_batch, model_arrays(arrays)[0]
         question = self.estimator.question(server_round - 1, self.state, self.settings)
         count = self.roster.share(training)

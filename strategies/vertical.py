@@ -98,7 +98,7 @@ class VerticalStrategy(PayloadStrategy):
 
     def join(self, grid: Grid) -> Roster:
         """Do the handshake; StrategyError if not all parties can run at once."""
-        known = self.roster is not None
+        known = bool(self.roster)
         roster = super().join(grid)
         if not known:
             check_capacity(grid, len(roster))

@@ -138,7 +138,6 @@ class VFB2(VerticalStrategy):
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
         """Send the parties each other's credentials; learn who holds labels and whether the rows are the same."""
-        assert self.roster is not None
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
         replies = self.ask(server_round, everyone, arrays, None, CREDENTIALS, {SALT: self.salt})

@@ -67,7 +67,6 @@ class Exchange:
 
     def __post_init__(self) -> None:
         family = self.family
-        assert family.roster is not None
         self.roster, self.grid, self.model, self.report = family.roster, family.grid, family.model, family.report
 
     # Out.

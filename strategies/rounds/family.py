@@ -27,8 +27,7 @@ class Family:
     Attributes:
         loss: the name of the loss; never "auto".
         state: what the server keeps from round to round, a ``state_type``; None before there is any.
-        roster: the sites; None before the handshake.
-        states: when the clients' memories were made.
+        roster: the sites; none before the handshake.
         grid: None before `PayloadStrategy.prepare`.
         report: what the round under way has cost, and who took part in it.
         model: the arrays that the round's clients got.
@@ -40,18 +39,18 @@ class Family:
     """
 
     # the reason, if every client must take part in every round; it follows the words "strategy x"
-    needs_all_clients: ClassVar[str] = ""
+    needs_all_clients = ""
     # a client that gave no good reply is asked again, up to ``max-retries`` times; then the run ends
-    retries_failed: ClassVar[bool] = False
+    retries_failed = False
     # the sum of the clients' memories matters: if one is lost, all clients discard theirs
-    joint_states: ClassVar[bool] = False
+    joint_states = False
     # the reason, if ``client-weights`` must be "examples"; it follows the words "strategy x"
-    needs_examples: ClassVar[str] = ""
+    needs_examples = ""
     # gradients already carry their site's weight by samples, so means over sites are plain
-    weighted_gradients: ClassVar[bool] = False
+    weighted_gradients = False
     # clients hold columns of the same samples and talk to each other within an exchange: all run at once, no model
     # travels, and the metrics are those the clients measured
-    vertical: ClassVar[bool] = False
+    vertical = False
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
     # the strategy's own keys of step sizes
     own_steps: ClassVar[tuple[str, ...]] = ()
@@ -59,7 +58,7 @@ class Family:
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate", "score")
     settings_type: ClassVar[type[Settings]] = Settings
     settings: Any
-    default_loss: ClassVar[str] = CROSS_ENTROPY
+    default_loss = CROSS_ENTROPY
     down_type: ClassVar[type[Payload] | None] = None
     up_type: ClassVar[type[Payload] | None] = None
     state_type: ClassVar[type[Payload] | None] = None
@@ -72,7 +71,7 @@ class Family:
         self.settings = settings or self.settings_type()
         self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
         self.state: Any = None
-        self.roster: Roster | None = None
+        self.roster = Roster((), ())
         self.states = StateLedger(0)
         self.grid: Grid | None = None
         self.report = RoundReport()
@@ -154,7 +153,6 @@ class Family:
         """
         if self.weighted_gradients or not self.by_examples:
             return None
-        assert self.roster is not None
         weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
         weights /= weights.mean()
         return weights
