@@ -36,7 +36,6 @@ from payloads.wire import (
     model_arrays,
     model_record,
     need,
-    payload_record,
 )
 from problems.errors import NOTHING
 
@@ -178,7 +177,7 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
     return Message(
         content(
             arrays=model_record(arrays) if arrays else None,
-            payload=payload_record(client.outbox),
+            payload=client.outbox and client.outbox.to_record(),
             metrics=told,  # type: ignore[arg-type]
         ),
         reply_to=message,
@@ -214,7 +213,7 @@ def _scores(context: Context, records: RecordDict, parameters: list[FloatArray],
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     told = score(model, parameters, site, asked)
     metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: server_round}
-    return content(payload=payload_record(told), metrics=metrics)
+    return content(payload=told.to_record(), metrics=metrics)
 
 
 def recall(

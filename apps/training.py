@@ -140,7 +140,8 @@ class Training:
     def checkpoint(self, server_round: int, arrays: list[FloatArray]) -> None:
         """Save what a resumed run needs, if the run keeps checkpoints."""
         if self.config.training.checkpoint_every:
-            sites = self.strategy.states.snapshot()
+            states = self.strategy.states
+            sites = states if states.kept.any() or states.since.any() else None
             self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
@@ -219,7 +220,7 @@ class Training:
             if state_type is not None and checkpoint.state:
                 self.strategy.restore(state_type.from_arrays(checkpoint.state, {"d": len(like[0])}))
             if checkpoint.sites:
-                self.strategy.states.restore(SiteStates.from_arrays(checkpoint.sites))
+                self.strategy.states = SiteStates.from_arrays(checkpoint.sites, {"n": len(self.strategy.roster)})
         except (ValueError, LookupError) as error:
             raise ConfigError(
                 "resume",

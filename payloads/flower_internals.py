@@ -7,7 +7,7 @@ module may change with any release: ``tests/payloads/test_flower_internals.py`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -69,25 +69,22 @@ def own_message(message: Message) -> Message:
 
 def own_records(records: RecordDict) -> RecordDict:
     """Records that can be changed without changing another's."""
-    return _like(records, {name: _own_record(record) for name, record in _data(records).items()})
+    return _like(records, _own_record)
 
 
 def _own_record(record: Any) -> Any:
-    values = _data(record)
-    if isinstance(record, ArrayRecord):
-        return _like(record, {name: _twin(array) for name, array in values.items()})
-    return _like(record, {name: list(value) if isinstance(value, list) else value for name, value in values.items()})
+    return _like(record, _twin if isinstance(record, ArrayRecord) else _own_value)
 
 
-def _data(record: Any) -> dict[str, Any]:
-    data: dict[str, Any] = record.__dict__["_data"]
-    return data
+def _own_value(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
 
 
-def _like(record: T, data: dict[str, Any]) -> T:
+def _like(record: T, own: Callable[[Any], Any]) -> T:
     like = record.__class__.__new__(record.__class__)
     old, new = record.__dict__, like.__dict__
-    new["_check_key_fn"], new["_check_value_fn"], new["_data"] = old["_check_key_fn"], old["_check_value_fn"], data
+    new["_check_key_fn"], new["_check_value_fn"] = old["_check_key_fn"], old["_check_value_fn"]
+    new["_data"] = {name: own(value) for name, value in old["_data"].items()}
     return like
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from payloads.record import FloatArray, Payload, PayloadError, filled, not_finite
+from payloads.record import FloatArray, PayloadError, filled, not_finite
 
 ARRAYS = "arrays"
 PAYLOAD = "payload"
@@ -162,11 +162,6 @@ def content(
         numbers = filled(MetricRecord(), metrics) if plain else MetricRecord(dict(metrics))
     parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local, SCALING: scaling}
     return filled(RecordDict(), {name: part for name, part in parts.items() if part is not None})
-
-
-def payload_record(payload: Payload | None) -> ConfigRecord | None:
-    """Encode a payload, or None."""
-    return None if payload is None else payload.to_record()
 
 
 def count_bytes(records: RecordDict) -> int:

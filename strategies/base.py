@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
-from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record, payload_record
+from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
 from strategies.rounds.errors import check_both_classes
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
-from strategies.rounds.replies import Reply, RoundReport, StateLedger
+from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.schema import Schema, agreed
 
 # To know the scores of held-out rows. Most are needed by equal scores of many rows, and by scores far from 0 that
@@ -39,7 +39,7 @@ class PayloadStrategy(Family, Strategy):
     Attributes:
         schema: what the sites' own files have in common, set by the handshake; None if they read none.
         prepared: whether everything before round 1 is done.
-        exchange: the newest exchange.
+        exchange: the newest.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -57,13 +57,13 @@ class PayloadStrategy(Family, Strategy):
         if not self.roster:
             # no party of a vertical run reports how many rows it holds
             roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
-            self.schema, self.states = agreed(roster.reports), StateLedger(len(roster))
+            self.schema, self.states = agreed(roster.reports), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)
         return self.roster
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Do the handshake and, without a restored state, the prologue, once; `configure_train` calls this too."""
+        """Do the handshake and, without a restored state, the prologue, once."""
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
@@ -92,14 +92,15 @@ class PayloadStrategy(Family, Strategy):
             phase: name of the exchange, "" for the round's own.
         """
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
-        if self.states.since:
-            scalars[STATE_SINCE] = self.states.since
+        if since := int(self.states.since[0]):
+            scalars[STATE_SINCE] = since
+        scaling = self.schema and self.schema.scaling
         records = content(
             arrays=arrays,
             config=ConfigRecord(scalars),
-            payload=payload_record(payload),
+            payload=payload and payload.to_record(),
             local=ConfigRecord(dict(self.local)) if self.local else None,
-            scaling=payload_record(self.schema and self.schema.scaling),
+            scaling=scaling and scaling.to_record(),
         )
         up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
         self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))

@@ -35,8 +35,7 @@ class MethodStrategy(PayloadStrategy):
 
     def plan(self, server_round: int) -> Plan[Any]:
         """What the method may know in a round."""
-        counts = self.roster.class_counts
-        return Plan(server_round, self.training, self.settings, self.loss, counts, self.layout)
+        return Plan(server_round, self.training, self.settings, self.loss, self.roster.class_counts, self.layout)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
         """A round's good replies as a method reads them."""

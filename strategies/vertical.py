@@ -18,7 +18,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import Payload
-from payloads.wire import ARRAYS, PAYLOAD, payload_record
+from payloads.wire import ARRAYS, PAYLOAD
 from strategies.base import PayloadStrategy
 from strategies.meeting import check_capacity, check_refusals, meet_on
 from strategies.rounds.errors import NO_ANSWER
@@ -58,10 +58,8 @@ class PartyExchange(Exchange):
 
     def write_again(self, payload: Payload) -> list[Message]:
         """Messages of the same exchange to all parties, with another attempt's payload."""
-        record = payload_record(payload)
-        assert record is not None
         self.content = self.content.copy()
-        self.content[PAYLOAD] = record
+        self.content[PAYLOAD] = payload.to_record()
         self.sent = {}
         return self.write(range(len(self.roster)))
 

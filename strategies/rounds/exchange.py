@@ -45,14 +45,14 @@ class Exchange:
     Attributes:
         phase: "" for a round's own exchange, whose replies bring a model; else the name of another exchange.
         up: the type of the replies' payload; None if they carry none.
-        content: what the messages carry, one object for all.
+        content: what all messages carry.
         wanted: how many good replies there should be.
         sent: place -> message, of everyone asked so far.
         found: place -> good reply.
         reasons: place -> why there is no good reply.
         grid: None if nobody can be asked again.
         model: the model that was sent; a reply's model has its shapes and number types.
-        report: that of the round in which the exchange was opened.
+        report: that of the round in which it was opened.
     """
 
     family: Family
@@ -223,7 +223,7 @@ class Exchange:
         self.check_enough(dropped)
         if not phase:
             owner = type(self.family).__name__ if self.family.joint_states else None
-            report.state_lost = self.family.states.update(server_round, self.found, owner)
+            self.family.states, report.state_lost = self.family.states.updated(server_round, self.found, owner)
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:

@@ -18,7 +18,7 @@ from problems.means import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
 from strategies.rounds.handshake import Roster
-from strategies.rounds.replies import Reply, RoundReport, StateLedger
+from strategies.rounds.replies import Reply, RoundReport, SiteStates
 
 
 class Family:
@@ -72,7 +72,7 @@ class Family:
         self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss
         self.state: Any = None
         self.roster = Roster((), ())
-        self.states = StateLedger(0)
+        self.states = SiteStates.unknown(0)
         self.grid: Grid | None = None
         self.report = RoundReport()
         self.model: list[FloatArray] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from flwr.common import log
@@ -48,64 +48,44 @@ class RoundReport:
 
 @dataclass(frozen=True, eq=False)
 class SiteStates(Payload):
-    """A `StateLedger` as a record, for checkpoints."""
+    """When each client's memory was made, as far as the server knows; checkpoints hold it."""
 
+    # the newest round with a good reply from each client that keeps a memory; 0 for the others
     kept: IntArray = array("n", kind="int")
+    # memories made before this round no longer count; 0: all count
     since: IntArray = array(1, kind="int")
 
+    @classmethod
+    def unknown(cls, sites: int) -> Self:
+        """What is known of n clients before any reply."""
+        return cls(kept=np.zeros(sites, dtype=np.int64), since=np.zeros(1, dtype=np.int64))
 
-class StateLedger:
-    """When each client's memory was made, as far as the server knows.
-
-    Attributes:
-        kept: (n,) for each client that keeps a memory the newest round with a good reply from it; 0 for the others.
-        since: memories made before this round no longer count; 0: all count.
-    """
-
-    def __init__(self, sites: int) -> None:
-        self.kept = np.zeros(sites, dtype=np.int64)
-        self.since = 0
-
-    def snapshot(self) -> SiteStates | None:
-        """The ledger as a record, or None before any client keeps a memory."""
-        known = self.since or self.kept.any()
-        return SiteStates(kept=self.kept.copy(), since=np.array([self.since])) if known else None
-
-    def restore(self, states: SiteStates) -> None:
-        """Continue from a `snapshot`.
-
-        Raises:
-            PayloadError: it is for another number of sites.
-        """
-        states.check({"n": len(self.kept)})
-        self.kept, self.since = states.kept.astype(np.int64), int(states.since[0])
-
-    def update(self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None) -> list[int]:
-        """Note which good replies come from clients that keep a memory.
+    def updated(
+        self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None
+    ) -> tuple[SiteStates, list[int]]:
+        """What is known after a round, and the places of the clients that have lost their memories.
 
         Args:
             found: place -> its good reply.
             joint_owner: name of the strategy if it has ``joint_states``, else None. With it, if a memory is lost, all
                 clients start the next round without one.
-
-        Returns:
-            The places of the clients that have lost their memories.
         """
         made = {place: number for place in sorted(found) if (number := found[place].state_round) is not None}
         lost = [place for place, number in made.items() if number < self.kept[place]]
         named = [
             f"partition {place} has {_name_state(made[place])}, kept {_name_state(self.kept[place])}" for place in lost
         ]
-        self.kept[list(made)] = server_round
+        kept, since = self.kept.copy(), self.since
+        kept[list(made)] = server_round
         if lost:
             which = "; ".join(named[:8]) + ("; ..." if len(named) > 8 else "")
             log(WARNING, "round %d: client state lost: %s", server_round, which)
             if joint_owner is not None:
-                self.kept[:], self.since = 0, server_round + 1
+                kept, since = np.zeros_like(kept), np.array([server_round + 1])
                 told = "round %d: %s adds the clients' states up: all begin afresh in round %d"
-                log(WARNING, told, server_round, joint_owner, self.since)
-        return lost
+                log(WARNING, told, server_round, joint_owner, server_round + 1)
+        return SiteStates(kept=kept, since=since), lost
 
 
-def _name_state(made: int | np.int64) -> str:
+def _name_state(made: int | np.signedinteger[Any]) -> str:
     return f"that of round {made}" if made else "none"

@@ -14,7 +14,7 @@ from methods.codasca import CodascaDown
 from methods.method import Plan
 from methods.scaffold import ControlChange
 from payloads.settings import TrainingSettings
-from payloads.wire import PAYLOAD, payload_record
+from payloads.wire import PAYLOAD
 from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
 from tests.algorithms.watched import CLOSE, EXACT, SITES, STEPS, Watched, lost
@@ -192,7 +192,7 @@ def tampered(data: dict[str, Scalar], folder: Path, partitions: range, counts: l
     def tamper(exchange: Exchange) -> Message:
         if exchange.phase == CLASS_SCORES and exchange.partition in partitions:
             scores = ClassScores(sums=np.array([1.0, 1.0]), counts=np.array(counts))
-            exchange.reply.content[PAYLOAD] = payload_record(scores)
+            exchange.reply.content[PAYLOAD] = scores.to_record()
         return exchange.reply
 
     return Watched(folder, {**KEYS, **data, "strategy": "coda", "coda.stage-rounds": 1}, tamper=tamper)

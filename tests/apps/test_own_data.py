@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from flwr.app import ConfigRecord, Error, Message
+from flwr.app import Error, Message
 from safetensors.numpy import load_file
 
 from apps.config import Scalar, parse_run_config
@@ -17,7 +17,7 @@ from apps.sites import resources
 from apps.sites.rows import own_rows
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
-from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING, payload_record
+from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
 from problems.metrics import binary_metrics
 from strategies.base import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
@@ -219,7 +219,7 @@ def test_edges_that_descend_are_refused() -> None:
 
 def replaced(exchange: Exchange, payload: ScoreCounts) -> Message:
     records = exchange.reply.content
-    records[PAYLOAD] = payload_record(payload) or ConfigRecord()
+    records[PAYLOAD] = payload.to_record()
     return exchange.reply
 
 
