@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from payloads.record import FloatArray, PayloadError, filled, not_finite
 
@@ -63,11 +64,8 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
 def ready_to_send(value: FloatArray) -> FloatArray:
     """A read-only copy inside the bytes that will be sent, so that `model_record` need not copy it again."""
     header = _npy_header_for(value.dtype.str, value.shape)
-    return _within(b"".join((header, np.ascontiguousarray(value).data)), value, len(header))
-
-
-def _within(data: bytes, like: FloatArray, start: int) -> FloatArray:
-    return np.frombuffer(data, like.dtype, offset=start).reshape(like.shape)
+    data = b"".join((header, np.ascontiguousarray(value).data))
+    return np.frombuffer(data, value.dtype, offset=len(header)).reshape(value.shape)
 
 
 def _encode(value: FloatArray) -> Array:
@@ -86,13 +84,13 @@ def _bytes_around(value: FloatArray, header: bytes) -> bytes | None:
         below = below.base
     if type(below) is not bytes or len(below) != len(header) + value.nbytes or not below.startswith(header):
         return None
-    whole = _within(below, value, len(header))
-    return below if _place(value) == _place(whole) else None
+    begin = _address(np.frombuffer(below, np.uint8)) + len(header)
+    return below if value.flags.c_contiguous and _address(value) == begin else None
 
 
-def _place(value: FloatArray) -> tuple[int, tuple[int, ...]]:
-    # .ctypes.data would build a Python object for the address
-    return value.__array_interface__["data"][0], value.strides
+def _address(value: NDArray[Any]) -> int:
+    address: int = value.__array_interface__["data"][0]  # .ctypes.data would build a Python object
+    return address
 
 
 _name_of = lru_cache(maxsize=16)(str)

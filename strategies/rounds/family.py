@@ -128,7 +128,7 @@ class Family:
     def snapshot(self) -> Payload | None:
         """The strategy's state as one record, or None before there is any."""
         state: Payload | None = self.state
-        return state if state is not None and state.arrays() else None
+        return state if state and state.arrays() else None
 
     def restore(self, state: Payload) -> None:
         """Continue from a `snapshot`.

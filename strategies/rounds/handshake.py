@@ -143,8 +143,7 @@ def _missing(reports: Mapping[int, SiteReport], partitions: int) -> list[str]:
 
 
 def _read_report(reply: Message, counted: bool) -> SiteReport:
-    refusal = refusal_of(reply)
-    if refusal is not None:
+    if (refusal := refusal_of(reply)) is not None:
         raise StrategyError(refusal)
     size = count_bytes(reply.content)
     if size > LARGEST_REPORT:
