@@ -48,6 +48,7 @@ class ScoreCounts(Payload):
 
     def check_rows(self, held_out: IntArray | None) -> None:
         """Raise `PayloadError` unless the counts are >= 0 and add up to the site's (2,) negatives and positives."""
-        for (name, counts), rows in zip(self.arrays().items(), (0, 0) if held_out is None else held_out, strict=True):
+        held = (0, 0) if held_out is None else held_out.tolist()
+        for (name, counts), rows in zip(self.arrays().items(), held, strict=True):
             if (counts < 0).any() or counts.sum(dtype=np.int64) != rows:
                 raise PayloadError(f"ScoreCounts.{name}: counts of {counts.sum()} rows, but the site holds out {rows}")

@@ -94,13 +94,13 @@ class PayloadStrategy(Family, Strategy):
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         if since := int(self.states.since[0]):
             scalars[STATE_SINCE] = since
-        scaling = self.schema and self.schema.scaling
+        scaling = None if self.schema is None else self.schema.scaling
         records = content(
             arrays=arrays,
             config=ConfigRecord(scalars),
-            payload=payload and payload.to_record(),
+            payload=None if payload is None else payload.to_record(),
             local=ConfigRecord(dict(self.local)) if self.local else None,
-            scaling=scaling and scaling.to_record(),
+            scaling=None if scaling is None else scaling.to_record(),
         )
         up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
         self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
