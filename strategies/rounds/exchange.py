@@ -52,7 +52,7 @@ class Exchange:
         reasons: place -> why there is no good reply.
         grid: None if nobody can be asked again.
         model: the model that was sent; a reply's model has its shapes and number types.
-        report: that of the round in which it was opened.
+        report: of the round in which it was opened.
     """
 
     family: Family

@@ -28,8 +28,7 @@ class Family:
         loss: the name of the loss; never "auto".
         state: what the server keeps from round to round, a ``state_type``; None before there is any.
         roster: the sites; none before the handshake.
-        grid: None before `PayloadStrategy.prepare`.
-        report: what the round under way has cost, and who took part in it.
+        report: of the round under way.
         model: the arrays that the round's clients got.
         extra_config: scalars for every message's config, set by whoever runs the rounds.
         local: paths on a disk that server and clients share, set by the same.
