@@ -115,7 +115,7 @@ def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     registry = (tmp_path / REGISTRY).read_text("utf-8")
     assert registry.endswith("    ),\n}\n")  # the end of the table
     place.put(REGISTRY, registry.removesuffix("}\n") + row + "}\n")
-    place.insert(PYPROJECT, page_table() + "\n", "[tool.pytest.ini_options]")
+    place.put(PYPROJECT, f"{(tmp_path / PYPROJECT).read_text('utf-8')}\n{page_table()}")
     config = tomllib.loads((tmp_path / PYPROJECT).read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
     assert config["fed-avgm"] == {"momentum": 0.9}
     assert place.changed() == {*pages, REGISTRY, PYPROJECT}
