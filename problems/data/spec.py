@@ -6,7 +6,8 @@ The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from problems.errors import InputError
 
@@ -136,53 +137,47 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
     return found
 
 
+def _key(default: Any, description: str, **bounds: float) -> Any:
+    """A field that a run config sets; the description says what is allowed."""
+    return field(default=default, metadata={"description": description, **bounds})
+
+
 @dataclass(frozen=True)
 class DataSpec:
     """A data set, how it is made binary, disturbed and spread over clients."""
 
-    dataset: str = "digits"
-    data_dir: str = ""
-    """Folder of a named set's files, or the file or folder of a generic one."""
-
-    partition: str = "iid"
-    partition_alpha: float = 0.5
-    partition_classes: int = 2
-    partition_sites: int = 0
-    """Number of sites to spread the training rows over; the clients are the first of them. 0: one per client."""
-    partition_rows: str = ""
-    """For "given": comma-separated ``rows:share`` of each client; the remaining rows are left out."""
-
-    positive_label: str = ""
-    """Empty: the set's default; else comma-separated labels, or "first-half" of the sorted classes."""
-    label_column: str = ""
-    """For tables; empty: "label"."""
-    feature_columns: str = ""
-    """For tables: comma-separated names, ``name[value|value]`` for text; for svmlight: their number. Empty: all."""
-    standardise: bool = True
-    """For tables: numeric columns get mean 0 and variance 1 over the training rows of all clients."""
-
-    # What is done to the training part.
-    imbalance: float = 0.0
-    """0: as it is; r in (0, 1): training positives dropped to floor(r / (1 - r) * negatives)."""
-    label_noise: float = 0.0
-    """Fraction of each class's training labels that is flipped, in [0, 0.5)."""
-    client_shift: float = 0.0
-    """Client i of N gets N(client_shift * (i - N / 2), client_shift_std^2) added to its features; 0: none."""
-    client_shift_std: float = 0.2
-
-    test_fraction: float = 0.2
-    """For sets without a test split of their own; drawn within each class."""
-    validation_fraction: float = 0.0
-    """Share of each class's training rows that replaces the test rows, which are then not used; 0: none."""
-
-    # For "synthetic-sparse-logistic"; the run-config table `synthetic`.
-    synthetic_alpha: float = 10.0
-    """Variance from client to client of the mean of the label vector."""
-    synthetic_beta: float = 10.0
-    """Variance from client to client of the mean of the samples' mean."""
-    synthetic_samples: int = 2000
-    """Training samples of a client; a tenth as many, at least one, are test samples."""
-
+    dataset: str = _key("digits", f"one of {', '.join(DATASETS)}")
+    data_dir: str = _key("", "the folder or file of a data set that is not bundled")
+    partition: str = _key("iid", f"one of {', '.join(PARTITIONS)}")
+    partition_alpha: float = _key(0.5, "Dirichlet concentration, a number > 0", gt=0)
+    partition_classes: int = _key(2, "classes a client holds, an integer >= 1 (pathological, shard)", ge=1)
+    partition_sites: int = _key(
+        0, "sites that rows are spread over, of which the clients are the first; 0: as many as clients", ge=0
+    )
+    partition_rows: str = _key("", "what each client holds, rows:share of positives with commas, or empty (given)")
+    positive_label: str = _key("", "a label, labels with commas, first-half, or empty: the data set's own")
+    label_column: str = _key("", "label column of a tabular file, or empty: 'label'")
+    feature_columns: str = _key(
+        "", "columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all"
+    )
+    standardise: bool = _key(
+        True, "true: a table's numbers get mean 0 and variance 1 over all clients' training rows; or false"
+    )
+    imbalance: float = _key(
+        0.0, "share of positives left in the training set, in (0, 1), or 0: as they are", ge=0, lt=1
+    )
+    label_noise: float = _key(0.0, "share of each class's labels flipped, in [0, 0.5)", ge=0, lt=0.5)
+    client_shift: float = _key(0.0, "step from client to client of the mean of added Gaussian noise")
+    client_shift_std: float = _key(
+        0.2, "its standard deviation, a number >= 0 (no effect while client-shift is 0)", ge=0
+    )
+    test_fraction: float = _key(0.2, "share held out for testing where a set has no test split, in (0, 1)", gt=0, lt=1)
+    validation_fraction: float = _key(
+        0.0, "share of the training rows to evaluate on instead of the test rows, or 0: none", ge=0, lt=1
+    )
+    synthetic_alpha: float = _key(10.0, "variance over clients of their label vectors' mean, a number >= 0", ge=0)
+    synthetic_beta: float = _key(10.0, "variance over clients of their samples' mean, a number >= 0", ge=0)
+    synthetic_samples: int = _key(2000, "training samples of a client, an integer >= 1", ge=1)
     seed: int = 0
 
 
