@@ -73,12 +73,8 @@ def node_place(context: Context) -> tuple[int, int]:
         got = ", ".join(f"{key}={context.node_config[key]!r}" for key in ("partition-id", "num-partitions"))
         raise ConfigError("node config", got=got, allowed="integers", hint=way_out) from None
     if not 0 <= place[0] < place[1]:
-        raise ConfigError(
-            "partition-id",
-            got=place[0],
-            allowed=f"0 to num-partitions - 1 = {place[1] - 1}",
-            hint="give another --node-config",
-        )
+        allowed = f"0 to num-partitions - 1 = {place[1] - 1}"
+        raise ConfigError("partition-id", got=place[0], allowed=allowed, hint="give another --node-config")
     return place
 
 
@@ -232,10 +228,6 @@ def recall(
         try:
             return store.load(client.memory, since, server_round)
         except PayloadError as error:
-            raise ConfigError(
-                "state-dir",
-                got=f"an unusable client state: {error}",
-                allowed="a whole one of this run",
-                hint="remove it to begin afresh",
-            ) from None
+            got, allowed = f"an unusable client state: {error}", "a whole one of this run"
+            raise ConfigError("state-dir", got=got, allowed=allowed, hint="remove it to begin afresh") from None
     return None, 0

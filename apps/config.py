@@ -7,7 +7,6 @@ names the key, what it got and what is allowed.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,10 +14,18 @@ from pydantic import ValidationError
 
 from apps.registry import ALGORITHMS
 from apps.run_config.algorithm import SYNTHETIC, Algorithm, RunConfig
-from apps.run_config.pairs import flattened, parse_pairs
-from apps.run_config.settings import SHOWING_KEYS, ConfigError, DataSettings, RunSettings, Scalar, SyntheticSettings
+from apps.run_config.settings import (
+    SHOWING_KEYS,
+    ConfigError,
+    DataSettings,
+    RunSettings,
+    Scalar,
+    SyntheticSettings,
+    flattened,
+)
 from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
+from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
 from problems.minimax.problem import find_factory
 from problems.models import MODELS
@@ -36,7 +43,6 @@ __all__ = [
     "flattened",
     "known_keys",
     "listed",
-    "parse_pairs",
     "parse_run_config",
 ]
 
@@ -84,9 +90,9 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
     if problems:
         raise ConfigError.joined(problems)
-    run, training, data = (parts[model] for model in _COMMON)
-    assert isinstance(run, RunSettings)
-    assert isinstance(training, TrainingSettings)
+    run: RunSettings = parts[RunSettings]
+    training: TrainingSettings = parts[TrainingSettings]
+    data = parts[DataSettings]
     if run.strategy not in ALGORITHMS:
         known_as = _ALSO.get(run.strategy.lower())
         way_out = f"its name here is {known_as!r}" if known_as else listed("strategies")
@@ -167,12 +173,8 @@ def _with_own_problem(
             hint="set strategy to one of them, or dataset to another",
         )
     if training.loss not in ("auto", dataset):
-        raise ConfigError(
-            "loss",
-            got=repr(training.loss),
-            allowed=f"auto, since dataset {dataset!r} is a problem of its own",
-            hint="leave it out",
-        )
+        allowed = f"auto, since dataset {dataset!r} is a problem of its own"
+        raise ConfigError("loss", got=repr(training.loss), allowed=allowed, hint="leave it out")
     return training.model_copy(update={"loss": dataset})
 
 
@@ -186,23 +188,16 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
         return training
     own = ", ".join(("auto", *algorithm.losses))
     if ":" in loss:
-        raise ConfigError(
-            "loss",
-            got=f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve",
-            allowed=own,
-            hint=f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}",
-        )
+        got = f"{loss!r}, a minimax problem of your own, which strategy {strategy!r} cannot solve"
+        way_out = f"set strategy to one that can: {', '.join(_strategies_for(AUC_MINIMAX))}"
+        raise ConfigError("loss", got=got, allowed=own, hint=way_out)
     known = [*PAIRWISE_LOSSES, *SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX, COMPOSITIONAL_AUC]
     everything = list(dict.fromkeys([*known, *(name for row in ALGORITHMS.values() for name in row.losses)]))
     if loss not in everything:
         raise _choice("loss", loss, ["auto", *everything], "see docs/configuration.md")
     if loss not in algorithm.losses:
-        raise ConfigError(
-            "loss",
-            got=f"{loss!r} with strategy {strategy!r}",
-            allowed=own,
-            hint=f"leave it out: {loss!r} goes with strategy {' or '.join(_strategies_for(loss))}",
-        )
+        way_out = f"leave it out: {loss!r} goes with strategy {' or '.join(_strategies_for(loss))}"
+        raise ConfigError("loss", got=f"{loss!r} with strategy {strategy!r}", allowed=own, hint=way_out)
     if loss in PAIRWISE_LOSSES:
         try:
             make_objective(loss, **getattr(family, "objective_options", {}))
@@ -229,19 +224,14 @@ def _parse(
 
 
 def _unknown(key: str, keys: Mapping[str, str]) -> ConfigError:
-    close = difflib.get_close_matches(key, keys, n=1)
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
-        allowed=f"the {len(keys)} of docs/configuration.md" + _meant(close),
+        allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(key, keys),
         hint=listed("keys"),
     )
 
 
 def _choice(key: str, meant: str, allowed: list[str], way_out: str, got: str = "") -> ConfigError:
-    close = difflib.get_close_matches(meant, allowed, n=1)
-    return ConfigError(key, got=repr(got or meant), allowed=", ".join(allowed) + _meant(close), hint=way_out)
-
-
-def _meant(close: list[str]) -> str:
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    found, names = repr(got or meant), ", ".join(allowed)
+    return ConfigError(key, got=found, allowed=names + did_you_mean(meant, allowed), hint=way_out)

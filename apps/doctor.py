@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 import typer
 from flwr.app import Context, RecordDict
 
-from apps.run_config.pairs import parse_pairs
+from apps.pairs import parse_pairs
 from apps.run_config.settings import ConfigError
 from apps.run_directory.versions import NAME
 from apps.sites.state_store import STATE_DIR

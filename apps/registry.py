@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from apps.evaluation.choose import CompositeEvaluation, RowEvaluation
-from apps.evaluation.composite import check_penalty
+from apps.evaluation.composite import CompositeEvaluation, check_penalty
+from apps.evaluation.models import RowEvaluation
 from apps.evaluation.vertical import VerticalEvaluator
 from apps.run_config.algorithm import Algorithm
 from apps.sites.parties import PartySites

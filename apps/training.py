@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.choose import RowEvaluation
 from apps.evaluation.metric_names import better, shown, suffixed
+from apps.evaluation.models import RowEvaluation
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from apps.run_directory.artifacts import RunDirectory
@@ -204,14 +204,11 @@ class Training:
     def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
         """Take strategy state and history from the newest checkpoint; returns its round and its model."""
         checkpoint = self.directory.newest_checkpoint()
-        if checkpoint.server_round > self.config.training.num_server_rounds:
+        rounds = self.config.training.num_server_rounds
+        if checkpoint.server_round > rounds:
             made = f"since the run in {self.directory.path} has already made as many rounds"
-            raise ConfigError(
-                "num-server-rounds",
-                got=self.config.training.num_server_rounds,
-                allowed=f"{checkpoint.server_round} or more, {made}",
-                hint="raise it",
-            )
+            allowed = f"{checkpoint.server_round} or more, {made}"
+            raise ConfigError("num-server-rounds", got=rounds, allowed=allowed, hint="raise it")
         state_type = self.strategy.state_type
         try:
             check_model(checkpoint.model, like)
@@ -222,12 +219,8 @@ class Training:
             if checkpoint.sites:
                 self.strategy.states = SiteStates.from_arrays(checkpoint.sites, {"n": len(self.strategy.roster)})
         except (ValueError, LookupError) as error:
-            raise ConfigError(
-                "resume",
-                got=f"a newest checkpoint that does not fit this run ({error})",
-                allowed="one of this run",
-                hint="begin a new run",
-            ) from None
+            got = f"a newest checkpoint that does not fit this run ({error})"
+            raise ConfigError("resume", got=got, allowed="one of this run", hint="begin a new run") from None
         self.best = checkpoint.best
         self.directory.cut_after(checkpoint.server_round)
         for line in self.directory.lines():

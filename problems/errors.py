@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,13 +78,13 @@ class InputError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Unpickling passes `args` only, which lack the keyword arguments.
-        return _made_anew, (type(self), self.__dict__)
+        return partial(type(self), got=self.got, allowed=self.allowed, hint=self.hint, also=self.also), (self.key,)
 
 
-def _made_anew(kind: type[InputError], fields: Mapping[str, Any]) -> InputError:
-    error = kind(fields["key"], got="", allowed="", hint="")
-    error.__dict__.update(fields)
-    return error
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """A question in brackets that has the name closest to a word; "" if none is close."""
+    close = difflib.get_close_matches(word, list(names), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _one_line(value: str | float | Path) -> str:

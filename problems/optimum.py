@@ -20,6 +20,8 @@ from problems.penalties.base import Penalty, norm
 # Iterations without a new smallest residual after which the rest is taken for rounding error: the first if the residual
 # is as small as rounding should allow, the second if it is below sqrt(eps), as f may have larger rounding errors.
 _PATIENCE, _LONG_PATIENCE = 50, 1000
+_TOLERANCE = 1e-14
+_MOST_ITERATIONS = 20_000
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,13 @@ def minimise(
     *,
     lipschitz: float,
     convexity: float = 0.0,
-    tolerance: float = 1e-14,
-    max_iterations: int = 20_000,
 ) -> Optimum:
     """Minimise f + g from ``start``.
 
     The residual of an iterate y is ||y - x|| / max(1, ||y||) with x = P_{s g}(y - s grad f(y)), s = 1 / lipschitz; the
-    x of the smallest residual is returned. The iteration ends at a residual of ``tolerance`` or, if the convexity is
-    known, ``tolerance * s * convexity``, so that the *point* is within about ``tolerance``; or once rounding, 8 sqrt(d)
-    eps, lets the residual fall no further.
+    x of the smallest residual is returned. The iteration ends at a residual of 1e-14 or, if the convexity is known,
+    1e-14 * s * convexity, so that the *point* is within about 1e-14; or once rounding, 8 sqrt(d) eps, lets the residual
+    fall no further; or after 20,000 steps.
 
     Args:
         smooth: x -> (f(x), its gradient (d,)), f convex.
@@ -64,20 +64,21 @@ def minimise(
         start: (d,), float32 or float64; not changed.
         lipschitz: an upper bound of the Lipschitz constant of f's gradient.
         convexity: a lower bound of f's strong convexity; caps the momentum at that of Nesterov 2004, section 2.2.1.
-        tolerance: >= 0; 0 goes on until rounding stops it.
-        max_iterations: > 0.
 
     Raises:
         ValueError: an argument out of range, or a gradient that is not finite, as when ``lipschitz`` is too small.
     """
-    _check(lipschitz, convexity, tolerance, max_iterations)
+    if not 0 < lipschitz < math.inf:
+        raise ValueError(f"lipschitz must be > 0 and finite, got {lipschitz}")
+    if not 0 <= convexity < math.inf:
+        raise ValueError(f"convexity must be >= 0 and finite, got {convexity}")
     eps = torch.finfo(start.dtype).eps
     allowance = 8 * math.sqrt(start.numel()) * eps
-    target = tolerance * (min(1.0, convexity / lipschitz) if convexity > 0 else 1.0)
+    target = _TOLERANCE * (min(1.0, convexity / lipschitz) if convexity > 0 else 1.0)
     root = math.sqrt(min(1.0, convexity / lipschitz))
     best, found, since = math.inf, start.clone(), 0
     previous, y, t = start, start, 1.0
-    for iteration in range(1, max_iterations + 1):
+    for iteration in range(1, _MOST_ITERATIONS + 1):
         gradient = smooth(y)[1]
         if not torch.isfinite(gradient).all():
             raise ValueError(f"the gradient is not finite at iteration {iteration}: diverged, or not defined there")
@@ -133,14 +134,3 @@ def smoothness(features: Tensor, weights: Tensor | None = None) -> float:
             break
         vector = product
     return value
-
-
-def _check(lipschitz: float, convexity: float, tolerance: float, max_iterations: int) -> None:
-    if not 0 < lipschitz < math.inf:
-        raise ValueError(f"lipschitz must be > 0 and finite, got {lipschitz}")
-    if not 0 <= convexity < math.inf:
-        raise ValueError(f"convexity must be >= 0 and finite, got {convexity}")
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
-    if max_iterations < 1:
-        raise ValueError(f"max_iterations must be > 0, got {max_iterations}")

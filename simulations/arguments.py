@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from apps.config import ConfigError, Scalar, parse_pairs
+from apps.config import ConfigError, Scalar
+from apps.pairs import parse_pairs
 
 Overrides = Annotated[
     list[str] | None,

@@ -11,8 +11,8 @@ from flwr.common import log
 from numpy.typing import NDArray
 from torch import Tensor
 
-from apps.evaluation.models import ModelEvaluator
-from apps.run_config.algorithm import RunConfig
+from apps.evaluation.models import ModelEvaluator, RowEvaluation, ScoreEvaluator
+from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
@@ -114,6 +114,19 @@ class CompositeEvaluator(ModelEvaluator):
                 found.residual,
             )
         return found.point if found.converged and found.point.any() else None
+
+
+class CompositeEvaluation(RowEvaluation):
+    """Evaluation of composite objectives: a loss plus a penalty."""
+
+    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
+        return CompositeEvaluator(config, model, data)
+
+    def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
+        scored.layout = scored.model.layout
+        penalty_terms(config, scored.layout)  # refuses a penalty that does not fit the model
+        scored.count_nonzeros = True
+        return scored
 
 
 def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:

@@ -1,4 +1,4 @@
-"""Evaluators of networks and minimax problems: starting point, metrics, and names in the model file."""
+"""Evaluators of networks and minimax problems, for runs whose clients hold rows, and the choice among them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,25 @@ import torch
 from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Evaluator, RunConfig
+from apps.run_config.settings import ConfigError
 from apps.sites import resources
+from apps.sites.rows import columns_of, server_samples
 from methods.sgdm import SGDMSettings
 from payloads.record import FloatArray
-from problems.data import Samples
+from problems.data import FederatedData, Samples
+from problems.errors import NOTHING
 from problems.metrics import accuracy, binary_metrics
-from problems.minimax import AUC_SCORE, SADDLES
+from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
 from problems.models.saddle import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of
+from strategies.rounds.schema import Schema
+
+# the arrays of a model -> (n,) labels and (n,) scores of the rows that the sites hold out
+Ask = Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]]
 
 
 class ScoreEvaluator(Evaluator):
@@ -108,18 +115,9 @@ class ModelEvaluator(ScoreEvaluator):
 
 
 class HeldOutEvaluator(ScoreEvaluator):
-    """Metrics of a network on the rows that the sites hold out; the server knows each score up to a bin.
+    """Metrics of a network on the rows that the sites hold out; the server knows each score up to a bin."""
 
-    Args:
-        ask: maps the arrays of a model to (n,) labels and (n,) scores.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        model: FlatModel,
-        ask: Callable[[list[FloatArray]], tuple[NDArray[np.int8], NDArray[np.float64]]],
-    ) -> None:
+    def __init__(self, config: RunConfig, model: FlatModel, ask: Ask) -> None:
         super().__init__(config, model)
         self.summary += "; evaluated by the sites"
         self.ask = ask
@@ -156,3 +154,62 @@ class ProblemEvaluator(Evaluator):
 
     def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return {"x": arrays[0][: self.oracle.primal_dim], "y": arrays[0][self.oracle.primal_dim :]}
+
+
+class RowEvaluation:
+    """Evaluation of runs whose clients hold rows: by a network's scores of test rows, or a minimax problem's value."""
+
+    def __call__(self, config: RunConfig, num_clients: int, /, *, pooled: bool = True) -> Evaluator:
+        """Return the evaluator of a new run on the run config's data.
+
+        Raises:
+            DataError: the data cannot be loaded.
+        """
+        data = resources.federated_data(config.data, num_clients)
+        evaluator = self.of_data(config, data)
+        evaluator.columns = data.columns
+        return evaluator
+
+    def of_data(self, config: RunConfig, data: FederatedData) -> Evaluator:
+        """Return the evaluator of a run whose data are loaded."""
+        if resources.is_problem(config):
+            return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
+        return self.of_model(config, resources.new_model(config, data.input_shape), data)
+
+    def of_sites(self, config: RunConfig, schema: Schema, ask: Ask) -> Evaluator:
+        """Return the evaluator of a run whose sites read files of their own: on the server's test file, else on theirs.
+
+        Raises:
+            ConfigError: a minimax problem without a test file.
+            DataError: the test file cannot be used.
+        """
+        test = server_samples(config, schema) if config.data.data_dir else None
+        if resources.is_problem(config):
+            if test is None:
+                allowed = f"a test set of the server's own, on which loss {config.training.loss!r} is evaluated"
+                raise ConfigError("data-dir", got=NOTHING, allowed=allowed, hint="set data-dir to a test set")
+            evaluator: Evaluator = ProblemEvaluator(config, test)
+        else:
+            model = resources.new_model(config, schema.shape)
+            evaluator = self.of_scores(
+                config, HeldOutEvaluator(config, model, ask) if test is None else ModelEvaluator(config, model, test)
+            )
+        evaluator.columns = columns_of(schema)
+        return evaluator
+
+    # Hooks for algorithms with metrics of their own.
+
+    def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
+        """Return a network's evaluator where the server has the clients' rows."""
+        return ModelEvaluator(config, model, data.test)
+
+    def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
+        """Return a network's evaluator where the server has only scores of test rows."""
+        return scored
+
+
+def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
+    """The evaluator of a run whose clients hold rows of the run config's data set."""
+    evaluation = config.algorithm.evaluation
+    assert isinstance(evaluation, RowEvaluation)
+    return evaluation.of_data(config, data)

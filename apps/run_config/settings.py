@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import Field, create_model
 
@@ -52,3 +53,11 @@ SyntheticSettings = create_model(
     __base__=Settings,
     **{name.removeprefix("synthetic_"): key for name, key in _data_keys.items() if name.startswith("synthetic_")},
 )
+
+
+def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
+    flat: dict[str, Scalar] = {}
+    for key, value in nested.items():
+        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat

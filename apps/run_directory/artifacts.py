@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import time
 import tomllib
 import uuid
 from collections.abc import Mapping
 from logging import INFO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 from flwr.common import log
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 
 from apps.evaluation.metric_names import suffixed
 from apps.run_config.algorithm import RunConfig
-from apps.run_config.pairs import flattened
-from apps.run_config.settings import SHOWING_KEYS, ConfigError
+from apps.run_config.settings import SHOWING_KEYS, ConfigError, flattened
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.sites.files import (
     DiskFullError,
@@ -32,9 +32,6 @@ from apps.sites.files import (
 from payloads.record import FloatArray, Payload, PayloadError
 from problems.data import Columns
 from problems.extras import importable, install
-
-if TYPE_CHECKING:
-    from apps.run_directory.events import Events
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")
@@ -62,7 +59,7 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._events: Events | None = None
+        self._events: Any = None  # the writer of TensorBoard events
 
     @classmethod
     def open(cls, config: RunConfig) -> RunDirectory:
@@ -81,24 +78,20 @@ class RunDirectory:
             directory = cls(taken[-1] if taken and not given else base / name)
             directory._check_resumable(config)
         elif given and base / name in taken:
-            raise ConfigError(
-                "run-name",
-                got=f"{base / name}, which already holds a run",
-                allowed="a name of no run",
-                hint="choose another run-name (or --out), or continue it with resume=true",
+            got, way_out = (
+                f"{base / name}, which already holds a run",
+                "choose another run-name (or --out), or continue it with resume=true",
             )
+            raise ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
         else:
             free = f"{name}-{_number(taken[-1], name) + 1}" if taken and not given else name
             directory = cls(base / free)
             try:
                 make_folder(directory.path)
             except OSError as error:
-                raise ConfigError(
-                    "output-dir",
-                    got=f"{directory.path}, which cannot be created ({error.strerror})",
-                    allowed="a folder that can be written to",
-                    hint="choose one",
-                ) from None
+                got = f"{directory.path}, which cannot be created ({error.strerror})"
+                allowed = "a folder that can be written to"
+                raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
         write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
@@ -114,9 +107,7 @@ class RunDirectory:
         with room_for(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         if event and importable(TENSORBOARD):
-            numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
-            server_round = int(numbers.pop("round"))
-            self.events.add(numbers, server_round)
+            self._write_event(line)
 
     def lines(self) -> list[dict[str, Any]]:
         """The lines of all rounds so far, without a last line that was cut off while it was written.
@@ -143,14 +134,18 @@ class RunDirectory:
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
         write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
 
-    @property
-    def events(self) -> Events:
-        """The TensorBoard events, opened when first needed (the import takes a second)."""
-        if self._events is None:
-            from apps.run_directory.events import Events
+    def _write_event(self, line: Mapping[str, Any]) -> None:
+        """Write a round's numbers as one event; ``SummaryWriter.add_scalar`` would take longer, with one for each."""
+        # imported when first needed, since it takes a second
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-            self._events = Events(self.path / "events")
-        return self._events
+        if self._events is None:
+            self._events = EventFileWriter(str(self.path / "events"))
+        numbers = {name: value for name, value in line.items() if name != "round" and isinstance(value, int | float)}
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self._events.add_event(Event(wall_time=time.time(), step=line["round"], summary=Summary(value=values)))
 
     # Checkpoints.
 
@@ -200,23 +195,18 @@ class RunDirectory:
         try:
             return read_checkpoint(found[-1], self.token)
         except PayloadError as error:
-            raise ConfigError(
-                "resume",
-                got=f"an unusable checkpoint, {error}",
-                allowed="a whole one of this run",
-                hint="remove it to resume from the one before, if there is one",
-            ) from None
+            got, way_out = (
+                f"an unusable checkpoint, {error}",
+                "remove it to resume from the one before, if there is one",
+            )
+            raise ConfigError("resume", got=got, allowed="a whole one of this run", hint=way_out) from None
 
     def _check_resumable(self, config: RunConfig) -> None:
         """Check everything that a resumed run reads, before anything is written."""
         path = self.path / "config.toml"
         if not path.exists():
-            raise ConfigError(
-                "resume",
-                got=f"true, but there is no run in {self.path}",
-                allowed="true where there is one",
-                hint="set run-name (or --out), or leave resume out",
-            )
+            got, way_out = f"true, but there is no run in {self.path}", "set run-name (or --out), or leave resume out"
+            raise ConfigError("resume", got=got, allowed="true where there is one", hint=way_out)
         try:
             before = flattened(tomllib.loads(path.read_text("utf-8")))
         except ValueError as error:
@@ -253,7 +243,7 @@ class RunDirectory:
         """Write names and scaling of the model's features, in the order of its weights."""
         scales = zip(columns.names, columns.means.tolist(), columns.deviations.tolist(), strict=True)
         rows = [{"name": name, "mean": mean, "deviation": deviation} for name, mean, deviation in scales]
-        write_atomic(self.path / "columns.json", (json.dumps(rows, indent=2) + "\n").encode())
+        self._write_json("columns.json", rows)
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
         """Write the final model, or another view, by parameter name, for loading into the plain PyTorch module."""
@@ -275,16 +265,19 @@ class RunDirectory:
         if missing:
             log(INFO, "left out what %s would have made: %s", " and ".join(missing), install("reports"))
         (self.path / "failure.json").unlink(missing_ok=True)  # a run that was stopped may still complete
-        write_atomic(self.path / "result.json", (json.dumps(result, indent=2) + "\n").encode())
+        self._write_json("result.json", result)
 
     def fail(self, reason: str) -> None:
         """Write why a run ended without a result, unless it has an outcome already or the disk is full."""
         if not self.ended:  # after `flwr stop` rounds continue for a moment and fail again, on something closed
             with contextlib.suppress(DiskFullError):
-                write_atomic(self.path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
+                self._write_json("failure.json", {"reason": reason})
         with contextlib.suppress(OSError):
             if self._events is not None:
                 self._events.close()
+
+    def _write_json(self, name: str, value: Any) -> None:
+        write_atomic(self.path / name, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "begin a new run") -> ConfigError:

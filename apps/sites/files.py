@@ -43,12 +43,8 @@ def room_for(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise DiskFullError(
-            path,
-            got=os.strerror(error.errno),
-            allowed="a disk with room",
-            hint="make room there; resume=true goes on from the newest checkpoint",
-        ) from None
+        got, way_out = os.strerror(error.errno), "make room there; resume=true goes on from the newest checkpoint"
+        raise DiskFullError(path, got=got, allowed="a disk with room", hint=way_out) from None
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:

@@ -1,22 +1,48 @@
-"""Sites of vertical learning: parties, which hold columns of the same rows."""
+"""Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from flwr.app import Context, Message
 
 from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
+from apps.run_config.settings import ConfigError
+from apps.sites.files import make_folder, write_tensors
+from apps.sites.flip_memory import FlipMemory
 from apps.sites.party_audit import audited
-from apps.sites.vertical import keep, make_party, settings_of
+from apps.sites.state_store import RUN_TOKEN, state_dir
+from apps.sites.vertical import data_loader, settings_of
 from clients.base import PayloadClient, Trained
 from clients.parties import NoModel, Party
-from clients.vertical.policy import RefusalError
+from clients.vertical.policy import (
+    ALLOW_INTERSECTION,
+    ALLOWED_MASKINGS,
+    FEWEST_PARTIES,
+    LARGEST_EPSILON,
+    PEER_CA,
+    PINNED_PEERS,
+    Policy,
+    PolicyError,
+    RefusalError,
+    parse_maskings,
+    parse_pins,
+)
+from clients.vertical.transport.identity import Identity
 from clients.vfb2 import VFB2Client
 from payloads.handshake import Scaling, SiteReport
+
+PEER_FILES = ("peer-cert", "peer-key", PEER_CA)
+_PAGE = "see docs/vertical.md"
+T = TypeVar("T", bool, str)
 
 
 class PartySites(Sites):
@@ -53,6 +79,120 @@ class PartySites(Sites):
         client.facts = facts
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """Write what the party keeps for itself to its disk."""
+        """Write a party's own block after the last segment under its ``state-dir``, if it has one."""
         assert isinstance(client, VFB2Client)
-        keep(client, context, config)
+        base = state_dir(context.node_config)
+        if client.keepsake is None or base is None:
+            return
+        run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
+        folder = base / run / f"client-{client.party.partition_id}"
+        make_folder(folder, private=True)
+        told = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
+        write_tensors(folder / "block.safetensors", client.keepsake, told, private=True)
+
+
+def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:
+    """Return the party of a node. Its data are first read by `Party.data`, which raises `DataError` if they cannot be.
+
+    Raises:
+        ConfigError: the node config is wrong, or the run config does not fit it.
+        PolicyError: the party's policy forbids the run.
+    """
+    node, vfb2 = context.node_config, settings_of(config)
+    try:
+        policy = policy_of(node)
+        policy.check_run(
+            parties,
+            label_epsilon=vfb2.label_epsilon,
+            masking=vfb2.masking,
+            intersection=vfb2.alignment == "intersection",
+        )
+    except PolicyError as error:
+        raise error.at(f"party {place}") from None
+    load = data_loader(config, node, place, parties)
+    folder = state_dir(node)
+    identity, authority = _identity(node)
+    return Party(
+        place,
+        parties,
+        load,
+        identity=identity,
+        authority=authority,
+        advertised=_of(node, "advertise", ""),
+        share=_of(node, "share-block", True),
+        policy=policy,
+        flips=None if folder is None else FlipMemory(folder),
+    )
+
+
+def policy_of(node: Mapping[str, Any]) -> Policy:
+    """The policy in a node config.
+
+    Raises:
+        PolicyError: a value has the wrong type or is out of range, or `peer-ca` cannot be read; names the key.
+    """
+    pins = parse_pins(_text(node, PINNED_PEERS)) if PINNED_PEERS in node else {}
+    authority = node.get(PEER_CA) if pins else None
+    epsilon = _value(
+        node, LARGEST_EPSILON, None, "a number > 0", lambda value: type(value) in (int, float) and 0 < value < math.inf
+    )
+    return Policy(
+        fewest_parties=_value(
+            node, FEWEST_PARTIES, 0, "an integer >= 0", lambda value: type(value) is int and value >= 0
+        ),
+        pins=pins,
+        authorities=_authorities(Path(str(authority)).expanduser()) if authority else (),
+        largest_label_epsilon=None if epsilon is None else float(epsilon),
+        allow_intersection=_value(
+            node, ALLOW_INTERSECTION, True, "true or false", lambda value: isinstance(value, bool)
+        ),
+        allowed_maskings=parse_maskings(_text(node, ALLOWED_MASKINGS)) if ALLOWED_MASKINGS in node else (),
+    )
+
+
+def _value(node: Mapping[str, Any], name: str, default: Any, allowed: str, fits: Callable[[Any], bool]) -> Any:
+    value = node.get(name, default)
+    if value is not default and not fits(value):
+        raise PolicyError(name, got=repr(value), allowed=allowed, hint=_PAGE)
+    return value
+
+
+def _text(node: Mapping[str, Any], name: str) -> str:
+    return str(_value(node, name, "", "text", lambda value: isinstance(value, str)))
+
+
+def _authorities(path: Path) -> tuple[bytes, ...]:
+    """The certificates (DER) in a PEM file."""
+    try:
+        return tuple(one.public_bytes(Encoding.DER) for one in x509.load_pem_x509_certificates(path.read_bytes()))
+    except (ValueError, OSError) as error:
+        raise PolicyError(PEER_CA, got=f"{path}: {error}", allowed="a PEM file of certificates", hint=_PAGE) from None
+
+
+def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
+    """Return a node's own certificate and key, and the file of the authority that signs its peers' certificates."""
+    named = {name: _of(node, name, "") for name in PEER_FILES}
+    certificate, key, authority = (Path(path).expanduser() if path else None for path in named.values())
+    if bool(certificate) != bool(key):
+        got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
+        raise ConfigError(
+            "node config", got=f"{got} without {lacks}", allowed="both or neither", hint=f"give {lacks} too"
+        )
+    if authority and not certificate:
+        got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
+        raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
+    for name, path in named.items():
+        if path and not Path(path).expanduser().is_file():
+            got, hint = f"{path!r}, which does not exist", "give the path of a PEM file"
+            raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
+    if certificate is None or key is None:
+        return None, None
+    return Identity.from_files(certificate, key), str(authority) if authority else None
+
+
+def _of(node: Mapping[str, Any], name: str, default: T) -> T:
+    value = node.get(name, default)
+    if not isinstance(value, type(default)):
+        kind = "true or false" if isinstance(default, bool) else "text"
+        raise ConfigError(f"node config: {name}", got=repr(value), allowed=kind, hint=_PAGE)
+    return value

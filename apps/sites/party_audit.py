@@ -61,7 +61,8 @@ def audited(event: str, context: Context, message: Message) -> Iterator[dict[str
     try:
         yield facts
     except PolicyError as error:
-        _append(path, "refused", context, message, {"asked": event, **_parts(error), **facts})
+        told = {"asked": event, "key": error.key, "got": error.got, "allowed": error.allowed}
+        _append(path, "refused", context, message, {**told, **facts})
         raise
     except Exception as error:
         cause = error.__cause__ or error
@@ -69,10 +70,6 @@ def audited(event: str, context: Context, message: Message) -> Iterator[dict[str
         _append(path, "failed", context, message, {"asked": event, "error": type(cause).__name__, **told, **facts})
         raise
     _append(path, event, context, message, facts)
-
-
-def _parts(error: PolicyError) -> dict[str, str]:
-    return {"key": error.key, "got": error.got, "allowed": error.allowed}
 
 
 def _append(path: Path | None, event: str, context: Context, message: Message, facts: dict[str, Any]) -> None:

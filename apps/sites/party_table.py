@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
-from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
-from problems.data.formats.tables import PARQUET_ENDINGS, one_hot, read_table
-from problems.data.source import label_classes, positive_classes
+from problems.data.formats.inspection import check_columns, numeric_column
+from problems.data.formats.tables import PARQUET_ENDINGS, encoded, read_table
+from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import Column
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Rows = NDArray[np.int64]
-Array = NDArray[np.float64]
 
 
 class _Split(NamedTuple):
@@ -63,29 +60,24 @@ class PartyTable:
         self._question, self._sides = "", None
         if self.labelled:
             column = frame.pop(label_column).iloc[order]
-            self._labels = _labels(column, spec, classification)
             if classification:
-                self._question, self._sides = _told_apart(column, spec)
+                classes, codes = label_classes(column.to_numpy())
+                positive = positive_classes(classes, spec.positive_label)
+                self._labels = np.where(positive[codes], 1.0, -1.0)
+                self._question, self._sides = _told_apart(label_column, classes, positive, codes)
+            else:
+                self._labels = numeric_column(column)
         if not len(frame.columns):
             got = "no column of features, only id and label"
             raise DataError(path, got=got, allowed="one at least", hint="add columns of features")
         frame.columns = frame.columns.map(str)
-        check_columns(frame, [Column(name) for name in frame.columns], listable=False)
-        self.names: list[str] = []
-        blocks, scaled = [], []
-        for name in frame.columns:
-            numeric = is_numeric(frame[name])
-            if numeric:
-                block = numeric_column(frame[name])[:, None]
-                self.names.append(str(name))
-            else:
-                block, values = one_hot(frame[name], np.arange(len(frame)))
-                self.names += [f"{name}={value}" for value in values]
-            blocks.append(block)
-            scaled += [numeric] * block.shape[1]
-        self._features: Array = np.concatenate(blocks, axis=1)[order]  # (rows, columns), not scaled
-        self._scaled = np.array(scaled)
-        self.columns = self._features.shape[1]
+        columns = [Column(name) for name in frame.columns]
+        check_columns(frame, columns, listable=False)
+        whole = encoded(frame, columns, np.arange(len(frame)))
+        self.names = list(whole.names)
+        self._features = whole.values[order]  # (rows, columns), not scaled
+        self._scaled = whole.scaled
+        self.columns = len(self.names)
         self._test_fraction, self._validation_fraction = spec.test_fraction, spec.validation_fraction
         self._seed = spec.seed
         self._splits: dict[bytes | None, _Split] = {}
@@ -153,19 +145,11 @@ def _ids(path: Path, frame: pd.DataFrame, column: str) -> NDArray[np.str_]:
     return ids
 
 
-def _told_apart(column: pd.Series[float], spec: DataSpec) -> tuple[str, NDArray[np.int64]]:
+def _told_apart(
+    label_column: str, classes: Sequence[str], positive: NDArray[np.bool_], codes: NDArray[np.int64]
+) -> tuple[str, NDArray[np.int64]]:
     """Return a hash that names the two sets of classes in a label column, and the set of each row (rows,), 0 or 1."""
-    classes, codes = label_classes(column.to_numpy())
-    positive = positive_classes(classes, spec.positive_label)
-    sets = [[str(one) for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
-    named = json.dumps([spec.label_column or "label", *sorted(sets)])
+    sets = [[one for one, put in zip(classes, positive, strict=True) if put == side] for side in (False, True)]
+    named = json.dumps([label_column, *sorted(sets)])
     sides = positive.astype(np.int64)[codes]
     return hashlib.sha256(named.encode()).hexdigest()[:16], sides if sets[0] < sets[1] else 1 - sides
-
-
-def _labels(column: pd.Series[float], spec: DataSpec, classification: bool) -> Array:
-    """Return labels (rows,): -1 and +1, or for a regression the numbers themselves."""
-    if not classification:
-        return numeric_column(column)
-    classes, codes = label_classes(column.to_numpy())
-    return np.where(positive_classes(classes, spec.positive_label)[codes], 1.0, -1.0)

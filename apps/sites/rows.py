@@ -94,14 +94,6 @@ def _check_labels(rows: SiteRows) -> None:
         )
 
 
-def own_site(config: RunConfig, rows: SiteRows, partition_id: int, scaling: Scaling | None) -> Site:
-    """A site's scaled rows for training, cached per process and scaling."""
-    arrays = _arrays(scaling)
-    scales = () if arrays is None else (arrays[0].tobytes(), arrays[1].tobytes())
-    with _load_lock:
-        return _site(rows, partition_id, scales, dtype_of(config.training), device_of(config.training))
-
-
 def server_samples(config: RunConfig, schema: Schema) -> Samples:
     """The rows of the server's own test file, ``data-dir``, scaled as the sites' are.
 
@@ -116,12 +108,9 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
         raise DataError("data-dir", got=got, allowed="the same", hint=f"see {PAGE}")
     for name, count in zip(("negative", "positive"), rows.class_counts(rows.test_rows), strict=True):
         if not count:
-            raise DataError(
-                "data-dir",
-                got=f"{config.data.data_dir}, which has no {name} row",
-                allowed="both classes, since metrics need both",
-                hint="set positive-label",
-            )
+            got = f"{config.data.data_dir}, which has no {name} row"
+            allowed = "both classes, since metrics need both"
+            raise DataError("data-dir", got=got, allowed=allowed, hint="set positive-label")
     return rows.samples(rows.test_rows, _arrays(schema.scaling))
 
 
@@ -140,12 +129,8 @@ def _arrays(scaling: Scaling | None) -> tuple[NDArray[np.float64], NDArray[np.fl
 def _read(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     file = Path(path).expanduser()
     if not file.is_absolute():
-        raise DataError(
-            "data-dir, data-path",
-            got=f"{path!r}, which is relative",
-            allowed="a whole path, since an app runs in a folder of its own",
-            hint="give it",
-        )
+        got, allowed = f"{path!r}, which is relative", "a whole path, since an app runs in a folder of its own"
+        raise DataError("data-dir, data-path", got=got, allowed=allowed, hint="give it")
     found = file.stat() if file.exists() else None
     changed = (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
     with _load_lock:
@@ -176,10 +161,12 @@ class RowSites(Sites):
 
     def hold(self, config: RunConfig, context: Context, place: tuple[int, int], scaling: Scaling | None) -> Site:
         partition_id, num_partitions = place
-        if reads_own(config):
-            rows = own_rows(config, context.node_config, partition_id)
-            return own_site(config, rows, partition_id, scaling)
-        return site(config, num_partitions, partition_id)
+        if not reads_own(config):
+            return site(config, num_partitions, partition_id)
+        rows, arrays = own_rows(config, context.node_config, partition_id), _arrays(scaling)
+        scales = () if arrays is None else (arrays[0].tobytes(), arrays[1].tobytes())
+        with _load_lock:
+            return _site(rows, partition_id, scales, dtype_of(config.training), device_of(config.training))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
         """Return how many rows of each class a node holds; for a file of its own, `own_report`."""
@@ -189,6 +176,5 @@ class RowSites(Sites):
         return SiteReport(identity=np.array(place), class_counts=np.array(counts))
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Return the cached model, or the oracle of a minimax problem."""
         assert isinstance(site, Site)
         return trained(config, site)

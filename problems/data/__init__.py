@@ -1,10 +1,8 @@
 """Data: from a name and a few options to binary-labelled samples, one share per client."""
 
-from problems.data.columns import Columns
 from problems.data.federated import FederatedData, load
-from problems.data.formats.readers import check_readable
 from problems.data.own import SiteRows, read_own
-from problems.data.samples import Samples
+from problems.data.samples import Columns, Samples
 from problems.data.spec import (
     DATASETS,
     GIVEN,
@@ -30,7 +28,6 @@ __all__ = [
     "FederatedData",
     "Samples",
     "SiteRows",
-    "check_readable",
     "load",
     "read_own",
     "validate",

@@ -10,11 +10,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.source import Rows
+from problems.data.samples import Labels, Rows
 from problems.data.spec import DataError
 from problems.randomness import stream
-
-Labels = NDArray[np.int8]
 
 
 def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
@@ -26,12 +24,11 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     for label in (0, 1):
         held = int((labels == label).sum())
         if held < 2:
-            raise DataError(
-                "labels",
-                got=f"{held} {'positive' if label else 'negative'}",
-                allowed="one for the training set and one for the test set at least",
-                hint="set positive-label, or bring more rows",
+            got, allowed = (
+                f"{held} {'positive' if label else 'negative'}",
+                "one for the training set and one for the test set at least",
             )
+            raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or bring more rows")
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
 
@@ -98,19 +95,12 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     kept = int(ratio / (1 - ratio) * len(negatives))
     there = f"the training set has {len(positives):,} positives and {len(negatives):,} negatives"
     if kept == 0:
-        raise DataError(
-            "imbalance",
-            got=f"{imbalance}, which keeps no positive: {there}",
-            allowed="a share that keeps one at least",
-            hint="raise imbalance, or leave it out",
-        )
+        got, allowed = f"{imbalance}, which keeps no positive: {there}", "a share that keeps one at least"
+        raise DataError("imbalance", got=got, allowed=allowed, hint="raise imbalance, or leave it out")
     if kept > len(positives):
-        raise DataError(
-            "imbalance",
-            got=f"{imbalance}, which needs {kept:,} positives: {there}",
-            allowed=f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered",
-            hint="lower imbalance, or leave it out",
-        )
+        got = f"{imbalance}, which needs {kept:,} positives: {there}"
+        allowed = f"less than their share of {len(positives) / len(labels):.4f}, since it can only be lowered"
+        raise DataError("imbalance", got=got, allowed=allowed, hint="lower imbalance, or leave it out")
     chosen = stream(seed, "imbalance").permutation(positives)[:kept]
     return np.sort(np.concatenate((chosen, negatives)))
 

@@ -6,15 +6,22 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from problems.data.columns import Columns
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
 from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
-from problems.data.samples import Samples, as_float32, check_finite
-from problems.data.source import Rows, Source, check_both_classes, positive_classes
+from problems.data.samples import (
+    Columns,
+    Labels,
+    Rows,
+    Samples,
+    Source,
+    as_float32,
+    check_both_classes,
+    check_finite,
+    positive_classes,
+)
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
@@ -24,7 +31,6 @@ class FederatedData:
 
     Attributes:
         columns: names and scaling of the features, if the data set is a table.
-        num_clients: number of clients.
         input_shape: shape of one sample's features.
         train: the union of the clients' samples, client by client, before the clients' shift.
         test: the test samples, undisturbed; with a ``validation_fraction``, the rows held out for validation instead.
@@ -50,12 +56,8 @@ class FederatedData:
         """
         index = operator.index(partition_id)
         if not 0 <= index < self.num_clients:
-            raise DataError(
-                "client",
-                got=index,
-                allowed=f"0 to {self.num_clients - 1}, since there are {self.num_clients}",
-                hint="choose one of these",
-            )
+            allowed = f"0 to {self.num_clients - 1}, since there are {self.num_clients}"
+            raise DataError("client", got=index, allowed=allowed, hint="choose one of these")
         rows = slice(self._ends[index], self._ends[index + 1])
         samples = Samples(self.train.features[rows], self.train.labels[rows])
         if self._spec.client_shift == 0.0:
@@ -95,21 +97,13 @@ def load(spec: DataSpec, num_clients: int) -> FederatedData:
 
 def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     if spec.partition == OWN:
-        raise DataError(
-            "partition",
-            got=repr(OWN),
-            allowed="any other, since the rows are at the sites, in files that only their nodes read",
-            hint="give each a --node-config",
-        )
+        allowed = "any other, since the rows are at the sites, in files that only their nodes read"
+        raise DataError("partition", got=repr(OWN), allowed=allowed, hint="give each a --node-config")
     if num_clients < 1:
         raise DataError("number of clients", got=num_clients, allowed="1 or more", hint="take more clients")
     if 0 < spec.partition_sites < num_clients:
-        raise DataError(
-            "partition-sites",
-            got=f"{spec.partition_sites} for {num_clients:,} clients",
-            allowed="0, or at least the number of clients",
-            hint="raise it or leave it out",
-        )
+        got, allowed = f"{spec.partition_sites} for {num_clients:,} clients", "0, or at least the number of clients"
+        raise DataError("partition-sites", got=got, allowed=allowed, hint="raise it or leave it out")
     if spec.dataset in UNLABELLED:
         return _without_labels(spec, num_clients)
     if spec.dataset == SPARSE_LOGISTIC:
@@ -130,7 +124,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     features, columns = source.features(train_rows)
     check_finite(features)
 
-    def spread(rows: Rows) -> tuple[NDArray[np.int8], list[Rows]]:
+    def spread(rows: Rows) -> tuple[Labels, list[Rows]]:
         """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites = spec.partition_sites or num_clients
@@ -151,7 +145,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
 
 
 def _validation(
-    spec: DataSpec, source: Source, labels: NDArray[np.int8], train_rows: Rows
+    spec: DataSpec, source: Source, labels: Labels, train_rows: Rows
 ) -> tuple[Rows, Rows, tuple[int, ...] | None]:
     """The remaining training rows, those held out of each of the data set's own sites, and the sites' new sizes."""
     sizes = source.site_sizes or (len(train_rows),)
@@ -167,20 +161,18 @@ def _validation(
 
 def _refuse_lost_positives(
     spec: DataSpec,
-    spread: tuple[NDArray[np.int8], list[Rows]],
-    without_imbalance: tuple[NDArray[np.int8], list[Rows]],
+    spread: tuple[Labels, list[Rows]],
+    without_imbalance: tuple[Labels, list[Rows]],
 ) -> None:
     """Raise DataError if a client has no positive, but would have some without `imbalance`."""
     now, before = ([int(labels[part].sum()) for part in parts] for labels, parts in (spread, without_imbalance))
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]
     if lost:
         more = f", and {len(lost) - 8} more" if len(lost) > 8 else ""
+        left = f"leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all together"
         raise DataError(
             "imbalance",
-            got=(
-                f"{spec.imbalance}, which leaves 0 positives to {len(lost)} of {len(now)} clients, {sum(now):,} to all "
-                f"together: {', '.join(lost[:8])}{more}"
-            ),
+            got=f"{spec.imbalance}, which {left}: {', '.join(lost[:8])}{more}",
             allowed="a share that leaves each client one",
             hint="raise imbalance, take fewer clients or another partition",
         )
@@ -214,13 +206,8 @@ def _sparse_logistic(spec: DataSpec, num_clients: int) -> FederatedData:
     )
     for part, what in ((train, "the training set"), (test, "the test set")):
         if not (len(part.positives) and len(part.negatives)):
-            raise DataError(
-                f"dataset {spec.dataset!r}",
-                got=(
-                    f"one class only in {what} of {num_clients:,} clients, {len(part.positives):,} positives and "
-                    f"{len(part.negatives):,} negatives"
-                ),
-                allowed="both classes",
-                hint="take more clients, a larger synthetic.samples or another seed",
-            )
+            counts = f"{len(part.positives):,} positives and {len(part.negatives):,} negatives"
+            got = f"one class only in {what} of {num_clients:,} clients, {counts}"
+            way_out = "take more clients, a larger synthetic.samples or another seed"
+            raise DataError(f"dataset {spec.dataset!r}", got=got, allowed="both classes", hint=way_out)
     return FederatedData(train, test, [len(pair[0]) for pair in rows], spec)

@@ -9,16 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.columns import Array, Encoded, standardised
 from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
-from problems.data.samples import Samples, as_float32, check_finite
-from problems.data.source import Rows, positive_classes
+from problems.data.samples import (
+    Array,
+    Encoded,
+    Labels,
+    Rows,
+    Samples,
+    as_float32,
+    check_finite,
+    positive_classes,
+    standardised,
+)
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 
 # Means and variances over fewer rows reveal single rows.
 FEWEST_ROWS = 10
+_UNSCALED = "set standardise=false with columns that are scaled already"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +44,7 @@ class SiteRows:
     """
 
     features: NDArray[Any]
-    labels: NDArray[np.int8]
+    labels: Labels
     train_rows: Rows
     test_rows: Rows
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
@@ -61,12 +70,9 @@ class SiteRows:
         if self.table is None:
             return None
         if len(self.train_rows) < FEWEST_ROWS:
-            raise DataError(
-                "training rows",
-                got=len(self.train_rows),
-                allowed=f"{FEWEST_ROWS} or more, since the means of fewer would tell of single ones",
-                hint="bring more rows, or set standardise=false with columns that are scaled already",
-            )
+            got = len(self.train_rows)
+            allowed = f"{FEWEST_ROWS} or more, since the means of fewer would tell of single ones"
+            raise DataError("training rows", got=got, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
         return self.table.statistics(self.train_rows)
 
     def samples(self, rows: Rows, scaling: tuple[Array, Array] | None) -> Samples:
@@ -82,12 +88,8 @@ class SiteRows:
         if self.table is not None:
             if scaling is None or len(scaling[0]) != features.shape[1]:
                 got = "no means" if scaling is None else f"means of {len(scaling[0])} columns"
-                raise DataError(
-                    "standardise",
-                    got=got,
-                    allowed=f"all sites' means of the {features.shape[1]} columns",
-                    hint="set standardise=false with columns that are scaled already",
-                )
+                allowed = f"all sites' means of the {features.shape[1]} columns"
+                raise DataError("standardise", got=got, allowed=allowed, hint=_UNSCALED)
             features = standardised(features, *scaling)
         check_finite(features)
         return Samples(as_float32(features), self.labels[rows])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.source import Rows
+from problems.data.samples import Labels, Rows
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.extras import require
 from problems.randomness import stream
@@ -24,7 +24,7 @@ _WAYS_OUT = {"dirichlet": ", or raise partition-alpha", "shard": ", or lower par
 
 def partition(
     spec: DataSpec,
-    labels: NDArray[np.int8],
+    labels: Labels,
     classes: NDArray[np.int64],
     num_clients: int,
     site_sizes: tuple[int, ...] | None = None,
@@ -35,7 +35,6 @@ def partition(
         spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are read.
         labels: (n,) binary labels.
         classes: (n,) original classes, as integers.
-        num_clients: number of clients.
         site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites; "natural" and
             "synthetic-offset-sites" use them.
 
@@ -45,12 +44,8 @@ def partition(
     """
     count, kind = len(labels), spec.partition
     if num_clients > count:
-        raise DataError(
-            "number of clients",
-            got=f"{num_clients:,}, but only {count:,} training samples",
-            allowed="at most as many clients",
-            hint="take fewer clients",
-        )
+        got = f"{num_clients:,}, but only {count:,} training samples"
+        raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
     if site_sizes is not None and (kind == "natural" or spec.dataset == OFFSET_SITES):
         parts = _sites(site_sizes, count, num_clients)
@@ -69,29 +64,21 @@ def partition(
     else:
         parts = _by_flwr_datasets(spec, classes, num_clients, rng)
 
-    hint = f"take fewer clients{_WAYS_OUT.get(kind, '')}"
-    empty = [client for client, rows in enumerate(parts) if len(rows) == 0]
+    empty = [str(client) for client, rows in enumerate(parts) if len(rows) == 0]
     if empty:
-        raise DataError(
-            "partition",
-            got=(
-                f"{kind!r} over {num_clients:,} clients, which leaves client {', '.join(map(str, empty[:10]))} without "
-                f"a sample of {count:,}"
-            ),
-            allowed="one at least for each",
-            hint=hint,
-        )
+        got = f"leaves client {', '.join(empty[:10])} without a sample of {count:,}"
+        raise _impossible(kind, num_clients, got, "one at least for each")
     if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(count)):
-        raise DataError(
-            "partition",
-            got=f"{kind!r} over {num_clients:,} clients, which does not place every sample",
-            allowed="each sample at one client",
-            hint=hint,
-        )
+        raise _impossible(kind, num_clients, "does not place every sample", "each sample at one client")
     return parts
 
 
-def _iid(labels: NDArray[np.int8], num_clients: int, rng: np.random.Generator) -> list[Rows]:
+def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataError:
+    got, way_out = f"{kind!r} over {num_clients:,} clients, which {got}", f"take fewer clients{_WAYS_OUT.get(kind, '')}"
+    return DataError("partition", got=got, allowed=allowed, hint=way_out)
+
+
+def _iid(labels: Labels, num_clients: int, rng: np.random.Generator) -> list[Rows]:
     # Dealt like cards, positives first: sizes and numbers of positives each differ by one at most.
     deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
@@ -100,23 +87,15 @@ def _iid(labels: NDArray[np.int8], num_clients: int, rng: np.random.Generator) -
 def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
     _check_number(num_clients, len(sizes), "the data set comes in {} sites", "")
     if sum(sizes) != count:
-        raise DataError(
-            "imbalance",
-            got="a share that changes the sizes of the data set's own sites",
-            allowed=0,
-            hint="leave it out",
-        )
+        got = "a share that changes the sizes of the data set's own sites"
+        raise DataError("imbalance", got=got, allowed=0, hint="leave it out")
     return np.split(np.arange(count), np.cumsum(sizes)[:-1])
 
 
 def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
     if got != given:
-        raise DataError(
-            "number of clients",
-            got=got,
-            allowed=f"{given}, since {why.format(given)}",
-            hint=f"take {given} clients{otherwise}",
-        )
+        allowed, way_out = f"{given}, since {why.format(given)}", f"take {given} clients{otherwise}"
+        raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
 
 
 def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> list[Rows]:
@@ -136,15 +115,9 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     """
     circle = rng.permutation(np.unique(classes))
     if held > len(circle) or num_clients * held < len(circle):
-        raise DataError(
-            "partition-classes",
-            got=f"{held} for each of {num_clients:,} clients",
-            allowed=(
-                f"{-(-len(circle) // num_clients)} to {len(circle)}, since partition 'pathological' deals out "
-                f"{len(circle)} classes"
-            ),
-            hint="set it so",
-        )
+        count, got = len(circle), f"{held} for each of {num_clients:,} clients"
+        allowed = f"{-(-count // num_clients)} to {count}, since partition 'pathological' deals out {count} classes"
+        raise DataError("partition-classes", got=got, allowed=allowed, hint="set it so")
     takers: list[list[int]] = [[] for _ in circle]
     for place in range(num_clients * held):
         takers[place % len(circle)].append(place // held)
@@ -156,7 +129,7 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
+def _skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
     by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
     parts: list[list[Rows]] = [[] for _ in range(num_clients)]
     for rows in sorted(by_label, key=len, reverse=True):
@@ -168,21 +141,15 @@ def _skewed(labels: NDArray[np.int8], num_clients: int, alpha: float, rng: np.ra
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def _given(
-    labels: NDArray[np.int8], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
-) -> list[Rows]:
+def _given(labels: Labels, wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator) -> list[Rows]:
     _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):
         sizes = [counts[label] for counts in wanted]
         rows = rng.permutation(np.flatnonzero(labels == label))
         if sum(sizes) > len(rows):
-            raise DataError(
-                "partition-rows",
-                got=f"{sum(sizes):,} {kind} in all",
-                allowed=f"at most {len(rows):,}, since the training set has no more",
-                hint="lower it",
-            )
+            got, allowed = f"{sum(sizes):,} {kind} in all", f"at most {len(rows):,}, since the training set has no more"
+            raise DataError("partition-rows", got=got, allowed=allowed, hint="lower it")
         drawn.append(np.split(rows[: sum(sizes)], np.cumsum(sizes)[:-1]))
     return [rng.permutation(np.concatenate(pair)) for pair in zip(*drawn, strict=True)]
 
@@ -225,10 +192,6 @@ def _by_flwr_datasets(
         try:
             parts = [splitter.load_partition(client).with_format("numpy") for client in range(num_clients)]
         except ValueError as error:
-            raise DataError(
-                "partition",
-                got=f"{spec.partition!r} over {num_clients:,} clients, which fails ({error})",
-                allowed="one that places every sample",
-                hint=f"take fewer clients{_WAYS_OUT.get(spec.partition, '')}",
-            ) from None
+            allowed = "one that places every sample"
+            raise _impossible(spec.partition, num_clients, f"fails ({error})", allowed) from None
         return [np.asarray(part["index"][:], dtype=np.int64) for part in parts]

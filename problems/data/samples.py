@@ -1,7 +1,8 @@
-"""Binary-labelled samples in memory, the form in which every data set reaches the algorithms."""
+"""From the rows that a reader returns to binary-labelled samples, in which form the algorithms get every data set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,195 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.spec import DataError
+from problems.errors import NOTHING
+
+Rows = NDArray[np.int64]
+Array = NDArray[np.float64]
+Labels = NDArray[np.int8]
+Encoder = Callable[[Rows], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What the features of a table are, and what they were scaled by.
+
+    Attributes:
+        names: of the c columns; ``sex=f`` for the value f of a text column sex.
+        means: (c,) 0 where a column is not scaled.
+        deviations: (c,) 1 where a column is not scaled, 0 where it is constant.
+    """
+
+    names: tuple[str, ...]
+    means: Array
+    deviations: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A table's features as numbers, not yet scaled.
+
+    Attributes:
+        values: (n, c).
+        names: as of `Columns`.
+        scaled: (c,) which columns to standardise.
+    """
+
+    values: Array
+    names: tuple[str, ...]
+    scaled: NDArray[np.bool_]
+
+    def statistics(self, rows: Rows) -> tuple[Array, Array]:
+        """(c,) means and (c,) variances over some rows; 0 and 1 for columns that are not scaled.
+
+        A constant column has exactly its value as mean and exactly 0 as variance.
+        """
+        chosen = self.values[rows]
+        constant = chosen.max(axis=0) == chosen.min(axis=0)
+        means = np.where(constant, chosen[0], chosen.mean(axis=0))
+        variances = np.where(constant, 0.0, chosen.var(axis=0))
+        return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
+
+    def features(self, train_rows: Rows) -> tuple[NDArray[np.float32], Columns]:
+        """(n, c) values scaled by the training rows' statistics, and the scaling."""
+        means, variances = self.statistics(train_rows)
+        columns = Columns(self.names, means, np.sqrt(variances))
+        return standardised(self.values, means, columns.deviations).astype(np.float32), columns
+
+
+def standardised(values: Array, means: Array, deviations: Array) -> Array:
+    """(n, c) values minus (c,) means, divided by (c,) deviations; a column whose deviation is 0 becomes 0."""
+    return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """All rows of a data set, those of its own test split (if it has one) last."""
+
+    classes: tuple[str, ...]
+    """The original labels as text, sorted: by value when all are numbers."""
+    codes: NDArray[np.int64]
+    """(n,) each row's index into `classes`."""
+    encode: Encoder
+    """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to an unscaled
+    `Encoded` for a table. Any statistics come from the training rows alone."""
+    train_count: int | None = None
+    """Rows before the set's own test split; None when it has none."""
+    site_sizes: tuple[int, ...] | None = None
+    """Sizes of the sites that the training rows come from, in order; None when there are none."""
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def features(self, train_rows: Rows) -> tuple[Any, Columns | None]:
+        """The features of all rows, scaled, and the `Columns` of a table, else None."""
+        encoded = self.encode(train_rows)
+        return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
+
+    def own_split(self) -> tuple[Rows, Rows]:
+        """The rows of the set's own training and test split; without one, all rows and none."""
+        train_count = len(self) if self.train_count is None else self.train_count
+        return np.arange(train_count), np.arange(train_count, len(self))
+
+
+def make_source(
+    labels: NDArray[Any] | Sequence[Any],
+    features: NDArray[Any] | Encoder,
+    train_count: int | None = None,
+    site_sizes: tuple[int, ...] | None = None,
+) -> Source:
+    """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
+
+    Raises:
+        DataError: when a label is missing, or features and labels differ in number.
+    """
+    classes, codes = label_classes(np.asarray(labels))
+    if callable(features):
+        return Source(classes, codes, features, train_count, site_sizes)
+    if len(features) != len(codes):
+        got = f"{len(features):,} rows of features but {len(codes):,} labels"
+        raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
+    return Source(classes, codes, lambda train_rows: features, train_count, site_sizes)
+
+
+def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the distinct labels as sorted text and each label's index among them."""
+    if labels.ndim != 1:
+        raise DataError("labels", got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
+    if len(labels) == 0:
+        raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
+    missing = sum(value is None or value != value for value in labels.tolist())
+    if missing:
+        got = f"{missing:,} of {len(labels):,} missing"
+        raise DataError("labels", got=got, allowed="none", hint="fill them, or drop their rows")
+    values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
+    texts = [as_text(value) for value in values]
+    by_value = all(map(_is_number, texts))
+    classes = sorted(set(texts), key=lambda text: (float(text) if by_value else 0.0, text))
+    place = {text: index for index, text in enumerate(classes)}
+    return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
+
+
+def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False) -> NDArray[np.bool_]:
+    """Mark the classes that count as positive, (len(classes),) bool.
+
+    `wanted` is as `DataSpec.positive_label`. A site's file (`site`) may lack classes that other sites have:
+    there a label that does not occur is no error, but a choice that depends on all classes is one.
+
+    Raises:
+        DataError: lists the labels that occur; of a site's file, only how many, since the message leaves the site.
+    """
+    occur = f"labels that occur: {', '.join(classes[:20])}{', ...' if len(classes) > 20 else ''}"
+    if site:
+        occur = f"{len(classes)} different labels occur here"
+
+    def refused(got: str, allowed: str, hint: str) -> DataError:
+        return DataError("positive-label", got=got, allowed=allowed, hint=hint)
+
+    if wanted == "":
+        if site and not set(classes) <= {"0", "1", "-1"}:
+            allowed = f"a label, since a site's file may lack one that others have; {occur}"
+            raise refused(NOTHING, allowed, "set positive-label")
+        if not site and len(classes) != 2:
+            got, way_out = f"nothing for {len(classes)} labels", "set positive-label to those that are positive"
+            raise refused(got, f"some of them; {occur}", way_out)
+        return np.array([name == ("1" if site else classes[-1]) for name in classes])
+    if wanted == "first-half" and "first-half" not in classes:
+        if site:
+            got = "'first-half', which depends on labels that a site's file may lack"
+            raise refused(got, f"labels with commas; {occur}", "name the positive labels instead")
+        return np.arange(len(classes)) < len(classes) // 2
+
+    marked = np.zeros(len(classes), dtype=bool)
+    for label in [wanted] if wanted in classes else [part.strip() for part in wanted.split(",")]:
+        match = label if label in classes else as_text(float(label)) if _is_number(label) else label
+        if match in classes:
+            marked[list(classes).index(match)] = True
+        elif not site:
+            raise refused(f"{label!r}, which does not occur", occur, "set positive-label to one of them")
+    return marked
+
+
+def check_both_classes(labels: Labels, what: str, classes: Sequence[str]) -> None:
+    """Raise DataError if some rows' labels, 0 or 1, are all the same."""
+    positives = int(labels.sum())
+    if positives in (0, len(labels)):
+        got = f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives"
+        allowed = f"both classes; labels that occur: {', '.join(classes[:20])}"
+        raise DataError(what, got=got, allowed=allowed, hint="set positive-label")
+
+
+def as_text(value: Any) -> str:
+    """A label or category as text: whole numbers without a decimal point."""
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,8 +212,8 @@ class Samples:
         ValueError: when the two lengths differ or a label is neither 0 nor 1.
     """
 
-    features: NDArray[np.float32] | NDArray[np.float64]
-    labels: NDArray[np.int8]
+    features: NDArray[np.float32] | Array
+    labels: Labels
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
@@ -47,12 +237,12 @@ class Samples:
         return tuple(self.features.shape[1:])
 
     @cached_property
-    def positives(self) -> NDArray[np.int64]:
+    def positives(self) -> Rows:
         """Indices of the samples labelled 1, ascending."""
         return np.flatnonzero(self.labels == 1)
 
     @cached_property
-    def negatives(self) -> NDArray[np.int64]:
+    def negatives(self) -> Rows:
         """Indices of the samples labelled 0, ascending."""
         return np.flatnonzero(self.labels == 0)
 
@@ -72,12 +262,6 @@ def check_finite(features: NDArray[Any]) -> None:
         return
     finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)
     if not finite.all():
-        raise DataError(
-            "features",
-            got=(
-                f"{int((~finite).sum()):,} of {len(features):,} samples that are not finite in float32, the first is "
-                f"row {int(np.argmin(finite)) + 1:,}"
-            ),
-            allowed="none",
-            hint="fill or drop them",
-        )
+        bad, first = f"{int((~finite).sum()):,} of {len(features):,} samples", int(np.argmin(finite)) + 1
+        got = f"{bad} that are not finite in float32, the first is row {first:,}"
+        raise DataError("features", got=got, allowed="none", hint="fill or drop them")

@@ -84,12 +84,8 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     names = [column.name for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise DataError(
-                "feature-columns",
-                got=f"{text!r}: column {name!r} occurs twice",
-                allowed="once",
-                hint=f"leave one out, see {PAGE}",
-            )
+            got = f"{text!r}: column {name!r} occurs twice"
+            raise DataError("feature-columns", got=got, allowed="once", hint=f"leave one out, see {PAGE}")
     return tuple(columns)
 
 
@@ -97,20 +93,12 @@ def _column(part: str, text: str) -> Column:
     name, bracket, inside = part.partition("[")
     categories = tuple(value.strip() for value in inside[:-1].split("|")) if bracket else ()
     if not name.strip() or (bracket and not inside.endswith("]")):
-        raise DataError(
-            "feature-columns",
-            got=f"{text!r}: {part!r} is no column",
-            allowed="names with commas, name[value|value] for text",
-            hint=f"see {PAGE}",
-        )
-    if bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
-        raise DataError(
-            "feature-columns",
-            got=f"{text!r}: {part!r}",
-            allowed="two or more different values in its brackets",
-            hint=f"see {PAGE}",
-        )
-    return Column(name.strip(), categories)
+        got, allowed = f"{text!r}: {part!r} is no column", "names with commas, name[value|value] for text"
+    elif bracket and (len(set(categories)) != len(categories) or len(categories) < 2 or "" in categories):
+        got, allowed = f"{text!r}: {part!r}", "two or more different values in its brackets"
+    else:
+        return Column(name.strip(), categories)
+    raise DataError("feature-columns", got=got, allowed=allowed, hint=f"see {PAGE}")
 
 
 def parse_rows(text: str) -> list[tuple[int, int]]:
@@ -127,12 +115,9 @@ def parse_rows(text: str) -> list[tuple[int, int]]:
         except (ValueError, OverflowError):
             number = positives = 0
         if number < 1 or not 0 <= positives <= number:
-            raise DataError(
-                "partition-rows",
-                got=repr(text),
-                allowed="rows:share of each client with commas, rows an integer >= 1, share in [0, 1]",
-                hint=f"for example '4000:0.05,200:0.6', see {PAGE}",
-            )
+            allowed = "rows:share of each client with commas, rows an integer >= 1, share in [0, 1]"
+            way_out = f"for example '4000:0.05,200:0.6', see {PAGE}"
+            raise DataError("partition-rows", got=repr(text), allowed=allowed, hint=way_out)
         found.append((number - positives, positives))
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +24,7 @@ from problems.data.spec import (
     parse_columns,
     parse_rows,
 )
-from problems.errors import NOTHING
+from problems.errors import NOTHING, did_you_mean
 
 
 def validate(spec: DataSpec, *, from_site: bool = False) -> None:
@@ -65,13 +64,10 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
         return
     if from_site:
         return
+    since, leave_out = f"since dataset {spec.dataset!r}", f"leave it out, see {PAGE}"
     if spec.dataset in NEEDS_FILES and not spec.data_dir:
-        raise DataError(
-            "data-dir",
-            got=NOTHING,
-            allowed=f"a file or folder, since dataset {spec.dataset!r} is read from files",
-            hint=f"set data-dir to the file or its folder, see {PAGE}",
-        )
+        way_out = f"set data-dir to the file or its folder, see {PAGE}"
+        raise DataError("data-dir", got=NOTHING, allowed=f"a file or folder, {since} is read from files", hint=way_out)
     if spec.dataset in DRAWN:
         nature = "has no labels and comes" if spec.dataset in UNLABELLED else "comes"
         only: dict[str, tuple[object, ...]] = {
@@ -83,20 +79,11 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             "partition-sites": (0,),
         }
         for key, values in only.items():
-            if _value(spec, key) not in values:
-                raise DataError(
-                    key,
-                    got=repr(_value(spec, key)),
-                    allowed=f"{values[-1]!r}, since dataset {spec.dataset!r} {nature} in sites of its own",
-                    hint=f"leave it out, see {PAGE}",
-                )
-    if spec.dataset in UNLABELLED and spec.validation_fraction:
-        raise DataError(
-            "validation-fraction",
-            got=spec.validation_fraction,
-            allowed=f"0, since dataset {spec.dataset!r} has no test set",
-            hint="leave it out",
-        )
+            allowed = f"{values[-1]!r}, {since} {nature} in sites of its own"
+            _inside(spec, key, _value(spec, key) in values, allowed, leave_out)
+    if spec.dataset in UNLABELLED:
+        allowed = f"0, {since} has no test set"
+        _inside(spec, "validation-fraction", not spec.validation_fraction, allowed, "leave it out")
     if spec.partition == "natural" and spec.dataset not in SITED:
         raise DataError(
             "partition",
@@ -104,86 +91,55 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
             allowed=f"with dataset {', '.join(SITED)}",
             hint=f"take 'consecutive' for slices in the order of the file, see {PAGE}",
         )
-    if spec.dataset == OFFSET_SITES and spec.partition not in ("iid", "natural"):
-        raise DataError(
-            "partition",
-            got=repr(spec.partition),
-            allowed=f"'natural', since dataset {spec.dataset!r} comes in its own 16 sites",
-            hint=f"leave it out, see {PAGE}",
-        )
+    if spec.dataset == OFFSET_SITES:
+        allowed = f"'natural', {since} comes in its own 16 sites"
+        _inside(spec, "partition", spec.partition in ("iid", "natural"), allowed, leave_out)
 
 
 def _check_columns(spec: DataSpec) -> None:
+    number = spec.feature_columns
     if spec.dataset in TABLES:
-        parse_columns(spec.feature_columns)
+        parse_columns(number)
     elif spec.dataset == "svmlight":
-        number = spec.feature_columns
         counts = not number or (number.isdigit() and int(number) > 0)
         _inside(spec, "feature-columns", counts, "a number of features")
-    elif spec.feature_columns:
-        raise DataError(
-            "feature-columns",
-            got=repr(spec.feature_columns),
-            allowed=(
-                f"'' with dataset {spec.dataset!r}, which has columns of its own; names go with dataset "
-                f"{', '.join((*TABLES, 'svmlight'))}"
-            ),
-            hint="leave it out",
+    else:
+        allowed = (
+            f"'' with dataset {spec.dataset!r}, which has columns of its own; names go with dataset "
+            f"{', '.join((*TABLES, 'svmlight'))}"
         )
+        _inside(spec, "feature-columns", not number, allowed, "leave it out")
     if not spec.standardise and spec.dataset not in TABLES:
-        raise DataError(
-            "standardise",
-            got=f"False with dataset {spec.dataset!r}",
-            allowed=f"False with dataset {' or '.join(TABLES)}",
-            hint="leave it out",
-        )
+        got, allowed = f"False with dataset {spec.dataset!r}", f"False with dataset {' or '.join(TABLES)}"
+        raise DataError("standardise", got=got, allowed=allowed, hint="leave it out")
 
 
 def _check_own(spec: DataSpec) -> None:
-    if spec.dataset not in GENERIC:
-        raise DataError(
-            "dataset",
-            got=repr(spec.dataset),
-            allowed=(
-                f"{', '.join(GENERIC)}, since with partition {OWN!r} every node reads a file of its own, whose kind "
-                "dataset names"
-            ),
-            hint=f"see {PAGE}",
-        )
+    own = f"with partition {OWN!r}"
+    kinds = f"{', '.join(GENERIC)}, since {own} every node reads a file of its own, whose kind dataset names"
+    _inside(spec, "dataset", spec.dataset in GENERIC, kinds)
     for key in ("imbalance", "label-noise", "client-shift", "partition-sites"):
-        if _value(spec, key):
-            raise DataError(
-                key,
-                got=_value(spec, key),
-                allowed=f"0 with partition {OWN!r}, since the sites' rows are used as they are",
-                hint="leave it out",
-            )
-    if spec.validation_fraction and spec.data_dir:
-        raise DataError(
-            "validation-fraction",
-            got=spec.validation_fraction,
-            allowed=f"0 with partition {OWN!r} and a data-dir, since the server evaluates on its own file",
-            hint="leave data-dir out, and the sites hold rows out",
-        )
+        allowed = f"0 {own}, since the sites' rows are used as they are"
+        _inside(spec, key, not _value(spec, key), allowed, "leave it out")
+    _inside(
+        spec,
+        "validation-fraction",
+        not (spec.validation_fraction and spec.data_dir),
+        f"0 {own} and a data-dir, since the server evaluates on its own file",
+        "leave data-dir out, and the sites hold rows out",
+    )
 
 
 def _known(key: str, got: str, allowed: Iterable[str]) -> None:
     names = list(allowed)
-    if got in names:
-        return
-    close = difflib.get_close_matches(got, names, n=1)
-    hint = f" (did you mean {close[0]!r}?)" if close else ""
-    raise DataError(
-        key,
-        got=repr(got),
-        allowed=f"{', '.join(names)}{hint}",
-        hint=f"`python -m simulations list {key}s` explains them",
-    )
+    if got not in names:
+        way_out = f"`python -m simulations list {key}s` explains them"
+        raise DataError(key, got=repr(got), allowed=", ".join(names) + did_you_mean(got, names), hint=way_out)
 
 
-def _inside(spec: DataSpec, key: str, holds: bool, allowed: str) -> None:
+def _inside(spec: DataSpec, key: str, holds: bool, allowed: str, hint: str = f"see {PAGE}") -> None:
     if not holds:
-        raise DataError(key, got=repr(_value(spec, key)), allowed=allowed, hint=f"see {PAGE}")
+        raise DataError(key, got=repr(_value(spec, key)), allowed=allowed, hint=hint)
 
 
 def _value(spec: DataSpec, key: str) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
 from problems.data.formats.arrays import read_svmlight
 from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
-from problems.data.source import Rows, Source, check_both_classes, make_source, positive_classes
+from problems.data.samples import Rows, Source, check_both_classes, make_source, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 from problems.randomness import stream

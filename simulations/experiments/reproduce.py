@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +13,9 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError, Scalar, parse_run_config
 from apps.sites.files import write_atomic
-from problems.data import check_readable
+from problems.data import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
+from problems.data.formats.readers import read
+from problems.data.spec import in_data_set
 from problems.extras import require
 from simulations.arguments import placed
 from simulations.engines.launch import IN_PROCESS
@@ -126,7 +128,7 @@ class Runs:
         tasks = [self._task(run) for run in self.waiting]
         order = list(dict.fromkeys(task.data for task in tasks))
         try:
-            check_readable(parse_run_config(self._config(run)).data for run in self.waiting)
+            _check_readable(parse_run_config(self._config(run)).data for run in self.waiting)
             run_all(sorted(tasks, key=lambda task: order.index(task.data)), jobs, ended)
         except KeyboardInterrupt:
             leave()
@@ -244,3 +246,16 @@ class Reproduction(Runs):
         html = page.as_html(self.expansion, self.records, rows, judged, curves, failed, missing)
         write_atomic(self.out / "report.html", html.encode())
         return Outcome(self.expansion, self.out, rows, judged, self.failed)
+
+
+def _check_readable(specs: Iterable[DataSpec]) -> None:
+    """Read each data set whose rows are on this machine once, and refuse all that are missing or damaged."""
+    here = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
+    faults = []
+    for spec in {(one.dataset, one.data_dir, one.label_column, one.feature_columns): one for one in here}.values():
+        try:
+            read(spec)
+        except DataError as error:
+            faults.append(in_data_set(error, spec))
+    if faults:
+        raise DataError.joined(faults)

@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
-from apps.evaluation.choose import make_evaluator
+from apps.evaluation.models import make_evaluator
 from payloads.wire import METRICS, NUM_EXAMPLES, model_arrays, model_record
 from simulations.engines.in_process import InProcessGrid
 from tests.algorithms.test_sgdm import BATCH_NORM, problem_of

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from apps.config import Scalar
-from apps.evaluation.choose import make_evaluator
+from apps.evaluation.models import make_evaluator
 from apps.sites import resources
 from methods.scgdam import CompositionalUp, SCGDAMDown
 from methods.sgdam import SaddleMomentum

@@ -11,8 +11,8 @@ import torch
 
 import apps.evaluation.composite
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation.choose import make_evaluator
 from apps.evaluation.composite import COMPOSITE_METRICS, CompositeEvaluator, support_f1
+from apps.evaluation.models import make_evaluator
 from apps.server_app import RunFailedError
 from apps.sites import resources
 from tests.battery.federation import federate, save_npz

@@ -40,17 +40,38 @@ def kinds(base: type[InputError] = InputError) -> set[str]:
     return {base.__name__}.union(*(kinds(below) for below in base.__subclasses__()))
 
 
-def text(node: ast.expr, module: ModuleType) -> str:
+def local(tree: ast.Module, name: ast.Name) -> ast.expr | None:
+    """What a name stands for in the innermost function around it, if an assignment before it says so."""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.lineno <= name.lineno <= (node.end_lineno or 0)
+    ]
+    found = None
+    for node in ast.walk(max(around, key=lambda node: node.lineno)) if around else ():
+        if isinstance(node, ast.Assign) and node.lineno < name.lineno:
+            pairs = [(node.targets[0], node.value)]
+            if isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(node.targets[0].elts, node.value.elts, strict=True))
+            values = [value for target, value in pairs if isinstance(target, ast.Name) and target.id == name.id]
+            if values and (found is None or node.lineno > found.lineno):
+                found = values[0]
+    return found
+
+
+def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
     """What an expression of a source says."""
     match node:
         case ast.Constant():
             return str(node.value)
         case ast.JoinedStr():
-            return "".join(text(part, module) for part in node.values)
+            return "".join(text(part, module, tree) for part in node.values)
         case ast.FormattedValue():
-            return text(node.value, module)
+            return text(node.value, module, tree)
         case ast.BinOp():
-            return text(node.left, module) + text(node.right, module)
+            return text(node.left, module, tree) + text(node.right, module, tree)
+        case ast.Name() if value := local(tree, node):
+            return text(value, module, tree)
         case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
             return value
         case ast.Call(func=ast.Name(id="listed"), args=[ast.Constant(value=section)]):
@@ -61,12 +82,13 @@ def text(node: ast.expr, module: ModuleType) -> str:
 def made_in(path: Path) -> Iterator[Made]:
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     module = importlib.import_module(name.removesuffix(".__init__"))
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    tree = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds():
             given = {keyword.arg or "**": keyword.value for keyword in node.keywords}
             if node.args:
                 given["key"] = node.args[0]
-            yield Made(f"{path.relative_to(ROOT)}:{node.lineno}", {k: text(v, module) for k, v in given.items()})
+            yield Made(f"{path.relative_to(ROOT)}:{node.lineno}", {k: text(v, module, tree) for k, v in given.items()})
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from payloads.handshake import SiteReport
 from payloads.held_out import ScoreCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
-from problems.data.columns import standardised
+from problems.data.samples import standardised
 from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import OF_ROWS, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section

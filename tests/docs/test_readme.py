@@ -5,7 +5,8 @@ import shlex
 
 import pytest
 
-from apps.config import parse_pairs, parse_run_config
+from apps.config import parse_run_config
+from apps.pairs import parse_pairs
 from apps.registry import ALGORITHMS
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 

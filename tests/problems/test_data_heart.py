@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from problems.data import DataError, DataSpec, load
-from problems.data.formats.heart import FILES
+from problems.data.formats.uci import HEART_FILES
 
 HEALTHY = "{age},1.0,4.0,120.0,200.0,0.0,2.0,150.0,0.0,-0.5,?,?,?,0"
 ILL = HEALTHY[:-1] + "{degree}"
 
 
 def write(folder: Path, counts: list[tuple[int, int]], extra: str = "") -> DataSpec:
-    for file, (healthy, ill) in zip(FILES, counts, strict=True):
+    for file, (healthy, ill) in zip(HEART_FILES, counts, strict=True):
         lines = [
             line.format(age=30 + row, degree=row % 4 + 1) for row, line in enumerate([HEALTHY] * healthy + [ILL] * ill)
         ]
@@ -45,6 +45,6 @@ def test_a_file_that_is_none_of_the_hospitals(line: str, told: str, tmp_path: Pa
     with pytest.raises(DataError) as caught:
         load(spec, 4)
     assert told in str(caught.value)
-    (tmp_path / FILES[3]).unlink()
+    (tmp_path / HEART_FILES[3]).unlink()
     with pytest.raises(DataError, match="got no such files in data-dir"):
         load(spec, 4)

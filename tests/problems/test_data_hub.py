@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from problems.data import DataError, DataSpec, load
-from problems.data.formats import hub
+from problems.data.formats import images as readers
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_without_a_folder_and_a_network(monkeypatch: pytest.MonkeyPatch) -> None
     def no_copy(path: str) -> None:
         raise ConnectionError(f"Couldn't reach {path}\nand more lines")
 
-    assert not hub._reachable("http://127.0.0.1:9")
-    monkeypatch.setattr(hub, "_reachable", lambda address: False)
-    monkeypatch.setattr(hub, "_splits", no_copy)
+    assert not readers._reachable("http://127.0.0.1:9")
+    monkeypatch.setattr(readers, "_reachable", lambda address: False)
+    monkeypatch.setattr(readers, "_splits", no_copy)
     with pytest.raises(DataError, match="data set 'stl10': got no data-dir") as caught:
         load(DataSpec(dataset="stl10"), 2)
     message = str(caught.value)
@@ -51,8 +51,8 @@ def test_the_hubs_images_and_labels(monkeypatch: pytest.MonkeyPatch) -> None:
         {"img": [Image.fromarray(image) for image in images], "label": list(range(10))},
         features=datasets.Features({"img": datasets.Image(), "label": datasets.Value("int64")}),
     )
-    monkeypatch.setattr(hub, "_reachable", lambda address: True)
-    monkeypatch.setattr(hub, "_splits", lambda path: (split, split))
+    monkeypatch.setattr(readers, "_reachable", lambda address: True)
+    monkeypatch.setattr(readers, "_splits", lambda path: (split, split))
     data = load(DataSpec(dataset="cifar10", partition="consecutive"), 2)
     np.testing.assert_allclose(data.train.features, images.transpose(0, 3, 1, 2) / np.float32(255))
     np.testing.assert_array_equal(data.test.labels, np.arange(10) < 5)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation.choose import make_evaluator
-from apps.evaluation.models import ModelEvaluator, ProblemEvaluator
+from apps.evaluation.models import ModelEvaluator, ProblemEvaluator, make_evaluator
 from apps.sites import resources
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.formats.bundled import synthetic_pl

@@ -14,8 +14,8 @@ from PIL import Image
 from payloads.handshake import SiteReport, decode_names, encode_names
 from payloads.record import PayloadError
 from problems.data import OWN, DataError, DataSpec, load, read_own, validate
-from problems.data.columns import Encoded
 from problems.data.disturb import hold_out
+from problems.data.samples import Encoded
 from problems.data.spec import Column, parse_columns
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.schema import agreed, pooled

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
-from problems.data.formats.credit import AMOUNTS, CODES
+from problems.data.formats.uci import AMOUNTS, CREDIT_CODES
 from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 from problems.vertical.solvers import minimum, train, value
@@ -95,7 +95,7 @@ def test_partitions_are_as_accurate_as_one_table(seed: int) -> None:
 
 def test_parties_without_labels_that_stand_still_cost_accuracy() -> None:
     """AFSVRG-VP: the states of payment are with passive parties, and stay at weight 0 unless these update too."""
-    names = [name for name, codes in CODES.items() for _ in (codes[1:] if len(codes) == 2 else codes)]
+    names = [name for name, codes in CREDIT_CODES.items() for _ in (codes[1:] if len(codes) == 2 else codes)]
     names += AMOUNTS
     tells = [name.startswith("PAY_") and name not in AMOUNTS for name in names]
     payments, rest = np.flatnonzero(tells), np.flatnonzero(np.logical_not(tells))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.data.source import Source, make_source
+from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
 
 NPZ_ENDINGS = (".npz",)
@@ -31,12 +31,8 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
     matrix, labels, train_count = read_svmlight(train, test, features, dtype=np.float32, site=site)
     rows, columns = matrix.shape
     if rows * columns * 4 > MAX_DENSE_BYTES:
-        raise DataError(
-            train,
-            got=f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB",
-            allowed=f"{MAX_DENSE_BYTES // 2**30} GiB",
-            hint="choose fewer features",
-        )
+        got = f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB"
+        raise DataError(train, got=got, allowed=f"{MAX_DENSE_BYTES // 2**30} GiB", hint="choose fewer features")
     return make_source(labels, matrix.toarray(), train_count)
 
 
@@ -60,12 +56,8 @@ def read_svmlight(
         loaded = load_svmlight_files(paths, n_features=features, dtype=dtype, zero_based=zero_based)
     except (OSError, EOFError, ValueError) as error:
         why = type(error).__name__ if site else error  # the error quotes the file, and a site's errors leave the site
-        raise DataError(
-            " or ".join(paths),
-            got=f"a file that cannot be read as svmlight ({why})",
-            allowed="lines such as '1 3:0.5 7:1'",
-            hint="mend the file, or set dataset to its kind",
-        ) from error
+        got, way_out = f"a file that cannot be read as svmlight ({why})", "mend the file, or set dataset to its kind"
+        raise DataError(" or ".join(paths), got=got, allowed="lines such as '1 3:0.5 7:1'", hint=way_out) from error
     matrix = sparse.csr_array(sparse.vstack(loaded[0::2], format="csr"))
     return matrix, np.concatenate(loaded[1::2]), None if test is None else len(loaded[1])
 
@@ -79,34 +71,21 @@ def npz(train: Path, test: Path | None) -> Source:
         DataError: a needed array is missing; lists the names in the file.
     """
     arrays = _arrays(train)
-    features, labels = _pair(train, arrays, "")
-    if features is None or labels is None:
-        raise DataError(
-            train,
-            got=f"arrays {', '.join(arrays) or 'none'}",
-            allowed="arrays X and y (or features and labels)",
-            hint="save the arrays under these names",
-        )
-    if test is not None:
-        test_features, test_labels = _pair(test, _arrays(test), "")
-    else:
-        test_features, test_labels = _pair(train, arrays, "_test")
-    if test_features is None or test_labels is None:
+    pair = _pair(train, arrays, "")
+    if pair is None:
+        got, allowed = f"arrays {', '.join(arrays) or 'none'}", "arrays X and y (or features and labels)"
+        raise DataError(train, got=got, allowed=allowed, hint="save the arrays under these names")
+    held_out = _pair(train, arrays, "_test") if test is None else _pair(test, _arrays(test), "")
+    features, labels = pair
+    if held_out is None:
         return make_source(labels, features)
+    test_features, test_labels = held_out
     if features.shape[1:] != test_features.shape[1:] or features.dtype != test_features.dtype:
-        raise DataError(
-            train,
-            got=(
-                f"training features {features.shape[1:]} {features.dtype} but test features {test_features.shape[1:]} "
-                f"{test_features.dtype}"
-            ),
-            allowed="the same in both",
-            hint="save both alike",
-        )
+        ours, theirs = (f"{array.shape[1:]} {array.dtype}" for array in (features, test_features))
+        got = f"training features {ours} but test features {theirs}"
+        raise DataError(train, got=got, allowed="the same in both", hint="save both alike")
     return make_source(
-        np.concatenate((labels, test_labels)),
-        np.concatenate((features, test_features)),
-        train_count=len(labels),
+        np.concatenate((labels, test_labels)), np.concatenate((features, test_features)), train_count=len(labels)
     )
 
 
@@ -115,38 +94,23 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(
-            path,
-            got=f"a file that cannot be read as npz ({error})",
-            allowed="arrays without Python objects",
-            hint="save the arrays with numpy.savez",
-        ) from error
+        got, allowed = f"a file that cannot be read as npz ({error})", "arrays without Python objects"
+        raise DataError(path, got=got, allowed=allowed, hint="save the arrays with numpy.savez") from error
 
 
-def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Features and labels whose names have an ending; None if neither is there."""
     features = next((arrays[name + ending] for name in ("X", "x", "features") if name + ending in arrays), None)
     labels = next((arrays[name + ending] for name in ("y", "labels") if name + ending in arrays), None)
-    if (features is None) != (labels is None):
-        raise DataError(
-            path,
-            got=f"only one of features and labels{ending}: {', '.join(arrays)}",
-            allowed="both",
-            hint="save the other too",
-        )
+    if features is None and labels is None:
+        return None
     if features is None or labels is None:
-        return None, None
+        got = f"only one of features and labels{ending}: {', '.join(arrays)}"
+        raise DataError(path, got=got, allowed="both", hint="save the other too")
     if features.ndim < 2 or features.dtype.kind not in "biuf":
-        raise DataError(
-            path,
-            got=f"features {features.shape} {features.dtype}",
-            allowed="numbers of shape (n, ...)",
-            hint="save the features so",
-        )
+        got = f"features {features.shape} {features.dtype}"
+        raise DataError(path, got=got, allowed="numbers of shape (n, ...)", hint="save the features so")
     if labels.shape != (len(features),):
-        raise DataError(
-            path,
-            got=f"features {features.shape} and labels {labels.shape}, which do not belong together",
-            allowed="one label a row",
-            hint="save them so",
-        )
+        got = f"features {features.shape} and labels {labels.shape}, which do not belong together"
+        raise DataError(path, got=got, allowed="one label a row", hint="save them so")
     return features, labels

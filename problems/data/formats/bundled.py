@@ -7,8 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.columns import Encoded, standardised
-from problems.data.source import Rows, Source, make_source
+from problems.data.samples import Encoded, Rows, Source, make_source, standardised
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 

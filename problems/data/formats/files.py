@@ -1,4 +1,4 @@
-"""Finding a data set's files, and saying what was looked for when they are not there."""
+"""Finding and reading a data set's files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from pathlib import Path
 
 from problems.data.spec import DataError
 
-WHERE: dict[str, str] = {
-    "fashion-mnist": "the four .gz files of github.com/zalandoresearch/fashion-mnist (data/fashion)",
-    "cifar10": "cifar-10-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
-    "cifar100": "cifar-100-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
-    "stl10": "stl10_binary.tar.gz, unpacked, of cs.stanford.edu/~acoates/stl10",
-    "uci-credit": "UCI_Credit_Card.csv, the Kaggle form of UCI's 'Default of Credit Card Clients'",
-    "heart-disease": "the four processed.*.data of UCI's 'Heart Disease'",
-    "w8a": "the file w8a of LIBSVM's page of binary data sets",
-}
-
 
 def folder(data_dir: str) -> Path:
     """Return `data_dir` as an existing folder.
@@ -27,21 +17,13 @@ def folder(data_dir: str) -> Path:
         DataError: when it does not exist or is a file.
     """
     path = Path(data_dir).expanduser()
-    if not path.exists():
-        raise DataError(
-            "data-dir",
-            got=f"{data_dir!r}, which does not exist",
-            allowed="a file or folder that does",
-            hint="set data-dir to one",
-        )
-    if not path.is_dir():
-        raise DataError(
-            "data-dir",
-            got=f"{data_dir!r}, which is a file",
-            allowed="the folder that holds this data set's files",
-            hint="set data-dir to it",
-        )
-    return path
+    if path.is_dir():
+        return path
+    if path.exists():
+        got, allowed, way_out = "is a file", "the folder that holds this data set's files", "set data-dir to it"
+    else:
+        got, allowed, way_out = "does not exist", "a file or folder that does", "set data-dir to one"
+    raise DataError("data-dir", got=f"{data_dir!r}, which {got}", allowed=allowed, hint=way_out)
 
 
 def homes(root: Path) -> list[Path]:
@@ -59,17 +41,6 @@ def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
     """Return for each file the path that `find` finds under its names; None if any file is missing."""
     paths = [path for path in (find(root, *names) for names in files) if path is not None]
     return paths if len(paths) == len(files) else None
-
-
-def not_found(dataset: str, looked_for: Sequence[str], data_dir: str, also: str = "") -> DataError:
-    """Return the error for a data set that was not found."""
-    place = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
-    return DataError(
-        f"data set {dataset!r}",
-        got=f"{place} ({also})" if also else place,
-        allowed=f"a folder with {'; or '.join(looked_for)}",
-        hint=f"to get it: {WHERE[dataset]}; put it into a folder and set data-dir to that folder",
-    )
 
 
 def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, Path | None]:
@@ -92,12 +63,8 @@ def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, P
     if len(found) == 1 and not named["test"]:
         return found[0], None
     there = ", ".join(entry.name for entry in found) or "no file"
-    raise DataError(
-        f"dataset {dataset!r}",
-        got=f"{there} in data-dir {data_dir!r}",
-        allowed=f"one file ({', '.join(endings)}), or train.* and test.*",
-        hint="set data-dir to the file",
-    )
+    got, allowed = f"{there} in data-dir {data_dir!r}", f"one file ({', '.join(endings)}), or train.* and test.*"
+    raise DataError(f"dataset {dataset!r}", got=got, allowed=allowed, hint="set data-dir to the file")
 
 
 def read_bytes(path: Path) -> bytes:
@@ -110,9 +77,5 @@ def read_bytes(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            path,
-            got=f"a file that cannot be read ({error})",
-            allowed="one that is whole, packed where it ends in .gz",
-            hint="fetch it again",
-        ) from error
+        got, allowed = f"a file that cannot be read ({error})", "one that is whole, packed where it ends in .gz"
+        raise DataError(path, got=got, allowed=allowed, hint="fetch it again") from error

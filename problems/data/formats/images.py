@@ -1,18 +1,22 @@
-"""Image readers: IDX files (Fashion-MNIST), STL-10's binary files, and folders of class folders.
+"""Image readers: IDX files (Fashion-MNIST), STL-10's binary files, folders of class folders, and the Hugging Face hub.
 
 Pixels stay uint8, (n, channels, height, width), until the samples are chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.formats.files import find_all, homes, read_bytes
-from problems.data.source import Source, make_source
+from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
+from problems.extras import install
 
 Pixels = NDArray[np.uint8]
 
@@ -24,6 +28,14 @@ FASHION_FILES = (
 )
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
+# Data set on the hub, its image column, its label column.
+HUB: dict[str, tuple[str, str, str]] = {
+    "fashion-mnist": ("zalando-datasets/fashion_mnist", "image", "label"),
+    "cifar10": ("uoft-cs/cifar10", "img", "label"),
+    "cifar100": ("uoft-cs/cifar100", "img", "fine_label"),
+    "stl10": ("tanganke/stl10", "image", "label"),
+}
+PROBE_SECONDS = 5.0
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
@@ -34,24 +46,19 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
-        raise DataError(
-            path,
-            got=f"a file that starts with {content[:4].hex(' ')}",
-            allowed="an IDX file of bytes, which starts with 00 00 08",
-            hint="fetch it again",
+        got, allowed = (
+            f"a file that starts with {content[:4].hex(' ')}",
+            "an IDX file of bytes, which starts with 00 00 08",
         )
-    dimensions = content[3]
-    start = 4 + 4 * dimensions
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
-    expected = int(np.prod(shape, dtype=np.int64))
-    if len(shape) != dimensions or len(content) - start != expected:
-        raise DataError(
-            path,
-            got=f"a damaged file of {max(len(content) - start, 0):,} bytes",
-            allowed=f"the {expected:,} bytes it announces",
-            hint="fetch it again",
-        )
-    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+    else:
+        start = 4 + 4 * content[3]
+        shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+        expected = int(np.prod(shape, dtype=np.int64))
+        if len(shape) == content[3] and len(content) - start == expected:
+            return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+        got = f"a damaged file of {max(len(content) - start, 0):,} bytes"
+        allowed = f"the {expected:,} bytes it announces"
+    raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
 
 
 def fashion_mnist(root: Path) -> Source | None:
@@ -62,12 +69,8 @@ def fashion_mnist(root: Path) -> Source | None:
     images, labels, test_images, test_labels = map(read_idx, paths)
     for what, left, right in (("training", images, labels), ("test", test_images, test_labels)):
         if left.ndim != 3 or right.ndim != 1 or len(left) != len(right):
-            raise DataError(
-                root,
-                got=f"{what} images {left.shape} and labels {right.shape}, which do not belong together",
-                allowed="one label an image",
-                hint="fetch the files again",
-            )
+            got = f"{what} images {left.shape} and labels {right.shape}, which do not belong together"
+            raise DataError(root, got=got, allowed="one label an image", hint="fetch the files again")
     pixels = np.concatenate((images, test_images))[:, None]  # (n, 1, 28, 28)
     return make_source(np.concatenate((labels, test_labels)), pixels, train_count=len(labels))
 
@@ -82,12 +85,8 @@ def stl10(root: Path) -> Source | None:
         label = np.frombuffer(read_bytes(labels_path), dtype=np.uint8)
         raw = np.frombuffer(read_bytes(images_path), dtype=np.uint8)
         if len(raw) != len(label) * 3 * 96 * 96:
-            raise DataError(
-                images_path,
-                got=f"{len(raw) / (3 * 96 * 96):g} images, and {len(label)} labels in {labels_path.name}",
-                allowed="one label an image",
-                hint="unpack the archive again",
-            )
+            got = f"{len(raw) / (3 * 96 * 96):g} images, and {len(label)} labels in {labels_path.name}"
+            raise DataError(images_path, got=got, allowed="one label an image", hint="unpack the archive again")
         pixels.append(raw.reshape(-1, 3, 96, 96).transpose(0, 1, 3, 2))  # stored column by column
         labels.append(label)
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
@@ -123,12 +122,11 @@ def _read_folders(train: Path, test: Path | None) -> Source:
     labels = [path.parent.name for path in paths]
     unknown = set(labels[len(training) :]) - set(labels[: len(training)])
     if unknown:
-        raise DataError(
-            train.parent,
-            got=f"test classes without training images: {', '.join(sorted(unknown))}",
-            allowed="images of each class in train/ too",
-            hint="add them, or remove these classes",
+        got, allowed = (
+            f"test classes without training images: {', '.join(sorted(unknown))}",
+            "images of each class in train/ too",
         )
+        raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
     return make_source(labels, _read_images(paths), len(training) if held_out else None)
 
 
@@ -143,23 +141,82 @@ def _read_images(paths: list[Path]) -> Pixels:
                 sizes.setdefault(image.size, path)
         if len(sizes) > 1:
             (one, first), (other, second) = list(sizes.items())[:2]
-            raise DataError(
-                f"images in {first.parent}",
-                got=f"{first.name} of {one}, and {second} of {other}",
-                allowed="one size",
-                hint="bring them to one size",
-            )
+            got = f"{first.name} of {one}, and {second} of {other}"
+            raise DataError(f"images in {first.parent}", got=got, allowed="one size", hint="bring them to one size")
         width, height = next(iter(sizes))
         pixels = np.empty((len(paths), 1 if grey else 3, height, width), dtype=np.uint8)
         for index, path in enumerate(paths):
             with Image.open(path) as image:
-                array = np.asarray(image.convert("L" if grey else "RGB"))  # (height, width[, 3])
-            pixels[index] = array[None] if grey else array.transpose(2, 0, 1)
+                pixels[index] = _channels_first(image.convert("L" if grey else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
-        raise DataError(
-            path,
-            got=f"a file that cannot be read as an image ({error})",
-            allowed="a whole image",
-            hint="replace it, or remove it",
-        ) from error
+        got = f"a file that cannot be read as an image ({error})"
+        raise DataError(path, got=got, allowed="a whole image", hint="replace it, or remove it") from error
     return pixels
+
+
+def fetch(name: str) -> Source:
+    """Return a named image set through flwr-datasets from the hub, or from its local copy if that is out of reach.
+
+    Raises:
+        DataError: one line on why neither worked.
+    """
+    try:
+        from huggingface_hub import constants
+    except ImportError as error:
+        got = f"a package that is not usable ({error})"
+        raise DataError("flwr-datasets", got=got, allowed="one that is", hint=install("simulation")) from None
+    online = not constants.HF_HUB_OFFLINE and _reachable(constants.ENDPOINT)
+    try:
+        with _offline(not online):
+            splits = _splits(HUB[name][0])
+    except Exception as error:  # the libraries below raise many unrelated types
+        reason = (str(error).strip().splitlines() or [""])[0]
+        state = "a failure" if online else "no network and no local copy"
+        got = f"{state} ({type(error).__name__}: {reason})"
+        raise DataError("flwr-datasets", got=got, allowed="the hub, or a local copy", hint="set data-dir") from None
+    _, image, label = HUB[name]
+    pixels = [np.stack([_channels_first(picture) for picture in split[image]]) for split in splits]
+    labels = [np.asarray(split[label][:]) for split in splits]
+    return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
+
+
+def _channels_first(picture: Any) -> Pixels:
+    """(channels, height, width) the pixels of a grey or coloured picture."""
+    array = np.asarray(picture, dtype=np.uint8)
+    return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
+
+
+def _splits(path: str) -> tuple[Any, Any]:
+    from flwr_datasets import FederatedDataset
+
+    federated = FederatedDataset(dataset=path, partitioners={}, shuffle=False)
+    return federated.load_split("train"), federated.load_split("test")
+
+
+def _reachable(address: str) -> bool:
+    """Ask once with a short limit: the hub's own client retries for minutes."""
+    import urllib.error
+    import urllib.request
+
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PROBE_SECONDS):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+@contextmanager
+def _offline(wanted: bool) -> Iterator[None]:
+    """Put the hub's libraries into offline mode, in which a cached set opens at once and nothing waits."""
+    import datasets
+    from huggingface_hub import constants
+
+    before = datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    if wanted:
+        datasets.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before

@@ -75,9 +75,8 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     kinds = pd.api.types
     if kinds.is_numeric_dtype(column.dtype) and not kinds.is_complex_dtype(column.dtype):
         return True
-    if kinds.is_string_dtype(column.dtype) or isinstance(column.dtype, pd.CategoricalDtype):
-        return False
-    if kinds.is_object_dtype(column.dtype):
+    text = kinds.is_string_dtype(column.dtype) or kinds.is_object_dtype(column.dtype)
+    if text or isinstance(column.dtype, pd.CategoricalDtype):
         return False
     raise DataError(
         f"column {str(column.name)!r}", got=f"type {column.dtype}", allowed="numbers and text", hint="encode it as such"
@@ -93,12 +92,8 @@ def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
     values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        raise DataError(
-            f"column {str(column.name)!r}",
-            got=f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}",
-            allowed="none",
-            hint="fill or drop them",
-        )
+        got = f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}"
+        raise DataError(f"column {str(column.name)!r}", got=got, allowed="none", hint="fill or drop them")
     return values
 
 

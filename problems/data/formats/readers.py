@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from problems.data.formats import arrays, bundled, cifar, images, tables
-from problems.data.formats.credit import FILES as CREDIT_FILES
-from problems.data.formats.credit import credit
-from problems.data.formats.files import find, folder, locate, not_found
-from problems.data.formats.heart import FILES as HEART_FILES
-from problems.data.formats.heart import heart_disease
-from problems.data.formats.hub import fetch
-from problems.data.source import Source
-from problems.data.spec import OWN, SPARSE_LOGISTIC, TABLES, UNLABELLED, DataError, DataSpec, in_data_set
+from problems.data.formats.files import find, folder, locate
+from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_disease
+from problems.data.samples import Source
+from problems.data.spec import TABLES, DataError, DataSpec
 
 DEFAULT_POSITIVE: dict[str, str] = {
     "digits": "8",
@@ -29,14 +25,36 @@ DEFAULT_POSITIVE: dict[str, str] = {
 }
 
 _FOLDERS = "train/<class>/*.png and test/<class>/*.png"
-_LOOKED_FOR: dict[str, tuple[str, ...]] = {
-    "fashion-mnist": (", ".join(f"{name}[.gz]" for name in images.FASHION_FILES), _FOLDERS),
-    "cifar10": ("data_batch_1 ... data_batch_5, test_batch", "data_batch_1.bin ... test_batch.bin", _FOLDERS),
-    "cifar100": ("train, test (pickled)", "train.bin, test.bin", _FOLDERS),
-    "stl10": (", ".join(images.STL10_FILES), _FOLDERS),
-    "uci-credit": (" or ".join(CREDIT_FILES),),
-    "heart-disease": (", ".join(HEART_FILES),),
-    "w8a": (" or ".join(arrays.W8A_FILES),),
+# Where a named set is to be had, and the files that are looked for.
+_FILES: dict[str, tuple[str, ...]] = {
+    "fashion-mnist": (
+        "the four .gz files of github.com/zalandoresearch/fashion-mnist (data/fashion)",
+        ", ".join(f"{name}[.gz]" for name in images.FASHION_FILES),
+        _FOLDERS,
+    ),
+    "cifar10": (
+        "cifar-10-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
+        "data_batch_1 ... data_batch_5, test_batch",
+        "data_batch_1.bin ... test_batch.bin",
+        _FOLDERS,
+    ),
+    "cifar100": (
+        "cifar-100-python.tar.gz, unpacked, of www.cs.toronto.edu/~kriz/cifar.html",
+        "train, test (pickled)",
+        "train.bin, test.bin",
+        _FOLDERS,
+    ),
+    "stl10": (
+        "stl10_binary.tar.gz, unpacked, of cs.stanford.edu/~acoates/stl10",
+        ", ".join(images.STL10_FILES),
+        _FOLDERS,
+    ),
+    "uci-credit": (
+        "UCI_Credit_Card.csv, the Kaggle form of UCI's 'Default of Credit Card Clients'",
+        " or ".join(CREDIT_FILES),
+    ),
+    "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
+    "w8a": ("the file w8a of LIBSVM's page of binary data sets", " or ".join(arrays.W8A_FILES)),
 }
 
 
@@ -77,23 +95,6 @@ def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
     return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
 
 
-def check_readable(specs: Iterable[DataSpec]) -> None:
-    """Check the data sets whose rows are on this machine: read each once and discard it.
-
-    Raises:
-        DataError: names all that are missing or damaged.
-    """
-    here = [spec for spec in specs if spec.partition != OWN and spec.dataset not in (*UNLABELLED, SPARSE_LOGISTIC)]
-    faults = []
-    for spec in {(one.dataset, one.data_dir, one.label_column, one.feature_columns): one for one in here}.values():
-        try:
-            read(spec)
-        except DataError as error:
-            faults.append(in_data_set(error, spec))
-    if faults:
-        raise DataError.joined(faults)
-
-
 # Endings of a site's file, by the run config's data set; images come in a folder.
 _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, (*tables.CSV_ENDINGS, *tables.PARQUET_ENDINGS)),
@@ -109,22 +110,14 @@ def read_site(path: Path, spec: DataSpec) -> Source:
         DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.
     """
     if not path.exists():
-        raise DataError(
-            repr(str(path)),
-            got="no such file",
-            allowed="an existing file, or for images a folder",
-            hint="give its path",
-        )
+        allowed = "an existing file, or for images a folder"
+        raise DataError(repr(str(path)), got="no such file", allowed=allowed, hint="give its path")
     if spec.dataset == "image-folder" and path.is_dir():
         return _folders(path)
     endings = _SITE_ENDINGS.get(spec.dataset, ("a folder of class folders",))
     if not path.is_file() or not path.name.endswith(endings):
-        raise DataError(
-            repr(str(path)),
-            got=f"no file of dataset {spec.dataset!r}",
-            allowed=", ".join(endings),
-            hint="set dataset to its kind, or give another path",
-        )
+        got, way_out = f"no file of dataset {spec.dataset!r}", "set dataset to its kind, or give another path"
+        raise DataError(repr(str(path)), got=got, allowed=", ".join(endings), hint=way_out)
     if spec.dataset == "npz":
         return arrays.npz(path, None)
     if spec.dataset == "svmlight":
@@ -143,9 +136,9 @@ def _width(spec: DataSpec) -> int | None:
 def _image_set(name: str, data_dir: str) -> Source:
     if not data_dir:
         try:
-            return fetch(name)
+            return images.fetch(name)
         except DataError as error:
-            raise not_found(name, _LOOKED_FOR[name], data_dir, also=f"{error.key}: {error.got}") from None
+            raise _not_found(name, data_dir, also=f" ({error.key}: {error.got})") from None
     root = folder(data_dir)
     if name == "fashion-mnist":
         found = images.fashion_mnist(root)
@@ -155,7 +148,7 @@ def _image_set(name: str, data_dir: str) -> Source:
         found = cifar.cifar(name, root)
     found = found or images.class_folders(root, bare=False)
     if found is None:
-        raise not_found(name, _LOOKED_FOR[name], data_dir)
+        raise _not_found(name, data_dir)
     return found
 
 
@@ -167,17 +160,24 @@ def _named_file(spec: DataSpec, names: Sequence[str]) -> Path:
 def _found(spec: DataSpec, names: Sequence[str]) -> Path:
     path = find(folder(spec.data_dir), *names)
     if path is None:
-        raise not_found(spec.dataset, _LOOKED_FOR[spec.dataset], spec.data_dir)
+        raise _not_found(spec.dataset, spec.data_dir)
     return path
 
 
 def _folders(root: Path) -> Source:
     found = images.class_folders(root)
     if found is None:
-        raise DataError(
-            repr(str(root)),
-            got="no images",
-            allowed=f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}",
-            hint="arrange the images so",
-        )
+        allowed = f"train/<class>/ (and test/<class>/), or <class>/, with files {', '.join(images.IMAGE_ENDINGS)}"
+        raise DataError(repr(str(root)), got="no images", allowed=allowed, hint="arrange the images so")
     return found
+
+
+def _not_found(dataset: str, data_dir: str, also: str = "") -> DataError:
+    where, *looked_for = _FILES[dataset]
+    place = f"no such files in data-dir {data_dir!r} and the folders in it" if data_dir else "no data-dir"
+    return DataError(
+        f"data set {dataset!r}",
+        got=place + also,
+        allowed=f"a folder with {'; or '.join(looked_for)}",
+        hint=f"to get it: {where}; put it into a folder and set data-dir to that folder",
+    )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.columns import Encoded
 from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
-from problems.data.source import Rows, Source, as_text, make_source
+from problems.data.samples import Array, Encoded, Rows, Source, as_text, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
 if TYPE_CHECKING:
@@ -41,12 +40,8 @@ def read_table(path: Path, **options: Any) -> pd.DataFrame:
             names = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].dropna().tolist()
     except (OSError, EOFError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         why = " ".join(str(error).split())
-        raise DataError(
-            path,
-            got=f"a file that cannot be read as a table ({why})",
-            allowed="named columns and a row a sample",
-            hint="mend the file, or set dataset to its kind",
-        ) from error
+        got, way_out = f"a file that cannot be read as a table ({why})", "mend the file, or set dataset to its kind"
+        raise DataError(path, got=got, allowed="named columns and a row a sample", hint=way_out) from error
     if frame.empty:
         raise DataError(path, got="no row", allowed="names of columns and at least one row", hint="bring some")
     if twice := [repr(name) for name, times in Counter(names).items() if times > 1]:
@@ -86,66 +81,61 @@ def table(
         other = read_table(test)
         if not wanted and set(other.columns) != set(frame.columns):
             differing = sorted(map(str, set(other.columns) ^ set(frame.columns)))
-            named = ", ".join(differing[:10])
-            raise DataError(
-                test, got=f"other columns than {train}: {named}", allowed="the same", hint="set feature-columns"
-            )
+            got = f"other columns than {train}: {', '.join(differing[:10])}"
+            raise DataError(test, got=got, allowed="the same", hint="set feature-columns")
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
     if not len(frame.columns):
-        raise DataError(
-            train,
-            got=f"no column but {label_column!r}",
-            allowed="one of features at least",
-            hint="add columns of features",
-        )
+        got = f"no column but {label_column!r}"
+        raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
     if not wanted:
         names = [str(name) for name in frame.columns]
         wanted = tuple(Column(name) for name in (sorted(names) if site else names))
     frame.columns = frame.columns.map(str)
     lacking = [column.name for column in wanted if column.name not in frame.columns]
     if lacking:
-        raise DataError(
-            train,
-            got=f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns",
-            allowed=_columns(frame),
-            hint="set feature-columns to some of these",
-        )
+        got = f"no column {', '.join(map(repr, lacking[:10]))} of feature-columns"
+        raise DataError(train, got=got, allowed=_columns(frame), hint="set feature-columns to some of these")
     missing, found = int(labels.isna().sum()), list[DataError]()
     if missing:
         got = f"{missing:,} of {len(labels):,} labels missing"
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, found, site=site)
-    numeric = {column.name: not column.categories and is_numeric(frame[column.name]) for column in wanted}
-
-    def encode(train_rows: Rows) -> Encoded:
-        blocks, names, scaled = [], list[str](), list[bool]()
-        values: tuple[str, ...]
-        for column in wanted:
-            if numeric[column.name]:
-                block, values = numeric_column(frame[column.name])[:, None], ()
-            elif column.categories:
-                block, values = listed(frame[column.name], column.categories, site=site), column.categories
-            else:
-                block, values = one_hot(frame[column.name], train_rows)
-            blocks.append(block)
-            names += [f"{column.name}={value}" for value in values] or [column.name]
-            scaled += [scale and numeric[column.name]] * block.shape[1]
-        return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
-
-    return make_source(labels.to_numpy(), encode, train_count)
+    return make_source(
+        labels.to_numpy(), lambda train_rows: encoded(frame, wanted, train_rows, scale=scale, site=site), train_count
+    )
 
 
-def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def encoded(
+    frame: pd.DataFrame, columns: Sequence[Column], train_rows: Rows, *, scale: bool = True, site: bool = False
+) -> Encoded:
+    """Return some columns of a table as numbers; the arguments are as in `table`."""
+    blocks, names, scaled = [], list[str](), list[bool]()
+    for column in columns:
+        values, categories = frame[column.name], column.categories
+        numeric = not categories and is_numeric(values)
+        if numeric:
+            block = numeric_column(values)[:, None]
+        elif categories:
+            block = listed(values, categories, site=site)
+        else:
+            block, categories = one_hot(values, train_rows)
+        blocks.append(block)
+        names += [f"{column.name}={value}" for value in categories] or [column.name]
+        scaled += [scale and numeric] * block.shape[1]
+    return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
+
+
+def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[Array, tuple[str, ...]]:
     """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted."""
     values = _texts(column)
     categories = np.unique(values[train_rows])
     return (values[:, None] == categories).astype(np.float64), tuple(categories.tolist())
 
 
-def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> NDArray[np.float64]:
+def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> Array:
     """Return one 0/1 column for each of some values, (n, values).
 
     Raises:
@@ -154,16 +144,10 @@ def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> 
     values = _texts(column)
     strange = np.flatnonzero(~np.isin(values, categories))
     if site and len(strange):
-        raise DataError(
-            f"column {str(column.name)!r}",
-            got=(
-                f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns, the first in "
-                f"row {strange[0] + 1:,}"
-            ),
-            allowed=", ".join(categories),
-            hint="list them in feature-columns",
-        )
-    indicators: NDArray[np.float64] = (values[:, None] == np.array(categories)).astype(np.float64)
+        foreign = f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns"
+        got, allowed = f"{foreign}, the first in row {strange[0] + 1:,}", ", ".join(categories)
+        raise DataError(f"column {str(column.name)!r}", got=got, allowed=allowed, hint="list them in feature-columns")
+    indicators: Array = (values[:, None] == np.array(categories)).astype(np.float64)
     return indicators
 
 

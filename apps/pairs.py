@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from apps.run_config.settings import ConfigError, Scalar
 from payloads.flower_internals import parse_config_args
@@ -13,14 +11,6 @@ from payloads.flower_internals import parse_config_args
 _PAIR = r"""([\w.-]+)\s*=\s*("[^"]*"|'[^']*'|\S+)"""
 # how pairs are written
 _PAIRS = """key=value pairs such as 'seed=1 strategy="fedx2"', strings in double quotes"""
-
-
-def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
-    flat: dict[str, Scalar] = {}
-    for key, value in nested.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
 
 
 def parse_pairs(option: str, text: str) -> dict[str, Scalar]:

@@ -1,0 +1,138 @@
+"""Two tables of the UCI Machine Learning Repository, with the codes that the published files hold.
+
+I-Cheng Yeh, "Default of Credit Card Clients": the nine categorical columns are one-hot encoded, undocumented codes
+(`EDUCATION` 0, 5, 6; `MARRIAGE` 0; `PAY_*` -2 and 0) included. The codes are written down here, not read off the rows,
+so that a site's share of the file gets the same columns. `SEX` has two codes and so needs one column: that gives the 90
+features of the literature. The other 14 columns are scaled to [0, 1] over the training rows.
+
+Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are those of FLamby (du
+Terrail et al., NeurIPS 2022). The last three measurements, which most patients lack, are left out, then every row with
+a missing value. Two columns hold codes; each code but the lowest gets a 0/1 column. 66 % of each hospital's rows are
+for training, drawn by scikit-learn with FLamby's seed. Unlike there, numbers are standardised over the training rows of
+all hospitals together, not of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from problems.data.formats.inspection import numeric_column
+from problems.data.formats.tables import read_table
+from problems.data.samples import Array, Encoded, Rows, Source, make_source
+from problems.data.spec import DataError
+
+CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
+LABELS = ("default.payment.next.month", "default payment next month")
+_STATUS = tuple(range(-2, 9))
+_LATE_STATUS = tuple(code for code in _STATUS if code != 1)
+CREDIT_CODES: dict[str, tuple[int, ...]] = {
+    "SEX": (1, 2),
+    "EDUCATION": tuple(range(7)),
+    "MARRIAGE": tuple(range(4)),
+    **{f"PAY_{month}": _STATUS for month in (0, 2, 3, 4)},
+    **{f"PAY_{month}": _LATE_STATUS for month in (5, 6)},
+}
+AMOUNTS = (
+    "LIMIT_BAL",
+    "AGE",
+    *(f"BILL_AMT{month}" for month in range(1, 7)),
+    *(f"PAY_AMT{month}" for month in range(1, 7)),
+)
+
+HEART_FILES = tuple(f"processed.{hospital}.data" for hospital in ("cleveland", "hungarian", "switzerland", "va"))
+COLUMNS = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
+HEART_CODES: dict[str, tuple[int, ...]] = {"cp": (1, 2, 3, 4), "restecg": (0, 1, 2)}
+ALL_COLUMNS = 14  # with slope, ca and thal, which are left out, and the diagnosis
+TRAIN_SHARE, TEST_SHARE, SPLIT_SEED = 0.66, 0.34, 43
+
+_AS_PUBLISHED = "take the file as it is published"
+
+
+def credit(path: Path) -> Source:
+    """Return the clients of `path`: features (n, 90), classes "0" and "1".
+
+    Raises:
+        DataError: names a column that is missing, not finite, or holds a code that is not in the published file.
+    """
+    frame = read_table(path)
+    label = next((name for name in LABELS if name in frame.columns), None)
+    missing = [name for name in (*CREDIT_CODES, *AMOUNTS) if name not in frame.columns]
+    if label is None or missing:
+        got = f"a table that lacks {', '.join([LABELS[0]] * (label is None) + missing)}"
+        allowed = "the UCI credit card file UCI_Credit_Card.csv"
+        raise DataError(path, got=got, allowed=allowed, hint="set data-dir to that file")
+
+    def encode(train_rows: Rows) -> NDArray[np.float32]:
+        blocks = []
+        for name, codes in CREDIT_CODES.items():
+            values = numeric_column(frame[name])
+            _check_codes(path, name, values, codes)
+            blocks.append(values[:, None] == (codes[1:] if len(codes) == 2 else codes))
+        amounts = np.stack([numeric_column(frame[name]) for name in AMOUNTS], axis=1)
+        low, high = amounts[train_rows].min(axis=0), amounts[train_rows].max(axis=0)
+        blocks.append((amounts - low) / np.where(high > low, high - low, 1.0))
+        return np.concatenate(blocks, axis=1, dtype=np.float32, casting="same_kind")
+
+    return make_source(frame[label].to_numpy(), encode)
+
+
+def heart_disease(paths: Sequence[Path]) -> Source:
+    """Return the patients of the hospitals' files: features (n, 13), classes "0" (healthy) to "4".
+
+    Training rows come first, hospital by hospital, then the test rows likewise; the hospitals are the data set's sites.
+
+    Raises:
+        DataError: names a file that is not one of the published ones, or a code that those do not hold.
+    """
+    hospitals = [_read(path) for path in paths]
+    splits = [_split(rows[:, -1] > 0) for rows in hospitals]
+    train, test = ([rows[split[side]] for rows, split in zip(hospitals, splits, strict=True)] for side in (0, 1))
+    patients = np.concatenate([*train, *test])  # (n, 11)
+    blocks, names = [], list[str]()
+    for place, name in enumerate(COLUMNS):
+        column, codes = patients[:, place, None], HEART_CODES.get(name, ())[1:]
+        blocks.append(column == codes if codes else column)
+        names += [f"{name}={code}" for code in codes] or [name]
+    encoded = Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(["=" not in name for name in names]))
+    sizes = tuple(map(len, train))
+    return make_source(patients[:, -1], lambda rows: encoded, sum(sizes), sizes)
+
+
+def _read(path: Path) -> Array:
+    """(n, 11) the complete rows of a hospital's file, the diagnosis last."""
+    # Copies in circulation have a header line, X1 to X14.
+    frame = read_table(path, header=None, comment="X", na_values=["?"])
+    numbers = sum(kind.kind in "if" for kind in frame.dtypes)
+    if not frame.shape[1] == numbers == ALL_COLUMNS:
+        got = f"{frame.shape[1]} columns, {numbers} of them of numbers"
+        raise DataError(path, got=got, allowed=f"{ALL_COLUMNS}, all of numbers or ?", hint=_AS_PUBLISHED)
+    values = frame.to_numpy(dtype=np.float64)[:, [*range(len(COLUMNS)), -1]]
+    rows: Array = values[~(np.isnan(values) | (values == -9)).any(axis=1)]
+    for name, codes in HEART_CODES.items():
+        _check_codes(path, name, rows[:, COLUMNS.index(name)], codes)
+    return rows
+
+
+def _split(ill: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """Training and test rows of a hospital, as FLamby draws them: within each class where both have three or more."""
+    from sklearn.model_selection import train_test_split
+
+    train, test = train_test_split(
+        np.arange(len(ill)),
+        test_size=TEST_SHARE,
+        train_size=TRAIN_SHARE,
+        random_state=SPLIT_SEED,
+        stratify=ill if min(ill.sum(), (~ill).sum()) > 2 else None,
+    )
+    return train, test
+
+
+def _check_codes(path: Path, name: str, values: Array, codes: tuple[int, ...]) -> None:
+    unknown = np.setdiff1d(values, codes)
+    if len(unknown):
+        got, allowed = f"unknown code {', '.join(f'{code:g}' for code in unknown[:10])}", ", ".join(map(str, codes))
+        raise DataError(f"{path}, column {name!r}", got=got, allowed=allowed, hint=_AS_PUBLISHED)
