@@ -78,10 +78,8 @@ class RunDirectory:
             directory = cls(taken[-1] if taken and not given else base / name)
             directory._check_resumable(config)
         elif given and base / name in taken:
-            got, way_out = (
-                f"{base / name}, which already holds a run",
-                "choose another run-name (or --out), or continue it with resume=true",
-            )
+            way_out = "choose another run-name (or --out), or continue it with resume=true"
+            got = f"{base / name}, which already holds a run"
             raise ConfigError("run-name", got=got, allowed="a name of no run", hint=way_out)
         else:
             free = f"{name}-{_number(taken[-1], name) + 1}" if taken and not given else name
@@ -195,10 +193,8 @@ class RunDirectory:
         try:
             return read_checkpoint(found[-1], self.token)
         except PayloadError as error:
-            got, way_out = (
-                f"an unusable checkpoint, {error}",
-                "remove it to resume from the one before, if there is one",
-            )
+            way_out = "remove it to resume from the one before, if there is one"
+            got = f"an unusable checkpoint, {error}"
             raise ConfigError("resume", got=got, allowed="a whole one of this run", hint=way_out) from None
 
     def _check_resumable(self, config: RunConfig) -> None:

@@ -24,10 +24,8 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     for label in (0, 1):
         held = int((labels == label).sum())
         if held < 2:
-            got, allowed = (
-                f"{held} {'positive' if label else 'negative'}",
-                "one for the training set and one for the test set at least",
-            )
+            got = f"{held} {'positive' if label else 'negative'}"
+            allowed = "one for the training set and one for the test set at least"
             raise DataError("labels", got=got, allowed=allowed, hint="set positive-label, or bring more rows")
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 

@@ -1,7 +1,7 @@
 """What a user may ask of the data: the names and the options.
 
-The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is `partition-alpha`,
-`synthetic_alpha` is `synthetic.alpha`).
+The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is `partition-alpha`, `synthetic_alpha` is
+`synthetic.alpha`), which docs/configuration.md explains.
 """
 
 from __future__ import annotations

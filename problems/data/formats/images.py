@@ -46,19 +46,20 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     """
     content = read_bytes(path)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        got = f"a file that starts with {content[:4].hex(' ')}"
+        allowed = "an IDX file of bytes, which starts with 00 00 08"
+        raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
+    dimensions = content[3]
+    start = 4 + 4 * dimensions
+    shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
+    expected = int(np.prod(shape, dtype=np.int64))
+    if len(shape) != dimensions or len(content) - start != expected:
         got, allowed = (
-            f"a file that starts with {content[:4].hex(' ')}",
-            "an IDX file of bytes, which starts with 00 00 08",
+            f"a damaged file of {max(len(content) - start, 0):,} bytes",
+            f"the {expected:,} bytes it announces",
         )
-    else:
-        start = 4 + 4 * content[3]
-        shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
-        expected = int(np.prod(shape, dtype=np.int64))
-        if len(shape) == content[3] and len(content) - start == expected:
-            return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
-        got = f"a damaged file of {max(len(content) - start, 0):,} bytes"
-        allowed = f"the {expected:,} bytes it announces"
-    raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
+        raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 
 def fashion_mnist(root: Path) -> Source | None:
@@ -122,10 +123,8 @@ def _read_folders(train: Path, test: Path | None) -> Source:
     labels = [path.parent.name for path in paths]
     unknown = set(labels[len(training) :]) - set(labels[: len(training)])
     if unknown:
-        got, allowed = (
-            f"test classes without training images: {', '.join(sorted(unknown))}",
-            "images of each class in train/ too",
-        )
+        got = f"test classes without training images: {', '.join(sorted(unknown))}"
+        allowed = "images of each class in train/ too"
         raise DataError(train.parent, got=got, allowed=allowed, hint="add them, or remove these classes")
     return make_source(labels, _read_images(paths), len(training) if held_out else None)
 
