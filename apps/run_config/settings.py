@@ -37,7 +37,7 @@ class RunSettings(Settings):
     pictures: bool = Field(True, description="true: draw curves.png beside the metrics; or false")
 
 
-_data_keys = {
+_data_keys: dict[str, Any] = {
     key.name: (get_type_hints(DataSpec)[key.name], Field(key.default, **key.metadata))
     for key in fields(DataSpec)
     if key.metadata
