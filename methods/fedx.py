@@ -9,7 +9,7 @@ Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larg
 | B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue`  |
 | z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch`                    |
 | z-hat                       | ``independent`` of a `PairBatch`                                            |
-| G_{i,k,1} + G_{i,k,2}       | what `compute_slopes` gives, taken back to the weights                      |
+| G_{i,k,1} + G_{i,k,2}       | ``slopes`` in `step`, taken back to the weights                             |
 | omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs`    |
 
 `methods.pairwise` has the other symbols.
@@ -26,11 +26,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from methods import pairwise
@@ -42,33 +41,26 @@ from methods.pairwise import (
     PairwiseRisk,
     PairwiseTask,
     active_batches,
-    begin,
+    average,
     count_halves,
     descend,
-    end,
     fill_in,
-    mean_momentum,
     update_u,
 )
-from payloads.record import BoolArray, FloatArray, IntArray, Payload, array, specs_of
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from problems.objectives.pairwise import make_objective
 from problems.randomness import Purpose, secret_normal, stream
-from problems.sampling import Indices, PoolQueue, on_device
+from problems.sampling import Indices, PoolQueue, draw_some, on_device
 
 # The exchange before round 1, in which every client scores K batches with the initial model and takes no step.
 SCORING_ROUND, SCORING = 0, "scoring"
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS
-# of the table of runs: the round and how many clients took part in it, the client's place, how many positives and
-# partners it sent, and whether (1 or 0) it sent u
-COLUMNS = "round", "participants", "place", "positives", "partners", "tracked"
-
-R = TypeVar("R", bound=Payload)
 
 
 @dataclass(frozen=True, eq=False)
 class FedXPredictions(Payload):
-    """Up: the predictions a client made in a round, and its momentum. Letters: p positives, q partners, k = 1
+    """Up: the predictions a client made in a round and, in FedX2, its momentum. Letters: p positives, q partners, k = 1
     or 2 inner components, d parameters."""
 
     positive_scores: FloatArray = array("p")
@@ -83,7 +75,8 @@ class FedXState(FedXPredictions):
     """The server's state: the predictions of the last ``tau`` rounds in n runs, one for each client and round, oldest
     first, and the participants' mean momentum. u is zero in a run that came without u."""
 
-    # of every run: see `COLUMNS`
+    # of every run: the round and how many clients took part in it, the client's place, how many positives and partners
+    # it sent, and whether (1 or 0) it sent u
     runs: IntArray = array("n", 6, kind="int")
 
 
@@ -122,14 +115,13 @@ class Scored(NamedTuple):
     labels: Tensor | None
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(NamedTuple):
     """Predictions of n positives or of n partners from the pool, in float64.
 
     Attributes:
         scores: (n,).
         weights: (n,) the weight of each in a mean.
-        u: (n, k) of positives, NaN where unknown.
+        u: (n, k) of positives, NaN where unknown; None unless it is tracked.
         labels: (n,) of partners; None where the loss reads none.
     """
 
@@ -140,12 +132,10 @@ class Predictions:
 
     def take(self, rows: Indices) -> Predictions:
         places = on_device(rows, self.scores.device)
-        taken: list[Any] = [None if value is None else value[places] for value in vars(self).values()]
-        return Predictions(*taken)
+        return Predictions._make(None if value is None else value[places] for value in self)
 
 
-@dataclass(frozen=True)
-class PairBatch:
+class PairBatch(NamedTuple):
     """The input of a local step: the active halves of its pairs (the site's samples), the lazy halves (predictions from
     the pool) and, with ``independent-history``, the sample to record instead of the active one."""
 
@@ -169,37 +159,53 @@ def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor
     return task.f.objective.observe(partners.scores[None, :] - scores[:, None], partners.labels, partners.weights)
 
 
+@torch.no_grad()
+def score_others(x: Tensor, u: Tensor | None, sample: ActiveBatch, partners: Any, task: PairwiseTask) -> Scored:
+    """The scores of a sample that no step trains on and, with a table of u, its u in there or else as observed now."""
+    a, b, _ = task.f.forward(x, sample)
+    return Scored(a, None if u is None else fill_in(u[sample.places], observe(task, a, partners)), b, sample.labels)
+
+
+def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
+    """Lines 3 and 4 of both algorithms: K batches scored with the initial model, before any step."""
+    samples = active_batches(task, task.f.positives, task.training.local_steps)
+    return make_predictions([score_others(x, None, sample, None, task) for sample in samples], task)
+
+
+def start(x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
+    if pool is None:
+        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
+    clients, positives, partners = pool.totals.tolist()
+    omegas = clients * len(task.f.positives) / max(positives, 1), clients * len(task.f.partners) / max(partners, 1)
+    return Carry(**vars(pairwise.start(x, pool, memory, task)), omegas=omegas, num_partners=partners, history=[])
+
+
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
-    """B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
+    """Line 8: B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
-    u, labels = pool.positive_u, pool.partner_labels
+    u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
     if u is None:
         u = np.full((len(pool.positive_scores), task.f.objective.inner_dim), np.nan)
     elif pool.positive_tracked is not None:
         u = np.where(np.repeat(pool.positive_tracked, pool.positive_lengths)[:, None], u, np.nan)
-    weights = tensor(np.repeat(pool.positive_weights, pool.positive_lengths))
-    positives = Predictions(tensor(pool.positive_scores), weights, u=tensor(u))
-    weights = tensor(np.repeat(pool.partner_weights, pool.partner_lengths))
-    return positives, Predictions(
-        tensor(pool.partner_scores), weights, labels=None if labels is None else tensor(labels)
-    )
+    first = np.repeat(pool.positive_weights, pool.positive_lengths)
+    second = np.repeat(pool.partner_weights, pool.partner_lengths)
+    positives = Predictions(tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None)
+    return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
 
 
-def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> Iterator[tuple[float, PairBatch]]:
-    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
-
-    Args:
-        tracked: whether lazy positives come with u, as in Algorithm 2.
-    """
+def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
+    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers."""
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
     positives, partners = fill_buffers(task, pool)
-    if tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
+    if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     address = task.site.partition_id, task.server_round
     first = PoolQueue(len(positives.scores), training.seed, Purpose.POSITIVE_POOL, *address)
     second = PoolQueue(len(partners.scores), training.seed, Purpose.PARTNER_POOL, *address)
-    unknown = tracked and bool(positives.u.isnan().any())
+    unknown = task.f.tracked and bool(positives.u.isnan().any())
     # line 11, and the sample of line 14; the scoring round took the first K batches
     samples = active_batches(task, own, training.local_steps)
     others: Iterator[ActiveBatch | None] = repeat(None)
@@ -207,125 +213,65 @@ def draw_batches(task: PairwiseTask, pool: FedXPool, tracked: bool = False) -> I
         others = active_batches(task, own, training.local_steps, INDEPENDENT)
     for iteration, active, other in zip(task.iterations, samples, others, strict=False):
         # line 12
-        lazy_positives = positives.take(first.take(settings.positive_batch_size))
+        lazy = positives.take(first.take(settings.positive_batch_size))
         lazy_partners = partners.take(second.take(settings.negative_batch_size))
         if unknown:
-            seen = observe(task, lazy_positives.scores, lazy_partners)
-            lazy_positives = replace(lazy_positives, u=fill_in(lazy_positives.u, seen))
-        yield task.eta(iteration), PairBatch(active, lazy_positives, lazy_partners, other)
-
-
-def start(
-    x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool = False
-) -> Carry:
-    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
-    if pool is None:
-        raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
-    clients, positives, partners = pool.totals.tolist()
-    own = clients * len(task.f.positives), clients * len(task.f.partners)
-    omegas = own[0] / max(positives, 1), own[1] / max(partners, 1)
-    return Carry(
-        **vars(begin(x, pool.momentum, memory, task, tracked)), omegas=omegas, num_partners=partners, history=[]
-    )
-
-
-@torch.no_grad()
-def score_others(carry: Carry, sample: ActiveBatch, partners: Predictions, task: PairwiseTask) -> Scored:
-    """Line 14 of Algorithm 2: the scores of an independent sample, and its u so far or else as observed now."""
-    (a, b, _), u = task.f.forward(carry.x, sample), None
-    if carry.u is not None:
-        u = fill_in(carry.u[sample.places], observe(task, a, partners))
-    return Scored(a, u, b, sample.labels)
-
-
-def compute_slopes(
-    a: Tensor, b: Tensor, u: Any, batch: PairBatch, carry: Carry, task: PairwiseTask
-) -> tuple[Tensor, Tensor]:
-    """The factors of grad h(z) (b,) in G_1 and of grad h(z') (m,) in G_2, for active scores a (b,) and b (m,):
-    omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b, and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m.
-    """
-    objective, positives, partners = task.f.objective, batch.positives, batch.partners
-    s = partners.scores[None, :] - a[:, None]  # (b, m)
-    slope = objective.slope(s, partners.labels, u)
-    first = slope @ partners.weights * (-carry.omegas[0] / (s.numel() or 1))
-    s = b[None, :] - positives.scores[:, None]  # (b, m)
-    slope = objective.slope(s, batch.active.labels, positives.u, carry.num_partners)
-    return first, positives.weights @ slope * (carry.omegas[1] / (s.numel() or 1))
+            lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners)))
+        yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, other)
 
 
 def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carry:
     """Lines 13 to 16 of Algorithm 1; where u is tracked 13 to 18 of Algorithm 2, 14 to 19 of Algorithm 3."""
+    f, active, positives, partners, independent = task.f.objective, *batch
     # line 13: h(w, z_1) and h(w, z_2)
-    a, b, pull = task.f.forward(carry.x, batch.active)
+    a, b, pull = task.f.forward(carry.x, active)
     # line 14 of Algorithm 2: h(w, z-hat_1) and h(w, z-hat_2), with u as before this step
-    independent = None if batch.independent is None else score_others(carry, batch.independent, batch.partners, task)
+    others = None if independent is None else score_others(carry.x, carry.u, independent, partners, task)
     # line 15 of Algorithm 2: u(z_1), equation (8)
-    u = None if carry.u is None else update_u(carry.u, batch.active.places, observe(task, a, batch.partners), task)
+    u = None if carry.u is None else update_u(carry.u, active.places, observe(task, a, partners), task)
     # the scores join H_1 and H_2, u joins U
-    carry.history.append(independent or Scored(a, u, b, batch.active.labels))
-    # G_1 and G_2, equations (4) and (5), with u equation (9)
-    slopes = compute_slopes(a, b, u, batch, carry, task)
+    carry.history.append(others or Scored(a, u, b, active.labels))
+    # G_1 and G_2, equations (4) and (5), with u equation (9): the factors of grad h(z_1) and of grad h(z_2),
+    # omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m
+    s = partners.scores[None, :] - a[:, None]  # (b, m)
+    first = f.slope(s, partners.labels, u) @ partners.weights * (-carry.omegas[0] / (s.numel() or 1))
+    s = b[None, :] - positives.scores[:, None]  # (b, m)
+    slope = f.slope(s, active.labels, positives.u, carry.num_partners)
+    second = positives.weights @ slope * (carry.omegas[1] / (s.numel() or 1))
     # w <- w - eta (G_1 + G_2) or, with u, the step along G
-    return descend(carry, pull, slopes, eta, task)
+    return descend(carry, pull, (first, second), eta, task)
 
 
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, FedXPredictions, InnerEstimates | None]:
     """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
-    momentum, kept = end(carry)
-    return carry.x, replace(make_predictions(carry.history, task), momentum=momentum), kept
-
-
-@torch.no_grad()
-def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
-    """Lines 3 and 4 of both algorithms: K batches scored with the initial model, before any step."""
-    history = []
-    for batch in active_batches(task, task.f.positives, task.training.local_steps):
-        a, b, _ = task.f.forward(x, batch)
-        history.append(Scored(a, None, b, batch.labels))
-    return make_predictions(history, task)
+    x, up, memory = pairwise.finish(carry, task)
+    return x, replace(make_predictions(carry.history, task), momentum=up.momentum), memory
 
 
 def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
-    """The predictions to send from a history: at most ``history-size`` of each kind, with noise if it is set."""
+    """The predictions to send from a history: a uniform subsample of at most ``history-size`` of each kind, if it is
+    set, each positive with its u; with noise if it is set."""
     settings, dtype = task.settings, task.training.dtype
-    joined: list[Any] = [
-        None if parts[0] is None else as_array(torch.cat(parts)) for parts in zip(*history, strict=True)
-    ]
+    joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
     scores, u, partner_scores, labels = joined
-    with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
-        predictions = FedXPredictions(
-            positive_scores=scores.astype(dtype),
-            partner_scores=partner_scores.astype(dtype),
-            partner_labels=None if labels is None else labels > 0.5,
-            positive_u=None if u is None else u.astype(dtype),
-        )
+    every: Any = slice(None)
+    p = q = every
     if settings.history_size:
         rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
-        predictions = subsample(predictions, settings.history_size, rng)
+        p, q = (draw_some(len(values), settings.history_size, rng) for values in (scores, partner_scores))
+    with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
+        predictions = FedXPredictions(
+            positive_scores=scores[p].astype(dtype),
+            partner_scores=partner_scores[q].astype(dtype),
+            partner_labels=None if labels is None else labels[q] > 0.5,
+            positive_u=None if u is None else u[p].astype(dtype),
+        )
     return add_noise(predictions, settings.prediction_noise) if settings.prediction_noise else predictions
-
-
-def choose(record: R, **rows: NDArray[Any]) -> R:
-    """A record with some of its entries: of each field the rows given for the letter of its first dimension, if any."""
-    letters = {name: str(spec.dims[0]) for name, spec in specs_of(type(record)).items()}
-    fields = record.arrays().items()
-    return replace(record, **{name: value[rows[letters[name]]] for name, value in fields if letters[name] in rows})
-
-
-def subsample(predictions: FedXPredictions, size: int, rng: np.random.Generator) -> FedXPredictions:
-    """A uniform subsample of at most ``size`` positives, each with its u, and as many partners."""
-
-    def draw(count: int) -> Indices:
-        return np.arange(count) if count <= size else np.sort(rng.choice(count, size, replace=False))
-
-    p, q = draw(len(predictions.positive_scores)), draw(len(predictions.partner_scores))
-    return choose(predictions, p=p, q=q)
 
 
 def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
     """The predictions with Gaussian noise on every score, drawn by the system's generator, and without u: it is a
     function of the exact score and of predictions that everybody knows, so that it would undo the noise."""
-
     exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
     with np.errstate(over="ignore"):  # a value too large for the number type becomes infinite
         noised = {name: (x + deviation * secret_normal(len(x))).astype(x.dtype) for name, x in exact.items()}
@@ -337,32 +283,33 @@ def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions
 
 def init(x: FloatArray, plan: Plan[FedXSettings]) -> FedXState:
     """Line 2: no prediction yet."""
-    return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, len(COLUMNS)), np.int64))
+    return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
 
 
 def collect(x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]) -> FedXState:
     """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds."""
     made, *_, p, q, _ = state.runs.T
-    recent = made >= np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
-    state = choose(state, n=recent, p=np.repeat(recent, p), q=np.repeat(recent, q))
-    parts, runs = [state, *replies.ups], [*state.runs]
+    old = made < np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
+    parts, runs = [state, *replies.ups], [*state.runs[~old]]
     for place, up in zip(replies.places, replies.ups, strict=True):
         lengths = len(up.positive_scores), len(up.partner_scores)
         runs.append((plan.server_round, len(replies.ups), place, *lengths, up.positive_u is not None))
     labels = [part.partner_labels for part in parts if part.partner_labels is not None]
     inner = max((part.positive_u.shape[1] for part in parts if part.positive_u is not None), default=0)
     u = [np.zeros((len(part.positive_scores), inner)) if part.positive_u is None else part.positive_u for part in parts]
+    # the oldest runs come first
+    p, q = p[old].sum(), q[old].sum()
     return replace(
         state,
-        positive_scores=np.concatenate([part.positive_scores for part in parts]).astype(x.dtype),
-        partner_scores=np.concatenate([part.partner_scores for part in parts]).astype(x.dtype),
-        partner_labels=np.concatenate(labels) if labels else None,
-        positive_u=np.concatenate(u).astype(x.dtype) if inner else None,
-        runs=np.array(runs, np.int64).reshape(-1, len(COLUMNS)),
+        positive_scores=np.concatenate([part.positive_scores for part in parts])[p:].astype(x.dtype),
+        partner_scores=np.concatenate([part.partner_scores for part in parts])[q:].astype(x.dtype),
+        partner_labels=np.concatenate(labels)[q:] if labels else None,
+        positive_u=np.concatenate(u)[p:].astype(x.dtype) if inner else None,
+        runs=np.array(runs, np.int64),
     )
 
 
-def weigh_runs(state: FedXState, lengths: IntArray, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def weigh_runs(state: FedXState, lengths: IntArray, counts: IntArray) -> FloatArray:
     """(r,) the weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
 
     The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
@@ -377,40 +324,36 @@ def weigh_runs(state: FedXState, lengths: IntArray, counts: NDArray[np.int64]) -
     rounds, participants, places, *_ = state.runs.T
     some = lengths > 0
     omegas = len(counts) * counts[places[some]] / counts.sum()
-    sizes = participants[some].astype(np.float64)
-    weights: NDArray[np.float64] = omegas * lengths.sum() / (len(np.unique(rounds)) * sizes * lengths[some])
-    return weights
+    weights: FloatArray = omegas * lengths.sum() / (len(np.unique(rounds)) * participants[some] * lengths[some])
+    return weights.astype(state.positive_scores.dtype)
 
 
-def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
-    """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client."""
+def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings], tracked: bool = False) -> FedXPool:
+    """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G."""
     positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
-    *_, p, q, _ = state.runs.T
+    *_, p, q, with_u = state.runs.T
     return FedXPool(
+        **{name: value for name, value in state.arrays().items() if name != "runs"},
         totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
-        positive_scores=state.positive_scores,
         positive_lengths=p[p > 0],
-        positive_weights=weigh_runs(state, p, positives).astype(x.dtype),
-        partner_scores=state.partner_scores,
+        positive_weights=weigh_runs(state, p, positives),
+        positive_tracked=with_u[p > 0] > 0 if tracked and p.any() else None,
         partner_lengths=q[q > 0],
-        partner_weights=weigh_runs(state, q, partners).astype(x.dtype),
-        partner_labels=state.partner_labels,
+        partner_weights=weigh_runs(state, q, partners),
     )
-
-
-def tell_tracked(x: FloatArray, state: FedXState, plan: Plan[FedXSettings]) -> FedXPool:
-    """Lines 26 and 27 of Algorithm 2: the same, with U and G."""
-    *_, p, _, tracked = state.runs.T
-    some = tracked[p > 0] > 0 if p.any() else None
-    return replace(tell(x, state, plan), positive_tracked=some, positive_u=state.positive_u, momentum=state.momentum)
 
 
 def update(
     x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
 ) -> tuple[FloatArray, FedXState]:
     """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
-    state = collect(x, state, replies, plan)
-    return replies.mean_point(), replace(state, momentum=mean_momentum(replies, state.momentum))
+    return average(x, collect(x, state, replies, plan), replies, plan)
+
+
+class TrackedRisk(PairwiseRisk):
+    """FedX2's F, with u and a momentum for linear f too."""
+
+    tracks_linear = True
 
 
 FEDX1 = Method(
@@ -424,8 +367,8 @@ FEDX1 = Method(
 
 FEDX2 = replace(
     FEDX1,
-    client=replace(FEDX1.client, batches=partial(draw_batches, tracked=True), start=partial(start, tracked=True)),
-    server=replace(FEDX1.server, tell=tell_tracked),
+    client=replace(FEDX1.client, objective=TrackedRisk),
+    server=replace(FEDX1.server, tell=partial(tell, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
     loss="kl-opauc",
 )

@@ -9,11 +9,8 @@ are those of `methods.pairwise`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from torch import Tensor
-
-from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf
+from methods.method import ClientHalf, Method, Plan, Records, ServerHalf
 from methods.pairwise import (
     ActiveBatch,
     Carry,
@@ -23,10 +20,10 @@ from methods.pairwise import (
     PairwiseRisk,
     PairwiseTask,
     active_batches,
-    begin,
+    average,
     descend,
-    end,
-    mean_momentum,
+    finish,
+    start,
     update_u,
 )
 from payloads.record import FloatArray
@@ -38,41 +35,23 @@ def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, 
         yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)
 
 
-def start(x: Tensor, down: Momentum | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    return begin(x, None if down is None else down.momentum, memory, task, tracked=not task.f.objective.linear)
-
-
 def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Carry:
     """w <- w - eta G, G the gradient over all pairs of the batch; for non-linear f with u and momentum."""
     f = task.f.objective
-    u: Any = None
     a, b, pull = task.f.forward(carry.x, batch)
     s = b[None, :] - a[:, None]  # (b, m)
-    if carry.u is not None:
-        u = update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
+    u = None if carry.u is None else update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
     slope = f.slope(s, batch.labels, u) / s.numel()
     return descend(carry, pull, (-slope.sum(dim=1), slope.sum(dim=0)), eta, task)
-
-
-def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEstimates | None]:
-    momentum, kept = end(carry)
-    return carry.x, Momentum(momentum=momentum), kept
 
 
 def tell(x: FloatArray, state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:
     return state or Momentum()
 
 
-def update(
-    x: FloatArray, state: Momentum | None, replies: Replies[Momentum], plan: Plan[FedXSettings]
-) -> tuple[FloatArray, Momentum]:
-    """The mean of the models and, for non-linear f, that of the momenta."""
-    return replies.mean_point(), Momentum(momentum=mean_momentum(replies, tell(x, state, plan).momentum))
-
-
 LOCAL_PAIR = Method(
     ClientHalf(PairwiseRisk, batches, start, step, finish),
-    ServerHalf(tell=tell, update=update),
+    ServerHalf(tell=tell, update=average),
     Records(down=Momentum, up=Momentum, memory=InnerEstimates, state=Momentum),
     FedXSettings,
     loss="kl-opauc",

@@ -18,16 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from methods.method import Replies, Task, as_array, as_tensor, momentum_step
-from payloads.record import BoolArray, FloatArray, Payload, array
+from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.means import mean
 from problems.models import FlatModel
@@ -35,6 +34,8 @@ from problems.objectives.pairwise import PairwiseObjective, make_objective, pair
 from problems.randomness import Purpose
 from problems.sampling import Indices, on_device
 from problems.site import Site
+
+ACTIVE = Purpose.POSITIVES, Purpose.PARTNERS
 
 
 class FedXSettings(Settings):
@@ -85,8 +86,7 @@ class InnerEstimates(Payload):
     observed: BoolArray = array("n", kind="bool")
 
 
-@dataclass(frozen=True)
-class ActiveBatch:
+class ActiveBatch(NamedTuple):
     """The samples of a local step: features (b + m, *shape) of b positives and then of m partners, the places (b,) of
     the positives in the table of u, and the labels (m,) of the partners, or None if the loss reads none."""
 
@@ -106,13 +106,20 @@ class Carry:
 
 
 class PairwiseRisk:
-    """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares."""
+    """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares.
+
+    Attributes:
+        tracked: whether there are u and a momentum: for non-linear f, and with ``tracks_linear`` for every f.
+    """
+
+    tracks_linear: ClassVar[bool] = False
 
     def __init__(
         self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: FedXSettings
     ) -> None:
         self.model, self.positives = model, site.positives
         self.objective = make_objective(loss, **settings.objective_options)
+        self.tracked = self.tracks_linear or not self.objective.linear
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
         self.score = pairwise_score(training.score, loss)
 
@@ -132,13 +139,11 @@ class PairwiseRisk:
 
 
 PairwiseTask = Task[FedXSettings, PairwiseRisk]
+C = TypeVar("C", bound=Carry)
 
 
 def active_batches(
-    task: PairwiseTask,
-    positives: Indices,
-    shift: int = 0,
-    purposes: tuple[Purpose, Purpose] = (Purpose.POSITIVES, Purpose.PARTNERS),
+    task: PairwiseTask, positives: Indices, shift: int = 0, purposes: tuple[Purpose, Purpose] = ACTIVE
 ) -> Iterator[ActiveBatch]:
     """Mini-batches of positives and of partners for each of the round's iterations, reshuffled independently.
 
@@ -150,38 +155,34 @@ def active_batches(
     site, settings, seed = task.site, task.settings, task.training.seed
     first = site.sampler(positives, settings.positive_batch_size, seed, purposes[0])
     second = site.sampler(task.f.partners, settings.negative_batch_size, seed, purposes[1])
+    device, labels = site.labels.device, None
     for iteration in task.iterations:
         p, q = first.batch(iteration + shift), second.batch(iteration + shift)
-        device, labels = site.labels.device, None
         if task.f.objective.partners == "all":
             labels = site.labels.index_select(0, on_device(q, device)).double()
         places = on_device(np.searchsorted(site.positives, p), device)
         yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
 
 
-def begin(
-    x: Tensor, momentum: FloatArray | None, memory: InnerEstimates | None, task: PairwiseTask, tracked: bool
-) -> Carry:
-    """The carry at w (d,); where u is ``tracked``, with the u of the client's memory and the server's G."""
-    if not tracked:
+def start(x: Tensor, down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+    """The carry at w (d,); where u is tracked, with the u of the client's memory and the G that came down, if any."""
+    if not task.f.tracked:
         return Carry(x, None, None)
-    size = {"n": len(task.f.positives), "k": task.f.objective.inner_dim}
-    known = np.full((size["n"], size["k"]), np.nan)
+    u = np.full((len(task.f.positives), task.f.objective.inner_dim), np.nan)
     if memory is not None:
-        memory.check(size)
-        known[memory.observed] = memory.u[memory.observed]
-    received = None if momentum is None else as_tensor(momentum, x)
-    return Carry(x, torch.from_numpy(known).to(task.site.labels.device), received)
+        memory.check({"n": u.shape[0], "k": u.shape[1]})
+        u[memory.observed] = memory.u[memory.observed]
+    momentum = None if down is None or down.momentum is None else as_tensor(down.momentum, x)
+    return Carry(x, torch.from_numpy(u).to(task.site.labels.device), momentum)
 
 
-def end(carry: Carry) -> tuple[FloatArray | None, InnerEstimates | None]:
-    """G to send and u to keep; each is None where there is none."""
-    momentum = None if carry.momentum is None else as_array(carry.momentum)
+def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEstimates | None]:
+    """w and G go up, u stays; G and u are None where there are none."""
+    up = Momentum(momentum=None if carry.momentum is None else as_array(carry.momentum))
     if carry.u is None:
-        return momentum, None
-    observed = ~carry.u.isnan().any(dim=1)
-    u = as_array(carry.u.where(observed[:, None], 0.0))
-    return momentum, InnerEstimates(u=u, observed=observed.cpu().numpy())
+        return carry.x, up, None
+    known = ~carry.u.isnan().any(dim=1)
+    return carry.x, up, InnerEstimates(u=as_array(carry.u.where(known[:, None], 0.0)), observed=known.cpu().numpy())
 
 
 def fill_in(u: Tensor, seen: Tensor) -> Tensor:
@@ -192,12 +193,8 @@ def fill_in(u: Tensor, seen: Tensor) -> Tensor:
 def update_u(u: Tensor, places: Tensor, seen: Tensor, task: PairwiseTask) -> Tensor:
     """(b, k) the new u of some positives, equation (8): u <- (1 - gamma) u + gamma seen, or u <- seen the first time.
     The table u (n, k) is updated too."""
-    averaged = task.f.objective.average(u[places], seen, task.settings.gamma)
-    u[places] = current = fill_in(averaged, seen)
+    u[places] = current = fill_in(task.f.objective.average(u[places], seen, task.settings.gamma), seen)
     return current
-
-
-C = TypeVar("C", bound=Carry)
 
 
 def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor], eta: float, task: PairwiseTask) -> C:
@@ -212,18 +209,17 @@ def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor]
     return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), task.settings.beta, eta))
 
 
-def mean_momentum(replies: Replies[Any], before: FloatArray | None) -> FloatArray | None:
-    """(d,) the mean of the momenta that were sent; if none was, the momentum from before."""
+def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
+    """(d,) the mean of the models; and the state, with the mean of the momenta that were sent, if any was."""
+    state = Momentum() if state is None else state
     sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
-    if not sent:
-        return before
-    weights = None if replies.weights is None else replies.weights[sent] / replies.weights[sent].mean()
-    return mean([replies.ups[place].momentum for place in sent], weights)
+    if sent:
+        weights = None if replies.weights is None else replies.weights[sent] / replies.weights[sent].mean()
+        state = replace(state, momentum=mean([replies.ups[place].momentum for place in sent], weights))
+    return replies.mean_point(), state
 
 
-def count_halves(
-    objective: PairwiseObjective, class_counts: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def count_halves(objective: PairwiseObjective, class_counts: IntArray) -> tuple[IntArray, IntArray]:
     """(N,) positives and (N,) partners of every site, from its (N, 2) negatives and positives."""
     negatives, positives = class_counts.T
     return positives, negatives + positives if objective.partners == "all" else negatives

@@ -20,6 +20,11 @@ def on_device(indices: Indices, device: torch.device) -> torch.Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
+def draw_some(count: int, most: int, rng: np.random.Generator) -> Indices:
+    """A uniform subset of 0..count-1 of at most ``most``, in order."""
+    return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
+
+
 class EpochSampler:
     """Batches of a fixed set of indices, reshuffled every epoch.
 

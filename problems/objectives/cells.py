@@ -46,3 +46,18 @@ def condensed(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
     numbers = np.concatenate((theta * (1 - mu), 1 - theta, theta * mu)) * np.tile(counts, _SCORES_A_CELL)
     there = numbers > 0
     return torch.tensor(nodes[there], device=scores.device), torch.tensor(numbers[there], device=scores.device)
+
+
+def condensed_classes(
+    scores: Tensor, labels: Tensor | None, cells: int = CELLS
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Scores that are `condensed` class by class, their weights in a mean over them, and their labels.
+
+    Args:
+        labels: (n,) 0 or 1 for each score; None where all are of one class.
+    """
+    classes = [scores] if labels is None else [scores[labels == y] for y in (0, 1)]
+    few, numbers = zip(*(condensed(one, cells) for one in classes), strict=True)
+    if labels is not None:
+        labels = torch.cat([torch.full_like(one, y) for y, one in enumerate(few)])
+    return torch.cat(few), torch.cat(numbers) * (sum(map(len, few)) / len(scores)), labels

@@ -9,7 +9,7 @@ observations of the inner mean, their average over time, the slopes f'(u) l'(s),
 | name            | l(s)                               | f            | u is kept as |
 |-----------------|------------------------------------|--------------|--------------|
 | square          | (1 + s)^2                          | identity     | -            |
-| psm             | 1 / (1 + exp(-s))                  | identity     | -            |
+| psm (symmetric) | 1 / (1 + exp(-s))                  | identity     | -            |
 | squared-hinge   | (margin + s)_+^2                   | identity     | -            |
 | logistic        | log(1 + exp(s))                    | identity     | -            |
 | kl-opauc        | exp((margin + s)_+^2 / lambda)     | lambda log   | log u        |
@@ -27,19 +27,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from problems.objectives.cells import CELLS, condensed
-from problems.objectives.scores import Score, score_of
+from problems.objectives.cells import CELLS, condensed, condensed_classes
+from problems.objectives.scores import SCORES, Score, score_of
 
-# up to this many pairs, the losses of all are computed
-DIRECT_PAIRS = 2**22
-# finite stand-in for log 0, so that log-domain sums never form -inf - (-inf)
-_LOG_ZERO = -1e300
+LINEAR = "square", "psm", "squared-hinge", "logistic"
+NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
+PAIRWISE_LOSSES = LINEAR + NON_LINEAR
 
 
 class Surrogate(NamedTuple):
@@ -49,21 +48,12 @@ class Surrogate(NamedTuple):
     slope: Callable[[Tensor], Tensor]
 
 
-def _psm_slope(s: Tensor) -> Tensor:
-    p = torch.sigmoid(s)
-    return p * (1 - p)
-
-
 def make_surrogate(name: str, margin: float) -> Surrogate:
     """The surrogate called ``name`` (square, psm, squared-hinge or logistic)."""
-
-    def hinge(s: Tensor) -> Tensor:
-        return torch.clamp(margin + s, min=0)
-
     surrogates = {
         "square": Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s)),
-        "psm": Surrogate(torch.sigmoid, _psm_slope),
-        "squared-hinge": Surrogate(lambda s: hinge(s) ** 2, lambda s: 2 * hinge(s)),
+        "psm": Surrogate(torch.sigmoid, lambda s: SCORES["sigmoid"].slope(torch.sigmoid(s))),
+        "squared-hinge": Surrogate(lambda s: torch.relu(margin + s) ** 2, lambda s: 2 * torch.relu(margin + s)),
         "logistic": Surrogate(functional.softplus, torch.sigmoid),
     }
     if name not in surrogates:
@@ -71,24 +61,30 @@ def make_surrogate(name: str, margin: float) -> Surrogate:
     return surrogates[name]
 
 
+@dataclass(frozen=True)
 class PairwiseObjective(ABC):
     """One compositional pairwise risk. Shapes: s (n, m) differences of n positives and m partners; labels (m,) of
-    the partners; weights (m,) of the partners in the inner mean; u (n, k) inner estimates."""
+    the partners; weights (m,) of the partners in the inner mean; u (n, k) inner estimates.
 
+    Attributes:
+        surrogate: l, or what l is made of.
+    """
+
+    surrogate: Surrogate
     inner_dim: ClassVar[int] = 1
     linear: ClassVar[bool] = False
     partners: ClassVar[Literal["negatives", "all"]] = "negatives"
 
-    @abstractmethod
-    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
+    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
         """(n, k) the observed inner mean (1/m) sum_j weights_j l(s_ij), in the form u is kept in."""
+        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
 
     def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
         """u <- (1 - gamma) * u + gamma * observed, equation (8)."""
         return (1 - gamma) * u + gamma * observed
 
     @abstractmethod
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(self, s: Tensor, labels: Any, u: Any, num_partners: float = math.inf) -> Tensor:
         """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, the bound of l/u for an outdated u; a u that has just
         observed these very pairs needs no bound."""
 
@@ -103,7 +99,7 @@ class PairwiseObjective(ABC):
         labels: Tensor | None = None,
         block: int = 512,
         *,
-        direct: int = DIRECT_PAIRS,
+        direct: int = 2**22,
         cells: int = CELLS,
     ) -> float:
         """F on given scores: over all pairs or, if there are too many, over `condensed` scores, in O(n log n).
@@ -133,35 +129,23 @@ class PairwiseObjective(ABC):
         counts, weights = torch.ones_like(positives), None
         if pairs > direct:
             positives, counts = condensed(positives, cells)
-            classes = [partners] if labels is None else [partners[labels == y] for y in (0, 1)]
-            nodes, numbers = zip(*(condensed(scores, cells) for scores in classes), strict=True)
-            weights = torch.cat(numbers) * (sum(map(len, nodes)) / len(partners))
-            partners = torch.cat(nodes)
-            if labels is not None:
-                labels = torch.cat([torch.full_like(scores, y) for y, scores in enumerate(nodes)])
+            partners, weights, labels = condensed_classes(partners, labels, cells)
         for scores, count in zip(torch.split(positives, block), torch.split(counts, block), strict=True):
-            observed = self.observe(partners[None, :] - scores[:, None], labels, weights)
-            total += float((self.outer(observed) * count).sum())
+            u = self.observe(partners[None, :] - scores[:, None], labels, weights)
+            total += float((self.outer(u) * count).sum())
         return total / rows
 
 
-@dataclass(frozen=True)
-class SurrogateRisk(PairwiseObjective):
-    """A risk whose l is a surrogate and whose u is the mean of l."""
-
-    surrogate: Surrogate
-
-    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
-        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
+def _weighted_mean(loss: Tensor, weights: Tensor | None) -> Tensor:
+    return loss.mean(dim=1) if weights is None else loss @ weights / loss.shape[1]
 
 
-@dataclass(frozen=True)
-class LinearRisk(SurrogateRisk):
+class LinearRisk(PairwiseObjective):
     """f = identity: the plain pairwise risk (11). Its inner estimate plays no part in any gradient."""
 
-    linear: ClassVar[bool] = True
+    linear = True
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor | None, num_partners: float = math.inf) -> Tensor:
+    def slope(self, s: Tensor, labels: Any, u: Any, num_partners: float = math.inf) -> Tensor:
         return self.surrogate.slope(s)
 
     def outer(self, u: Tensor) -> Tensor:
@@ -170,22 +154,18 @@ class LinearRisk(SurrogateRisk):
 
 @dataclass(frozen=True)
 class KLPartialAUC(PairwiseObjective):
-    """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the squared hinge.
+    """One-way partial AUC (12): f = lambda log, l = exp(phi / lambda), phi the surrogate, a squared hinge.
 
     Gradients use only l / u, so log u is kept and no score overflows. The exact u is never smaller than l / |S_2|; an
     outdated u can be, so l / u is capped at |S_2|.
     """
 
-    margin: float
     temperature: float
 
-    def _hinge(self, s: Tensor) -> Tensor:
-        return torch.clamp(self.margin + s, min=0)
-
-    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
-        exponent = self._hinge(s) ** 2 / self.temperature
-        if weights is not None:
-            exponent = exponent + torch.log(weights).clamp(min=_LOG_ZERO)
+    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
+        exponent = self.surrogate.value(s) / self.temperature
+        if weights is not None:  # log 0 is a finite number, so that sums of logarithms never form -inf - (-inf)
+            exponent = exponent + torch.log(weights).clamp(min=-1e300)
         return (torch.logsumexp(exponent, dim=1) - math.log(s.shape[1] or 1))[:, None]
 
     def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
@@ -193,32 +173,28 @@ class KLPartialAUC(PairwiseObjective):
             return observed
         return torch.logaddexp(u + math.log1p(-gamma), observed + math.log(gamma))
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
-        hinge = self._hinge(s)
-        log_ratio = (hinge**2 / self.temperature - u).clamp(max=math.log(num_partners))  # log(l / u)
-        return torch.exp(log_ratio) * 2 * hinge
+    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
+        log_ratio = (self.surrogate.value(s) / self.temperature - u).clamp_(max=math.log(num_partners))  # log(l / u)
+        return log_ratio.exp_().mul_(self.surrogate.slope(s))
 
     def outer(self, u: Tensor) -> Tensor:
         return self.temperature * u[:, 0]
 
 
-@dataclass(frozen=True)
-class AUPRC(SurrogateRisk):
+class AUPRC(PairwiseObjective):
     """Average precision (14): u = (mean of l over positive partners, mean of l over all), f = -u_1 / u_2.
 
     A sample is its own partner, so the exact u_2 is never below l(0) / |S_2|; an outdated one is raised to that.
     """
 
-    inner_dim: ClassVar[int] = 2
-    partners: ClassVar[Literal["negatives", "all"]] = "all"
+    inner_dim = 2
+    partners = "all"
 
-    def observe(self, s: Tensor, labels: Tensor | None, weights: Tensor | None) -> Tensor:
-        assert labels is not None
+    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
         loss = self.surrogate.value(s)
         return torch.stack([_weighted_mean(loss * labels, weights), _weighted_mean(loss, weights)], dim=1)
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
-        assert labels is not None
+    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
         floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
         u1, u2 = u[:, :1], u[:, 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
         return (u1 / u2 - labels) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2
@@ -228,34 +204,16 @@ class AUPRC(SurrogateRisk):
 
 
 @dataclass(frozen=True)
-class PNormPush(SurrogateRisk):
+class PNormPush(PairwiseObjective):
     """f = u^p, p >= 1: a positive that many partners outrank weighs more than in proportion."""
 
     power: float
 
-    def slope(self, s: Tensor, labels: Tensor | None, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
         return self.power * u ** (self.power - 1) * self.surrogate.slope(s)
 
     def outer(self, u: Tensor) -> Tensor:
         return u[:, 0] ** self.power
-
-
-def _weighted_mean(loss: Tensor, weights: Tensor | None) -> Tensor:
-    return loss.mean(dim=1) if weights is None else loss @ weights / loss.shape[1]
-
-
-LINEAR = {
-    "square": "squared pairwise loss",
-    "psm": "pairwise sigmoid, symmetric: robust to label noise",
-    "squared-hinge": "squared hinge with a margin",
-    "logistic": "logistic pairwise loss",
-}
-NON_LINEAR = {
-    "kl-opauc": "one-way partial AUC, KL form with temperature lambda",
-    "auprc": "average precision; every sample is a partner",
-    "p-norm-push": "p-norm push with p = fedx.power",
-}
-PAIRWISE_LOSSES = LINEAR | NON_LINEAR
 
 
 def pairwise_score(setting: str, loss: str) -> Score:
@@ -283,16 +241,13 @@ def make_objective(
     """
     if name in LINEAR:
         return LinearRisk(make_surrogate(name, margin))
-    match name:
-        case "kl-opauc":
-            return KLPartialAUC(margin, temperature)
-        case "auprc":
-            if surrogate == "squared-hinge" and margin == 0:
-                raise ValueError("loss 'auprc' with surrogate 'squared-hinge' needs a margin > 0, got 0")
-            return AUPRC(make_surrogate(surrogate, margin))
-        case "p-norm-push":
-            if surrogate == "psm":
-                raise ValueError("loss 'p-norm-push': surrogate got 'psm', allowed: squared-hinge, logistic")
-            return PNormPush(make_surrogate(surrogate, margin), power)
-        case _:
-            raise ValueError(f"loss {name!r}: allowed are {', '.join(PAIRWISE_LOSSES)}")
+    if name not in NON_LINEAR:
+        raise ValueError(f"loss {name!r}: allowed are {', '.join(PAIRWISE_LOSSES)}")
+    if name == "kl-opauc":
+        return KLPartialAUC(make_surrogate("squared-hinge", margin), temperature)
+    if name == "auprc" and surrogate == "squared-hinge" and margin == 0:
+        raise ValueError("loss 'auprc' with surrogate 'squared-hinge' needs a margin > 0, got 0")
+    if name == "p-norm-push" and surrogate == "psm":
+        raise ValueError("loss 'p-norm-push': surrogate got 'psm', allowed: squared-hinge, logistic")
+    inner = make_surrogate(surrogate, margin)
+    return AUPRC(inner) if name == "auprc" else PNormPush(inner, power)
