@@ -57,9 +57,11 @@ from clients.vertical.transport.endpoint import Delays
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import make_objective
+from problems.vertical.analysis import largest_step, value
 from problems.vertical.data import load_vertical
+from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array
-from problems.vertical.solvers import largest_step, minimum, smoothness, train, value
+from simulations.references.vertical import smoothness, train
 
 # The harness is imported where it is used: every party's process imports this file, and it needs PyTorch and Flower.
 

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from payloads.flower_internals import CLIENT_ACTOR, PULL_INTERVAL, SIMULATION_GRID
 from payloads.vfb2 import Credentials, DataSummary, Report, VFB2Settings
-from problems.vertical.solvers import largest_step
+from problems.vertical.analysis import largest_step
 from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of
 from strategies.rounds.exchange import Exchange
 

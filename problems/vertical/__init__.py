@@ -1,4 +1,4 @@
-"""Linear models whose columns are spread over parties: problems, blocks of columns, the order of batches, solvers."""
+"""Linear models whose columns are spread over parties: problems, blocks of columns, the order of batches, minima."""
 
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import ALGORITHMS, Block

@@ -75,15 +75,6 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
     return largest_eigenvalue(moved, columns, tolerance=tolerance) * (1.0 + tolerance)
 
 
-def smoothness(features: Features, objective: Objective) -> float:
-    """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight, to 1e-6.
-
-    If X is cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of
-    X_p X_p'.
-    """
-    return objective.curvature_bound * second_moment(features, tolerance=1e-6) + objective.weight
-
-
 def largest_step(eigenvalue: float, delay: int) -> float:
     """The gamma below which w_{t+1} = w_t - gamma H w_{t - delay} is stable: 2 sin(pi / (2 (2 delay + 1))) / lmax(H).
 

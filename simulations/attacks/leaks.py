@@ -30,8 +30,8 @@ from problems.randomness import stream
 from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
-from problems.vertical.solvers import train
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
+from simulations.references.vertical import train
 
 STEP, BATCH = 0.5, 4
 

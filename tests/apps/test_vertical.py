@@ -15,9 +15,9 @@ from problems.vertical.analysis import value
 from problems.vertical.data import load_vertical
 from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
-from problems.vertical.solvers import train
 from simulations.__main__ import main
 from simulations.engines.launch import run_nonfederated
+from simulations.references.vertical import train
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 

@@ -13,7 +13,7 @@ from payloads.vfb2 import VFB2State
 from problems.data.disturb import split_rows
 from problems.vertical.analysis import value
 from problems.vertical.objectives import make_objective
-from problems.vertical.solvers import train
+from simulations.references.vertical import train
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.battery.federation import Run
 

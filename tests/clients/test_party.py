@@ -15,7 +15,7 @@ from clients.vertical.segment.sum_order import BINS
 from problems.binned_scores import centres, codes, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.objectives import make_objective
-from problems.vertical.solvers import train
+from simulations.references.vertical import train
 from tests.clients.party_problems import ALGORITHMS, PROBLEMS, Case, make_case
 
 MASKINGS = ("pairwise", "two-trees")

@@ -11,15 +11,9 @@ from scipy import optimize, sparse
 
 from problems.randomness import stream
 from problems.vertical import ALGORITHMS, PROBLEMS, make_objective
-from problems.vertical.solvers import (
-    gradient,
-    largest_eigenvalue,
-    largest_step,
-    minimum,
-    smoothness,
-    train,
-    value,
-)
+from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, value
+from problems.vertical.minimum import minimum
+from simulations.references.vertical import smoothness, train
 from tests.reference import vfb2
 
 Array = NDArray[np.float64]

@@ -26,7 +26,7 @@ from problems.data import DataSpec
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import make_objective
-from problems.vertical.solvers import train
+from simulations.references.vertical import train
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, federate
 from tests.clients.party_problems import ALGORITHMS, Case, make_case

@@ -11,22 +11,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, smoothness, value
+from problems.vertical.analysis import second_moment
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, SVRG, Features, Rows, product
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array, Objective
 from problems.vertical.schedule import Schedule
-
-__all__ = [
-    "gradient",
-    "largest_eigenvalue",
-    "largest_step",
-    "minimum",
-    "smoothness",
-    "train",
-    "value",
-]
 
 
 def train(
@@ -117,3 +106,12 @@ def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[
             yield batches
         else:
             yield from ([rows] for rows in batches)
+
+
+def smoothness(features: Features, objective: Objective) -> float:
+    """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight, to 1e-6.
+
+    If X is cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of
+    X_p X_p'.
+    """
+    return objective.curvature_bound * second_moment(features, tolerance=1e-6) + objective.weight
