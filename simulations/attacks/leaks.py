@@ -24,12 +24,13 @@ from scipy.special import expit, logit
 from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, common_rows
 from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
 from clients.vertical.masking.ring import decode, encode
-from clients.vertical.masking.trees import Tree, exposes, make_pair, significantly_different
+from clients.vertical.masking.trees import Tree, make_pair
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
+from simulations.attacks.trees import exposes, significantly_different
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
 from simulations.references.vertical import train
 
@@ -206,9 +207,8 @@ def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], 
     alone = []
     for tree, elements in zip(pair, sent, strict=True):
         for child in (child for member in coalition for child in tree.children(member)):
-            below = sorted(tree.subtree(child))
-            if below == [victim]:
-                alone.append(elements[below].sum(axis=0, dtype=np.uint64))
+            if tree.subtree(child) == {victim}:
+                alone.append(elements[victim])
     return float(np.abs(decode(alone[0] - alone[1]) - values[victim]).max()) if len(alone) == 2 else math.inf
 
 

@@ -1,0 +1,124 @@
+"""What two trees of a vertical run hide: Definition 4 of VFB2, and the property itself, by linear algebra.
+
+Definition 4 is not enough: it leaves out subtrees of one party, and compares the others one by one, though a party can
+combine several (docs/security.md). `check_pair` tests the property itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.masking.trees import Tree, TreeError
+
+# elimination modulo this prime is exact (`exposes`); the product of two residues fits an int64
+_PRIME = 2**31 - 1
+
+
+def significantly_different(first: Tree, second: Tree) -> bool:
+    """Definition 4: no subtree of more than one but not all parties has the same parties in both trees."""
+    _check_sizes(first, second)
+
+    def inner(tree: Tree) -> set[frozenset[int]]:
+        subtrees = (tree.subtree(party) for party in range(tree.parties))
+        return {subtree for subtree in subtrees if 1 < len(subtree) < tree.parties}
+
+    return not inner(first) & inner(second)
+
+
+def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[frozenset[int], ...]:
+    """The groups of other parties whose plain sum of values the coalition could compute; empty if there are none.
+
+    The group of all others is left out, as only a root can compute its sum, which a root may know. Groups do not
+    overlap, and every sum that the coalition could compute is a combination of their sums and of that total.
+
+    Each member sees its own value v and mask d, the sum of v + d over the subtree of each of its children in
+    ``first``, and the sum of d over that of each of its children in ``second``. This is a matrix [V | D], one row per
+    quantity seen, of the coefficients of all parties' values and masks. As the masks are uniform and independent, the
+    rows reveal about the values exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
+    or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
+    Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row per group.
+    """
+    _check_sizes(first, second)
+    members = frozenset(coalition)
+    if not members or not members <= set(range(first.parties)):
+        raise TreeError(f"coalition {sorted(members)}; it takes one or more of the parties 0 to {first.parties - 1}")
+    others = [party for party in range(first.parties) if party not in members]
+    place = {party: column for column, party in enumerate(others)}
+
+    # what was seen, minus the members' own values and masks, which they know: [D | V] over the other parties
+    rows = []
+    for tree, has_values in ((first, True), (second, False)):
+        for child in (child for member in members for child in tree.children(member)):
+            below = [place[party] for party in tree.subtree(child) if party in place]
+            seen = np.zeros((2, len(others)), dtype=np.int64)
+            seen[0, below] = 1
+            seen[1, below] = has_values
+            rows.append(seen.ravel())
+    if not rows or not others:
+        return ()
+    reduced = _row_echelon(np.array(rows))
+    # the reduced rows without masks span all that is known about the values alone
+    plain = reduced[(reduced[:, : len(others)] == 0).all(axis=1), len(others) :]
+    groups = tuple(frozenset(others[column] for column in np.flatnonzero(values)) for values in plain)
+    # only a root receives the sum over all others, and it may know it
+    return tuple(group for group in groups if group != frozenset(others))
+
+
+def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
+    """Raise TreeError if a single party could learn another party's value, or a sum of values.
+
+    Only the dominator, the root of both trees, may learn the sum over all others. A party can remove the masks exactly
+    when some of the subtrees it receives in ``first`` contain, together, the same parties as some of those it receives
+    in ``second`` (`exposes`). The parties are honest but curious and do not collude: the two parents of a party that is
+    a leaf of both trees could always find its value together.
+    """
+    _check_sizes(first, second)
+    if first.parties != parties:
+        raise TreeError(f"trees over {first.parties} parties for a segment of {parties}")
+    for name, tree in (("first", first), ("second", second)):
+        if tree.root != dominator:
+            raise TreeError(
+                f"the {name} tree ends at party {tree.root}, not at the dominator {dominator}: "
+                f"the sum is for the dominator alone"
+            )
+    for party in range(parties):
+        groups = exposes(first, second, (party,))
+        if groups:
+            which = " and of ".join(_words(group) for group in groups)
+            raise TreeError(
+                f"party {party} could unmask {which}: it receives the sum of their masked values in one tree and the "
+                f"sum of their masks in the other"
+            )
+
+
+def _check_sizes(first: Tree, second: Tree) -> None:
+    if first.parties != second.parties:
+        raise TreeError(f"two trees over {first.parties} and {second.parties} parties; both take the same")
+
+
+def _words(group: frozenset[int]) -> str:
+    names = ", ".join(map(str, sorted(group)))
+    return f"the value of party {names}" if len(group) == 1 else f"the sum over parties {names}"
+
+
+def _row_echelon(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The non-zero rows of the reduced echelon form, modulo the prime."""
+    rows = rows % _PRIME
+    rank = 0
+    for column in range(rows.shape[1]):
+        candidates = np.flatnonzero(rows[rank:, column])
+        if not candidates.size:
+            continue
+        chosen = rank + int(candidates[0])
+        rows[[rank, chosen]] = rows[[chosen, rank]]
+        rows[rank] = rows[rank] * pow(int(rows[rank, column]), -1, _PRIME) % _PRIME
+        factors = rows[:, column].copy()
+        factors[rank] = 0
+        rows = (rows - factors[:, None] * rows[rank]) % _PRIME
+        rank += 1
+        if rank == len(rows):
+            break
+    return rows[:rank]
