@@ -27,7 +27,7 @@ class Evaluation(Phase):
     def __init__(self, station: Station) -> None:
         self._station = station
         # a dominator's own predictions, until the sum of the others' has come
-        self._own_z: Array | None = None
+        self._own: Array | None = None
         self._totals: Array = np.zeros(0)
         self._reports = False
 
@@ -37,38 +37,31 @@ class Evaluation(Phase):
         trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
         shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
         values = [np.concatenate([trained[rows], tested[test_rows]]) for rows, test_rows in shares]
-        given = [place for place in range(len(values)) if place != station.place]
-        if given:
-            lengths = [(place, len(values[place])) for place in given]
-            station.sums.contribute(Kind.EVALUATION, np.concatenate([values[place] for place in given]), lengths)
+        self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
         self._totals = np.zeros(agenda.totals)
         self._totals[PENALTY] = station.block.penalty()
         if station.plan.curvature:
             self._totals[MOMENT] = second_moment(station.holding.features)
-        if station.dominator is None:
+        if self._own is None:
             self._give()
-            return
-        self._own_z = values[station.place]
-        self.pull()
+        else:
+            self.pull()
 
     def pull(self) -> None:
         station = self._station
-        if self._own_z is not None:
-            others = station.sums.take(Kind.EVALUATION)
-            if others is None:
-                return
-            self._measure(others + self._own_z)
-            self._own_z = None
+        z = station.total(Kind.EVALUATION, self._own)
+        if z is not None:
+            self._own = None
+            self._measure(z)
             if station.place:
                 self._give()
             else:
                 self._reports = True
-        if self._reports:
-            others = station.sums.take(Kind.TOTALS)
-            if others is not None:
-                self._reports = False
-                self._report(others + self._totals)
-                self._station.done()
+        totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
+        if totals is not None:
+            self._reports = False
+            self._report(totals)
+            station.done()
 
     def _give(self) -> None:
         self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])

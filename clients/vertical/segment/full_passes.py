@@ -31,22 +31,17 @@ class FullPass(Phase):
         self._due = set(range(len(station.plan.active)))
         self._theta = np.zeros(station.plan.rows)
         products = station.block.partials()
-        for place, chunk in enumerate(station.agenda.chunks):
-            if place == station.place:
-                self._own = products[chunk]
-            else:
-                station.sums.contribute(Kind.SNAPSHOT_PARTIAL, products[chunk], [(place, chunk.stop - chunk.start)])
+        cut = {place: products[chunk] for place, chunk in enumerate(station.agenda.chunks)}
+        self._own = station.share(Kind.SNAPSHOT_PARTIAL, cut)
         self.pull()
 
     def pull(self) -> None:
         station = self._station
-        if self._own is None or station.dominator is None:
+        z = station.total(Kind.SNAPSHOT_PARTIAL, self._own)
+        if z is None or station.dominator is None:
             return
-        others = station.sums.take(Kind.SNAPSHOT_PARTIAL)
-        if others is None:
-            return
-        theta = station.dominator.theta(others + self._own, station.agenda.chunks[station.place])
         self._own = None
+        theta = station.dominator.theta(z, station.agenda.chunks[station.place])
         station.dominator.announce(Kind.SNAPSHOT_THETA, self._number, theta)
         self._note(station.place, theta)
 

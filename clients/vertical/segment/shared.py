@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -76,6 +76,19 @@ class Station:
         """Log a step on update ``number`` of the dominator at a place."""
         if self.log is not None:
             self.log.append(Event(kind, self.plan.active[place], number))
+
+    def share(self, kind: int, vectors: Mapping[int, Array]) -> Array | None:
+        """Give the dominators at these places their vectors, for sums of a kind; return the one of this party's own."""
+        given = {place: vector for place, vector in vectors.items() if place != self.place}
+        if given:
+            lengths = [(place, len(vector)) for place, vector in given.items()]
+            self.sums.contribute(kind, np.concatenate(list(given.values())), lengths)
+        return vectors.get(self.place)
+
+    def total(self, kind: int, own: Array | None) -> Array | None:
+        """This dominator's next sum of a kind plus its own vector; None without one, or while the sum is incomplete."""
+        others = None if own is None else self.sums.take(kind)
+        return None if own is None or others is None else others + own
 
 
 class Phase(ABC):

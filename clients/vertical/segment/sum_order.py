@@ -35,15 +35,13 @@ class Agenda:
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
         self.totals = MARKS + 2 * BINS * binned
         """Length of the evaluation's totals."""
-        places = range(len(plan.active))
-        self.counts = [self.schedule.count(place) for place in places]
-        """Updates per epoch, by place."""
-        self._lengths = [self._batch_lengths(place) for place in places]
         training = plan.epochs > 0
         self.passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and training)
         """Full passes of the segment."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""
+        self.counts = [self.schedule.count(place) for place in range(len(plan.active))]
+        """Updates per epoch, by place."""
 
     def batches(self, place: int) -> Iterator[NDArray[np.int64]]:
         """The rows of every update that a place dominates in the segment."""
@@ -62,32 +60,28 @@ class Agenda:
         """Elements of a place's sum `number` of a kind; IndexError where there is none."""
         if not 0 <= number < self.total(kind, place):
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
-        if kind == Kind.PARTIAL:
-            return self._lengths[place][number % self.counts[place]]
         if kind == Kind.TOTALS:
             return self.totals
-        chunk, test_chunk = self.chunks[place], self.test_chunks[place]
-        tested = 0 if kind == Kind.SNAPSHOT_PARTIAL else test_chunk.stop - test_chunk.start
-        return int(chunk.stop - chunk.start + tested)
+        length = _count(self.chunks[place])
+        if kind == Kind.EVALUATION:
+            return length + _count(self.test_chunks[place])
+        if kind == Kind.SNAPSHOT_PARTIAL:
+            return length
+        first = number % self.counts[place] * self.plan.batch_size
+        return min(self.plan.batch_size or length, length - first)
 
     def length_at(self, place: int, position: int) -> int:
         """Elements of the sum at a position among all that a place takes; IndexError where there is none."""
-        updates = self.total(Kind.PARTIAL, place)
-        if position > updates + self.passes:
-            return self.length(Kind.TOTALS, place, position - updates - self.passes - 1)
-        if position == updates + self.passes:
-            return self.length(Kind.EVALUATION, place, 0)
-        if self.plan.algorithm == SVRG:
-            epoch, position = divmod(position, self.counts[place] + 1)
-            if position == 0:
-                return self.length(Kind.SNAPSHOT_PARTIAL, place, epoch)
-            return self.length(Kind.PARTIAL, place, epoch * self.counts[place] + position - 1)
-        if position < self.passes:
-            return self.length(Kind.SNAPSHOT_PARTIAL, place, position)
-        return self.length(Kind.PARTIAL, place, position - self.passes)
+        # SAGA's full pass comes before all updates, one of SVRG before those of each epoch
+        before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
+        epoch, within = divmod(position - before, self.counts[place] + each)
+        if 0 <= epoch < self.plan.epochs and within >= each:
+            return self.length(Kind.PARTIAL, place, within - each)
+        if epoch < self.plan.epochs:
+            return self.length(Kind.SNAPSHOT_PARTIAL, place, 0)
+        last = position - self.passes - self.total(Kind.PARTIAL, place)
+        return self.length(Kind.TOTALS, place, last - 1) if last else self.length(Kind.EVALUATION, place, 0)
 
-    def _batch_lengths(self, place: int) -> list[int]:
-        chunk = self.chunks[place]
-        length = chunk.stop - chunk.start
-        size = self.plan.batch_size or length
-        return [min(size, length - first) for first in range(0, length, size)]
+
+def _count(rows: slice) -> int:
+    return int(rows.stop - rows.start)

@@ -74,26 +74,20 @@ class Rounds(UpdatePhase):
         self._due = set(self._in) - {self._mine}
         self._next = 0
         self._thetas.clear()
+        self._rows = {place: next(self._batches[place]) for place in self._in}
         for place in self._in:
-            self._rows[place] = next(self._batches[place])
             self._station.note("theta" if place == self._mine else "partial", place, self._applied[place])
-            if place == self._mine:
-                self._own = self._block.partials(self._rows[place])
-        others = [place for place in self._in if place != self._mine]
-        if others:
-            values = self._block.partials(np.concatenate([self._rows[place] for place in others]))
-            self._sums.contribute(Kind.PARTIAL, values, [(place, len(self._rows[place])) for place in others])
+        if self._in:
+            values = self._block.partials(np.concatenate(list(self._rows.values())))
+            parts = np.split(values, np.cumsum([len(rows) for rows in self._rows.values()])[:-1])
+            self._own = self._station.share(Kind.PARTIAL, dict(zip(self._in, parts, strict=True)))
 
     def _take(self) -> None:
         """Compute this party's own theta, once its sum is complete."""
-        if self._own is None or self._dominator is None:
-            return
-        others = self._sums.take(Kind.PARTIAL)
-        if others is None:
-            return
-        theta = self._dominator.theta(others + self._own, self._rows[self._mine])
-        self._own = None
-        self._after_work(self._mine, theta)
+        z = self._station.total(Kind.PARTIAL, self._own)
+        if z is not None and self._dominator is not None:
+            self._own = None
+            self._after_work(self._mine, self._dominator.theta(z, self._rows[self._mine]))
 
     def _apply(self, place: int) -> None:
         self._apply_theta(place, self._rows[place], self._thetas[place])
