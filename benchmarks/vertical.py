@@ -57,9 +57,8 @@ from clients.vertical.transport.endpoint import Delays
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical import make_objective
-from problems.vertical.analysis import largest_step, value
+from problems.vertical.analysis import largest_step, minimum, value
 from problems.vertical.data import load_vertical
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import Array
 from simulations.references.vertical import smoothness, train
 

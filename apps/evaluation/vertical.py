@@ -14,8 +14,8 @@ from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.sites.vertical import settings_of, vertical_data
 from payloads.record import FloatArray
 from problems.data.spec import GENERIC
+from problems.vertical.analysis import minimum
 from problems.vertical.data import VerticalData
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 
 SUBOPTIMALITY = "suboptimality"

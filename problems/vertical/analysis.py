@@ -1,4 +1,4 @@
-"""Values and curvature of a problem, and the largest stable step under delay."""
+"""Values, curvature and minimum of a problem, and the largest stable step under delay."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy import linalg
 
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
+
+# Up to this many columns the Hessian is made and factored.
+_DENSE_COLUMNS = 1000
+_MAX_STEPS, _MAX_PRODUCTS = 200, 2000
 
 
 def value(features: Features, labels: Array, objective: Objective, weights: Array) -> float:
@@ -90,3 +95,114 @@ def largest_step(eigenvalue: float, delay: int) -> float:
     if delay < 0:
         raise ValueError(f"the delay must be 0 or more, got {delay}")
     return 2.0 * math.sin(math.pi / (2 * (2 * delay + 1))) / eigenvalue
+
+
+def minimum(
+    features: Features, labels: Array, objective: Objective, *, tolerance: float = 1e-10
+) -> tuple[Array, float]:
+    """Return the (d,) minimiser of f and f there, by Newton's method from 0.
+
+    For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
+    of zero gradient reached by descent from 0, and another point may be lower. `nonconvex-logistic` with separable rows
+    and a small weight has many, all far from 0: which of them is found, if any, depends on rounding.
+
+    Up to 1,000 columns the Hessian is made and factored (with a multiple of the identity added where it is not
+    positive definite); beyond, Newton directions come from conjugate gradients, cut at directions of negative
+    curvature (Nocedal & Wright, "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by
+    Armijo's rule, up to the rounding of f.
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: (n,).
+        objective: what to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
+        tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
+
+    Raises:
+        ValueError: labels that do not fit, or a tolerance that is not above 0.
+        RuntimeError: the gradient did not get that small; the message has the norm reached.
+    """
+    objective.check_labels(labels)
+    if len(labels) != features.shape[0]:
+        raise ValueError(f"{features.shape[0]:,} rows of features but {len(labels):,} labels")
+    if not tolerance > 0.0:
+        raise ValueError(f"tolerance must be > 0, got {tolerance}")
+    columns = features.shape[1]
+    direction = _factored if columns <= _DENSE_COLUMNS else _conjugate
+    w = np.zeros(columns)
+    f, slope = value(features, labels, objective, w), gradient(features, labels, objective, w)
+    target = tolerance * max(1.0, _norm(slope))
+    for _ in range(_MAX_STEPS):
+        if _norm(slope) <= target:
+            return w, f
+        down = direction(features, labels, objective, w, slope)
+        found = _line_search(lambda at: value(features, labels, objective, at), w, f, down, float(slope @ down))
+        if found is None:
+            break
+        w, f = found
+        slope = gradient(features, labels, objective, w)
+    raise RuntimeError(
+        f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
+        "no minimum found"
+    )
+
+
+def _factored(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
+    """-(H + shift I)^-1 slope, with the first tried shift >= 0 that makes the matrix positive definite."""
+    curvatures = objective.curvatures(product(features, w), labels)
+    scaled = (
+        features * curvatures[:, None] if isinstance(features, np.ndarray) else features.multiply(curvatures[:, None])
+    )
+    hessian = features.T @ scaled
+    dense: Array = hessian if isinstance(hessian, np.ndarray) else hessian.toarray()
+    dense = dense / len(labels) + np.diag(objective.penalty_curvature(w))
+    shift, scale = 0.0, float(np.abs(dense).sum(axis=0).max()) or 1.0
+    while True:
+        try:
+            factor = linalg.cho_factor(dense + shift * np.eye(len(w)), lower=True)
+        except linalg.LinAlgError:
+            shift = max(2.0 * shift, 1e-6 * scale)
+            continue
+        step: Array = -linalg.cho_solve(factor, slope)
+        return step
+
+
+def _conjugate(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
+    """An approximate -H^-1 slope, always a direction of descent."""
+    curvatures = objective.curvatures(product(features, w), labels) / len(labels)
+    own = objective.penalty_curvature(w)
+    step, residual = np.zeros(len(w)), slope.copy()
+    way, squared = -residual, float(slope @ slope)
+    # So Newton's steps are cheap at first and converge superlinearly at the end.
+    enough = min(0.1, math.sqrt(_norm(slope))) * _norm(slope)
+    for _ in range(_MAX_PRODUCTS):
+        image = transposed_product(features, curvatures * product(features, way)) + own * way
+        bend = float(way @ image)
+        if bend <= 0.0:
+            return step if step.any() else way
+        length = squared / bend
+        step += length * way
+        residual += length * image
+        previous, squared = squared, float(residual @ residual)
+        if math.sqrt(squared) <= enough:
+            break
+        way = -residual + squared / previous * way
+    return step
+
+
+def _line_search(
+    f: Callable[[Array], float], w: Array, at: float, down: Array, slope: float
+) -> tuple[Array, float] | None:
+    """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
+    rounding = 1e-14 * abs(at)
+    length = 1.0
+    for _ in range(60):
+        there = w + length * down
+        lower = f(there)
+        if lower <= at + 1e-4 * length * slope + rounding:
+            return there, lower
+        length /= 2.0
+    return None
+
+
+def _norm(vector: Array) -> float:
+    return float(np.linalg.norm(vector))

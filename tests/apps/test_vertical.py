@@ -11,9 +11,8 @@ from sklearn.metrics import roc_auc_score
 from apps.config import ConfigError, Scalar, parse_run_config
 from payloads.vfb2 import Segment
 from problems.data import DataSpec
-from problems.vertical.analysis import value
+from problems.vertical.analysis import minimum, value
 from problems.vertical.data import load_vertical
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 from simulations.__main__ import main
 from simulations.engines.launch import run_nonfederated

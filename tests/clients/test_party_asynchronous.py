@@ -11,20 +11,18 @@ import pytest
 
 from benchmarks.parties import run_parties
 from clients.vertical.segment.asynchronous import Updates
-from clients.vertical.segment.gathering import Elements
-from clients.vertical.segment.masked_sums import Sums
+from clients.vertical.segment.masked_sums import Elements, Sums
 from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.segment.workers import Workers
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame, PartyError
-from problems.vertical.analysis import gradient, value
+from problems.vertical.analysis import gradient, minimum, value
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import Block
 from problems.vertical.blocks.dense import DenseBlock
 from problems.vertical.blocks.sparse import SparseBlock
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 from tests.clients.party_problems import ALGORITHMS, Case, make_case
 from tests.reference import vfb2 as reference

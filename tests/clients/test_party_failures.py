@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.parties import PartiesError, run_parties
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.segment.gathering import Gathering
-from clients.vertical.segment.masked_sums import DirectSums
+from clients.vertical.segment.masked_sums import DirectSums, Gathering
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, PartyState, Plan
 from clients.vertical.segment.preparation import Hello, agree_keys

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from problems.vertical import ALGORITHMS, make_block, make_objective
-from problems.vertical.blocks.sparse import SparseBlock
-from problems.vertical.blocks.sparse_kernels import settle
+from problems.vertical.blocks.sparse import SparseBlock, settle
 
 
 @given(

@@ -11,8 +11,7 @@ from scipy import optimize, sparse
 
 from problems.randomness import stream
 from problems.vertical import ALGORITHMS, PROBLEMS, make_objective
-from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, value
-from problems.vertical.minimum import minimum
+from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, minimum, value
 from simulations.references.vertical import smoothness, train
 from tests.reference import vfb2
 
@@ -156,8 +155,8 @@ def test_many_columns_go_by_conjugate_gradients(problem: str, monkeypatch: pytes
     x, y = data(problem, rows=100, columns=20)
     objective = make_objective(problem, 0.01)
     few = minimum(x, y, objective)
-    monkeypatch.setattr("problems.vertical.minimum._DENSE_COLUMNS", 10)
-    monkeypatch.setattr("problems.vertical.minimum._factored", None)
+    monkeypatch.setattr("problems.vertical.analysis._DENSE_COLUMNS", 10)
+    monkeypatch.setattr("problems.vertical.analysis._factored", None)
     many = minimum(sparse.csr_array(x), y, objective)
     assert many[1] == pytest.approx(few[1], rel=1e-12)
     np.testing.assert_allclose(many[0], few[0], rtol=1e-6, atol=1e-8)

@@ -14,9 +14,8 @@ from benchmarks.parties import run_parties
 from clients.vertical.segment.plan import Holding
 from problems.data import DataSpec
 from problems.data.formats.uci import AMOUNTS, CREDIT_CODES
-from problems.vertical.analysis import value
+from problems.vertical.analysis import minimum, value
 from problems.vertical.data import VerticalData, load_vertical
-from problems.vertical.minimum import minimum
 from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
