@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,10 +19,8 @@ from problems.randomness import stream
 from problems.vertical.blocks.base import Features, canonical
 from problems.vertical.objectives import Array
 
-COLUMN_PARTITIONS: dict[str, str] = {
-    "random": "columns in a random order, dealt out in nearly equal shares",
-    "consecutive": "columns in their own order, cut into nearly equal shares",
-}
+# in a random order or their own, cut into nearly equal shares
+COLUMN_PARTITIONS = ("random", "consecutive")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,20 +92,19 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
     positives: tuple[str, ...] = ()
     labels: NDArray[Any]
     if regression:
-        labels, train_rows, test_rows = _targets(source, spec)
+        labels = _numbers(source.classes)[source.codes]
     else:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
         classes, positives = source.classes, tuple(np.array(source.classes)[marked].tolist())
         labels = marked[source.codes].astype(np.int8)
-        train_rows, test_rows = _split_classes(source, labels, spec)
+    train_rows, test_rows = _split(source, labels, spec, regression)
     features = _encoded(source, train_rows)
     _check_finite(features)
-    if not regression:
-        train_rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, test_labels = labels[train_rows], labels[test_rows]
     if not regression:
-        train_labels = _signs(flip_labels(train_labels, spec.label_noise, spec.seed))
-        test_labels = _signs(test_labels)
+        kept = drop_positives(train_labels, spec.imbalance, spec.seed)
+        train_rows, train_labels = train_rows[kept], flip_labels(train_labels[kept], spec.label_noise, spec.seed)
+        train_labels, test_labels = (np.where(given > 0, 1.0, -1.0) for given in (train_labels, test_labels))
     return VerticalData(
         train_features=_rows_of(features, train_rows),
         train_labels=train_labels,
@@ -133,21 +131,16 @@ def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> No
         )
     if parties < 1:
         raise DataError("number of parties", got=parties, allowed="1 or more", hint="take more parties")
-    wanted: list[tuple[str, object, object]] = [
-        ("partition", spec.partition, "iid"),
-        ("client-shift", spec.client_shift, 0.0),
-        ("partition-sites", spec.partition_sites, 0),
-    ]
-    if regression:
-        wanted += [
-            ("imbalance", spec.imbalance, 0.0),
-            ("label-noise", spec.label_noise, 0.0),
-            ("positive-label", spec.positive_label, ""),
-        ]
-    for key, got, allowed in wanted:
-        if got != allowed:
-            rows = ("partition", "client-shift", "partition-sites")
-            why = "parties share all rows" if key in rows else "labels are numbers"
+    shared, numbers = "parties share all rows", "labels are numbers"
+    for key, got, allowed, why in (
+        ("partition", spec.partition, "iid", shared),
+        ("client-shift", spec.client_shift, 0.0, shared),
+        ("partition-sites", spec.partition_sites, 0, shared),
+        ("imbalance", spec.imbalance, 0.0, numbers),
+        ("label-noise", spec.label_noise, 0.0, numbers),
+        ("positive-label", spec.positive_label, "", numbers),
+    ):
+        if got != allowed and (regression or why == shared):
             raise DataError(
                 key, got=repr(got), allowed=f"{allowed!r}, since {why}", hint="leave it out, see docs/vertical.md"
             )
@@ -170,27 +163,12 @@ def _encoded(source: Source, train_rows: Rows) -> Features:
     return features.reshape(len(features), -1).astype(np.float64) / scale
 
 
-def _split_classes(source: Source, labels: NDArray[np.int8], spec: DataSpec) -> tuple[Rows, Rows]:
-    """The training rows and the test rows; each set has both classes."""
-    if source.train_count is None:
-        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
-    else:
-        train_rows, test_rows = source.own_split()
-    held = "the test set"
-    if spec.validation_fraction:
-        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed)
-        held = "the validation set"
-    check_both_classes(labels[train_rows], "the training set", source.classes)
-    check_both_classes(labels[test_rows], held, source.classes)
-    return train_rows, test_rows
-
-
-def _targets(source: Source, spec: DataSpec) -> tuple[NDArray[Any], Rows, Rows]:
-    """Labels of all rows as numbers, the training rows and the test rows."""
+def _numbers(classes: Sequence[str]) -> Array:
+    """The labels of a regression, as numbers."""
     try:
-        numbers = np.array([float(name) for name in source.classes])
+        numbers = np.array([float(name) for name in classes])
     except ValueError:
-        named = ", ".join(source.classes[:20])
+        named = ", ".join(classes[:20])
         raise DataError(
             "labels of a regression", got=named, allowed="numbers", hint="set vfb2.problem to another"
         ) from None
@@ -201,11 +179,18 @@ def _targets(source: Source, spec: DataSpec) -> tuple[NDArray[Any], Rows, Rows]:
             allowed="finite numbers",
             hint="drop such rows",
         )
+    return numbers
+
+
+def _split(source: Source, labels: NDArray[Any], spec: DataSpec, regression: bool) -> tuple[Rows, Rows]:
+    """The training rows and the test rows; each set of a classification has both classes."""
     if source.train_count is not None:
         train_rows, test_rows = source.own_split()
-    else:
+    elif regression:
         train_rows, test_rows = split_rows(len(source), spec.test_fraction, spec.seed, "test split")
-    if spec.validation_fraction:
+    else:
+        train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
+    if spec.validation_fraction and regression:
         if len(train_rows) < 2:
             raise DataError(
                 "validation-fraction",
@@ -215,7 +200,13 @@ def _targets(source: Source, spec: DataSpec) -> tuple[NDArray[Any], Rows, Rows]:
             )
         kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
         train_rows, test_rows = train_rows[kept], train_rows[held]
-    return numbers[source.codes], train_rows, test_rows
+    elif spec.validation_fraction:
+        train_rows, test_rows = validation_split(labels, train_rows, spec.validation_fraction, spec.seed)
+    if not regression:
+        held_out = "the validation set" if spec.validation_fraction else "the test set"
+        check_both_classes(labels[train_rows], "the training set", source.classes)
+        check_both_classes(labels[test_rows], held_out, source.classes)
+    return train_rows, test_rows
 
 
 def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:
@@ -258,8 +249,3 @@ def _columns_of(features: Features, columns: NDArray[np.int64]) -> Features:
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features[:, columns])
     return canonical(features[:, columns])
-
-
-def _signs(labels: NDArray[np.int8]) -> Array:
-    """(n,) -1 and +1 for 0 and 1."""
-    return np.where(labels > 0, 1.0, -1.0)

@@ -1,7 +1,6 @@
 """The objectives of vertical runs: f(w) = 1/n sum_i loss(z_i, y_i) + weight * sum_j g(w_j), z = X w.
 
-Zhang, Gu, Deng, Huang, "Secure Bilevel Asynchronous Vertical Federated Learning with Backward Updating" (AAAI 2021),
-called VFB2 here, with the numbers of its equations:
+With the numbers of the equations of VFB2 (`problems.vertical.blocks.base` has the paper):
 
 | name                  | equation | loss(z, y)              | y      | g(w)                |
 |-----------------------|----------|-------------------------|--------|---------------------|
@@ -16,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,55 +39,28 @@ class Loss:
     classification: bool
 
 
-def _logistic(z: Array, y: Array) -> Array:
-    return np.logaddexp(0.0, -y * z)
-
-
-def _logistic_slope(z: Array, y: Array) -> Array:
-    slope: Array = -y * expit(-y * z)
-    return slope
-
-
-def _logistic_curvature(z: Array, y: Array) -> Array:
-    curvature: Array = expit(z) * expit(-z)
-    return curvature
-
-
-def _square(z: Array, y: Array) -> Array:
-    return np.square(z - y)
-
-
-def _square_slope(z: Array, y: Array) -> Array:
-    return 2.0 * (z - y)
-
-
-def _square_curvature(z: Array, y: Array) -> Array:
-    return np.full(len(z), 2.0)
-
-
-def _robust(z: Array, y: Array) -> Array:
-    return np.log1p(np.square(z - y) / 2.0)
-
-
-def _robust_slope(z: Array, y: Array) -> Array:
-    error = z - y
-    slope: Array = error / (np.square(error) / 2.0 + 1.0)
-    return slope
-
-
-def _robust_curvature(z: Array, y: Array) -> Array:
-    half = np.square(z - y) / 2.0
-    curvature: Array = (1.0 - half) / np.square(1.0 + half)
-    return curvature
-
-
-_LOGISTIC = Loss(_logistic, _logistic_slope, _logistic_curvature, 0.25, classification=True)
-_LOSSES: dict[str, Loss] = {
-    LOGISTIC: _LOGISTIC,
-    NONCONVEX_LOGISTIC: _LOGISTIC,
-    RIDGE: Loss(_square, _square_slope, _square_curvature, 2.0, classification=False),
-    ROBUST: Loss(_robust, _robust_slope, _robust_curvature, 1.0, classification=False),
-}
+_LOGISTIC = Loss(
+    values=lambda z, y: np.logaddexp(0.0, -y * z),
+    slopes=lambda z, y: -y * expit(-y * z),
+    curvatures=lambda z, y: expit(z) * expit(-z),
+    curvature_bound=0.25,
+    classification=True,
+)
+_SQUARED = Loss(
+    values=lambda z, y: np.square(z - y),
+    slopes=lambda z, y: 2.0 * (z - y),
+    curvatures=lambda z, y: np.full(len(z), 2.0),
+    curvature_bound=2.0,
+    classification=False,
+)
+_ROBUST = Loss(
+    values=lambda z, y: np.log1p(np.square(z - y) / 2.0),
+    slopes=lambda z, y: (z - y) / (np.square(z - y) / 2.0 + 1.0),
+    curvatures=lambda z, y: (1.0 - np.square(z - y) / 2.0) / np.square(1.0 + np.square(z - y) / 2.0),
+    curvature_bound=1.0,
+    classification=False,
+)
+_LOSSES = {LOGISTIC: _LOGISTIC, NONCONVEX_LOGISTIC: _LOGISTIC, RIDGE: _SQUARED, ROBUST: _ROBUST}
 
 
 @dataclass(frozen=True)
@@ -119,7 +90,7 @@ class Objective:
         if self.tilt and not self.classification:
             raise ValueError(f"problem {self.name!r} has no two classes, so no flipped labels to correct")
 
-    @cached_property
+    @property
     def _loss(self) -> Loss:
         return _LOSSES[self.name]
 
@@ -130,7 +101,7 @@ class Objective:
 
     @property
     def curvature_bound(self) -> float:
-        """The largest second derivative of the loss in z: 1/4, 1/4, 2, 1. The correction does not change it."""
+        """The largest second derivative of the loss in z. The correction does not change it."""
         return self._loss.curvature_bound
 
     @property

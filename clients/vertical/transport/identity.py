@@ -15,12 +15,8 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _END = b"-----END PRIVATE KEY-----\n"
@@ -71,11 +67,7 @@ class Identity:
             )
             .sign(key, hashes.SHA256())
         )
-        return cls(
-            certificate.public_bytes(Encoding.DER),
-            certificate.public_bytes(Encoding.PEM),
-            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        )
+        return cls._of([certificate], key)
 
     @classmethod
     def from_files(cls, certificate: str | Path, key: str | Path, password: bytes | None = None) -> Self:
@@ -97,10 +89,14 @@ class Identity:
         first, last, now = chain[0].not_valid_before_utc, chain[0].not_valid_after_utc, datetime.now(UTC)
         if not first <= now <= last:
             raise ValueError(f"{certificate} is valid from {first} to {last}, which is not now ({now})")
+        return cls._of(chain, private)
+
+    @classmethod
+    def _of(cls, chain: Sequence[x509.Certificate], key: PrivateKeyTypes) -> Self:
         return cls(
             chain[0].public_bytes(Encoding.DER),
             b"".join(part.public_bytes(Encoding.PEM) for part in chain),
-            private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
         )
 
     def to_bytes(self) -> bytes:
@@ -112,11 +108,9 @@ class Identity:
         """Read what `to_bytes` gave; ValueError when it is something else."""
         key, end, chain = data.partition(_END)
         try:
-            certificates = x509.load_pem_x509_certificates(chain)
-            load_pem_private_key(key + end, None)
+            return cls._of(x509.load_pem_x509_certificates(chain), load_pem_private_key(key + end, None))
         except (ValueError, TypeError) as error:
             raise ValueError(f"these {len(data)} bytes are no identity: {error}") from error
-        return cls(certificates[0].public_bytes(Encoding.DER), chain, key + end)
 
 
 def fingerprint(certificate: bytes) -> str:
