@@ -18,12 +18,11 @@ from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.vertical.alignment.common_rows import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
-from clients.vertical.segment.plan import Outcome, PartyState
+from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
 from clients.vertical.transport.addresses import Address, local_addresses
-from clients.vertical.transport.endpoint import Endpoint, Limits
+from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
-from clients.vfb2_plan import facts_of, injection_of, plan_of
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.vfb2 import (
@@ -46,6 +45,7 @@ from payloads.vfb2 import (
     text,
 )
 from payloads.wire import PHASE
+from problems.vertical.objectives import make_objective
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -112,12 +112,13 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts["salt"] = salt.hex()
         self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
         certificate, length = joined([identity.certificate], PAGE)
+        local = self.settings.transport == "tcp" and not party.advertised
         return Credentials(
             certificate=certificate,
             certificate_length=length,
             folder=text(str(run_folder(salt))),
             advertised=text(party.advertised),
-            port=np.array([self.free_port()]),
+            port=np.array([local_addresses(1)[0].port if local else 0]),
             host=text(host_mark()),
             share=np.array([party.share]),
             serial=state.serial,
@@ -140,29 +141,22 @@ class VFB2Client(PayloadClient[NoModel]):
             return DataSummary(
                 rows=self.counts(),
                 columns=np.array([data.columns]),
-                digest=self.digest(segment.salt.tobytes()),
+                digest=self.digest(segment),
                 labels=np.array([data.labelled]),
             )
         except (ValueError, OSError) as error:
             raise RefusalError(str(error)) from error
 
-    def free_port(self) -> int:
-        """A free port of 127.0.0.1, for TCP without an advertised address; else 0."""
-        if self.party.advertised or self.settings.transport != "tcp":
-            return 0
-        return local_addresses(1)[0].port
-
     def identity(self) -> Identity:
         """The party's own identity, else the one kept since the run began, else a new one."""
-        if self.party.identity is not None:
-            return self.party.identity
-        if self.state.identity is not None:
-            return Identity.from_bytes(self.state.identity.tobytes())
-        return Identity.create(f"party {self.party.partition_id}")
+        own, kept = self.party.identity, self.state.identity
+        if own is None and kept is not None:
+            own = Identity.from_bytes(kept.tobytes())
+        return own or Identity.create(f"party {self.party.partition_id}")
 
-    def digest(self, salt: bytes) -> NDArray[np.uint8]:
+    def digest(self, segment: Segment) -> NDArray[np.uint8]:
         """(32,) digest of the ids of the rows it takes part with."""
-        return text(digest(self.party.data.ids(self.state.aligned), salt))
+        return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 
     def counts(self) -> NDArray[np.int64]:
         """(2,) numbers of training and test rows it takes part with."""
@@ -180,17 +174,27 @@ class VFB2Client(PayloadClient[NoModel]):
         self.facts["ids"]["common"] = len(aligned)
         self.facts["bytes-to-peers"] = sent
         self.state = dataclasses.replace(self.state, serial=segment.serial, aligned=aligned)
-        return Report(
-            serial=segment.serial, counters=np.zeros(len(COUNTERS)), rows=self.counts(), digest=self.digest(salt)
-        )
+        none = np.zeros(len(COUNTERS))
+        return Report(serial=segment.serial, counters=none, rows=self.counts(), digest=self.digest(segment))
 
     def take_part(self, segment: Segment) -> Report:
         """Run a segment with the other parties and keep the block it ends with."""
-        number = int(segment.segment[0])
-        held, digest = self.counts(), self.digest(segment.salt.tobytes())
-        self.facts |= facts_of(segment, self.settings, held.tolist(), digest)
+        plan = self.plan(segment)
+        number, held, digest = plan.segment, self.counts(), self.digest(segment)
+        self.facts |= {
+            "rows": int(held[0]),
+            "test-rows": int(held[1]),
+            "digest": digest.tobytes().hex(),
+            "segment": number,
+            "attempt": plan.serial,
+            "epochs": plan.epochs,
+            "active": list(plan.active),
+            "masking": plan.masking,
+            "label-epsilon": plan.label_epsilon,
+            "evaluated": plan.evaluate,
+        }
         start = self.start(segment)
-        outcome = self.run(segment, start)
+        outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
         self.state = dataclasses.replace(
@@ -219,28 +223,57 @@ class VFB2Client(PayloadClient[NoModel]):
         """The state after the segment that this one starts from; ValueError if the party does not have it."""
         state, base = self.state, int(segment.base[0])
         if base < 0:
-            if not self.settings.label_epsilon or self.party.partition_id != segment.active[0]:
-                return PartyState()
-            return PartyState(flips=self.party.label_flips(state, self.settings.label_epsilon, self.facts))
+            epsilon = self.settings.label_epsilon
+            draws = epsilon and self.party.partition_id == segment.active[0]
+            return PartyState(flips=self.party.label_flips(state, epsilon, self.facts) if draws else None)
         older, newer = state.segments.tolist()
-        if base == newer:
-            return PartyState(state.newer, state.newer_table, state.flips)
-        if base == older:
-            return PartyState(state.older, state.older_table, state.flips)
+        if base in (older, newer):
+            kept = (state.newer, state.newer_table) if base == newer else (state.older, state.older_table)
+            return PartyState(*kept, state.flips)
         held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
         raise ValueError(
             f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
             f"after segment {held} (a state-dir keeps them for a resumed run)"
         )
 
-    def run(self, segment: Segment, start: PartyState) -> Outcome:
-        me, vfb2, endpoint = self.party.partition_id, self.settings, self.endpoint(segment)
-        injection = injection_of(vfb2, me, self.party.parties, self.training.seed)
+    def plan(self, segment: Segment) -> Plan:
+        """What the segment does, from the party's own settings and what the server sends."""
+        vfb2, training, number = self.settings, self.training, int(segment.segment[0])
+        rows, test_rows = (self.counts() if segment.rows is None else segment.rows).tolist()
+        return Plan(
+            serial=int(segment.serial[0]),
+            segment=number,
+            algorithm=self.algorithm,
+            problem=vfb2.problem,
+            weight=make_objective(vfb2.problem, vfb2.factor).weight,
+            step=float(segment.step[0]),
+            batch_size=training.batch_size,
+            seed=training.seed,
+            first_epoch=max(number - 1, 0) * vfb2.epochs,
+            epochs=vfb2.epochs if number else 0,
+            parties=self.party.parties,
+            active=tuple(segment.active.tolist()),
+            window=1 if vfb2.synchronous else vfb2.window,
+            skew=vfb2.skew_bound,
+            masking=vfb2.masking,
+            synchronous=vfb2.synchronous,
+            update_passive=vfb2.update_passive,
+            evaluate=bool(segment.evaluate[0]),
+            label_epsilon=vfb2.label_epsilon,
+            rows=rows,
+            test_rows=test_rows,
+            curvature=bool(segment.curvature[0]),
+            start=number == 1,
+            allow_bare=vfb2.allow_two_parties,
+        )
+
+    def run(self, segment: Segment, plan: Plan, start: PartyState) -> Outcome:
+        me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)
+        compute, one_way, jitter = (vfb2.seconds(name, parties)[me] for name in ("extra_compute", "delay", "jitter"))
+        injection = Injection(compute, Delays(one_way, jitter, self.training.seed))
         with sockets(endpoint.addresses[me]):
-            holding = self.party.data.holding(self.state.aligned)
-            plan = plan_of(segment, self.training, vfb2, self.algorithm, self.party.parties, self.counts().tolist())
-            running = run_segment(me, plan, holding, start, endpoint, injection=injection, threads=vfb2.threads)
-            return asyncio.run(running)
+            held = self.party.data.holding(self.state.aligned)
+            return asyncio.run(run_segment(me, plan, held, start, endpoint, injection=injection, threads=vfb2.threads))
 
     def endpoint(self, segment: Segment) -> Endpoint:
         """How the other parties are reached and identified."""

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, field_validator
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
 from payloads.settings import Settings
@@ -52,13 +52,13 @@ class VFB2Settings(Settings):
     """What the parties minimise together, and how they talk to each other (table ``vfb2``)."""
 
     problem: ProblemName = Field("logistic", description=f"one of {', '.join(get_args(ProblemName))}")
-    weight: float | Literal["auto"] = Field(
+    weight: Annotated[float, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="the regulariser's factor, a number >= 0, or auto: 1e-4, for robust 0"
     )
     active_parties: int = Field(2, ge=1, description="parties whose labels are used, an integer >= 1")
     epochs: int = Field(1, ge=1, description="epochs of a round, an integer >= 1")
     window: int = Field(4, ge=1, description="updates an active party may have under way, an integer >= 1")
-    skew: int | Literal["auto"] = Field(
+    skew: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="updates an active party may be ahead of the slowest, an integer >= 1, or auto: 4 * window"
     )
     synchronous: bool = Field(False, description="true: rounds of one update an active party, in step; or false")
@@ -89,14 +89,6 @@ class VFB2Settings(Settings):
     check_step: Literal["warn", "refuse", "off"] = Field(
         "warn", description="what is done about a learning-rate too large for the delay: warn, refuse or off"
     )
-
-    @field_validator("weight", "skew")
-    @classmethod
-    def _not_below(cls, value: float | str, info: ValidationInfo) -> float | str:
-        least = 0 if info.field_name == "weight" else 1
-        if not isinstance(value, str) and value < least:
-            raise ValueError(f"below {least}")
-        return value
 
     @field_validator("extra_compute", "delay", "jitter")
     @classmethod
@@ -130,7 +122,7 @@ class VFB2Settings(Settings):
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
             raise ValueError(f"vfb2.{key}: got {len(numbers)} numbers for {parties} parties, allowed: {_SECONDS}")
-        return numbers * parties if len(numbers) == 1 else numbers
+        return numbers if len(numbers) == parties else numbers * parties
 
 
 def _numbers(text: str) -> list[float]:
