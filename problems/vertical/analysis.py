@@ -6,14 +6,11 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import linalg
 
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
 
-# Up to this many columns the Hessian is made and factored.
-_DENSE_COLUMNS = 1000
 _MAX_STEPS, _MAX_PRODUCTS = 200, 2000
 
 
@@ -106,10 +103,9 @@ def minimum(
     of zero gradient reached by descent from 0, and another point may be lower. `nonconvex-logistic` with separable rows
     and a small weight has many, all far from 0: which of them is found, if any, depends on rounding.
 
-    Up to 1,000 columns the Hessian is made and factored (with a multiple of the identity added where it is not
-    positive definite); beyond, Newton directions come from conjugate gradients, cut at directions of negative
-    curvature (Nocedal & Wright, "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by
-    Armijo's rule, up to the rounding of f.
+    Newton directions come from conjugate gradients, cut at directions of negative curvature (Nocedal & Wright,
+    "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule, up to the rounding
+    of f.
 
     Args:
         features: (n, d), dense or sparse.
@@ -126,15 +122,13 @@ def minimum(
         raise ValueError(f"{features.shape[0]:,} rows of features but {len(labels):,} labels")
     if not tolerance > 0.0:
         raise ValueError(f"tolerance must be > 0, got {tolerance}")
-    columns = features.shape[1]
-    direction = _factored if columns <= _DENSE_COLUMNS else _conjugate
-    w = np.zeros(columns)
+    w = np.zeros(features.shape[1])
     f, slope = value(features, labels, objective, w), gradient(features, labels, objective, w)
     target = tolerance * max(1.0, _norm(slope))
     for _ in range(_MAX_STEPS):
         if _norm(slope) <= target:
             return w, f
-        down = direction(features, labels, objective, w, slope)
+        down = _conjugate(features, labels, objective, w, slope)
         found = _line_search(lambda at: value(features, labels, objective, at), w, f, down, float(slope @ down))
         if found is None:
             break
@@ -144,26 +138,6 @@ def minimum(
         f"the norm of the gradient is {_norm(slope):.1e}, not within {target:.1e}, at weights of norm {_norm(w):.1e}: "
         "no minimum found"
     )
-
-
-def _factored(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
-    """-(H + shift I)^-1 slope, with the first tried shift >= 0 that makes the matrix positive definite."""
-    curvatures = objective.curvatures(product(features, w), labels)
-    scaled = (
-        features * curvatures[:, None] if isinstance(features, np.ndarray) else features.multiply(curvatures[:, None])
-    )
-    hessian = features.T @ scaled
-    dense: Array = hessian if isinstance(hessian, np.ndarray) else hessian.toarray()
-    dense = dense / len(labels) + np.diag(objective.penalty_curvature(w))
-    shift, scale = 0.0, float(np.abs(dense).sum(axis=0).max()) or 1.0
-    while True:
-        try:
-            factor = linalg.cho_factor(dense + shift * np.eye(len(w)), lower=True)
-        except linalg.LinAlgError:
-            shift = max(2.0 * shift, 1e-6 * scale)
-            continue
-        step: Array = -linalg.cho_solve(factor, slope)
-        return step
 
 
 def _conjugate(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
