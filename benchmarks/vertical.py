@@ -56,10 +56,9 @@ from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyStat
 from clients.vertical.transport.endpoint import Delays
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical import make_objective
 from problems.vertical.analysis import largest_step, minimum, value
 from problems.vertical.data import load_vertical
-from problems.vertical.objectives import Array
+from problems.vertical.objectives import Array, make_objective
 from simulations.references.vertical import smoothness, train
 
 # The harness is imported where it is used: every party's process imports this file, and it needs PyTorch and Flower.

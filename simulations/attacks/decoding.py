@@ -28,7 +28,7 @@ from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind
 from clients.vertical.transport.identity import Identity
 from problems.randomness import stream
-from problems.vertical import make_objective
+from problems.vertical.objectives import make_objective
 from simulations.attacks.watched import Array, Numbers, updates
 
 Values = NDArray[np.int64]

@@ -27,9 +27,9 @@ from clients.vertical.masking.ring import decode, encode
 from clients.vertical.masking.trees import Tree, make_pair
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical import Objective, corrected, make_objective
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
+from problems.vertical.objectives import Objective, corrected, make_objective
 from simulations.attacks.trees import exposes, significantly_different
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
 from simulations.references.vertical import train

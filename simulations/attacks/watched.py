@@ -14,8 +14,10 @@ from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
 from clients.vertical.masking.ring import decode, encode
 from problems.data import DataSpec
 from problems.randomness import stream
-from problems.vertical import Objective, Schedule, make_block
+from problems.vertical.blocks import make_block
 from problems.vertical.data import load_vertical
+from problems.vertical.objectives import Objective
+from problems.vertical.schedule import Schedule
 
 Array = NDArray[np.float64]
 Ring = NDArray[np.uint64]

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from problems.vertical import ALGORITHMS, PROBLEMS, Block, Objective, make_block, make_objective
+from problems.vertical.blocks import make_block
+from problems.vertical.blocks.base import ALGORITHMS, Block
+from problems.vertical.objectives import PROBLEMS, Objective, make_objective
 from tests.reference import vfb2
 
 Array = NDArray[np.float64]

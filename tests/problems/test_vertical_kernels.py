@@ -7,8 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from problems.vertical import ALGORITHMS, make_block, make_objective
+from problems.vertical.blocks import make_block
+from problems.vertical.blocks.base import ALGORITHMS
 from problems.vertical.blocks.sparse import SparseBlock, settle
+from problems.vertical.objectives import make_objective
 
 
 @given(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from problems.vertical import PROBLEMS, corrected, make_objective
+from problems.vertical.objectives import PROBLEMS, corrected, make_objective
 from tests.reference.vfb2 import Problem
 
 Array = NDArray[np.float64]

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from scipy import optimize, sparse
 
 from problems.randomness import stream
-from problems.vertical import ALGORITHMS, PROBLEMS, make_objective
 from problems.vertical.analysis import gradient, largest_eigenvalue, largest_step, minimum, value
+from problems.vertical.blocks.base import ALGORITHMS
+from problems.vertical.objectives import PROBLEMS, make_objective
 from simulations.references.vertical import smoothness, train
 from tests.reference import vfb2
 

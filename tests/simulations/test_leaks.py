@@ -9,7 +9,8 @@ import pytest
 
 from clients.vertical.masking.pairwise import PairwiseMasks
 from clients.vertical.masking.ring import decode, encode
-from problems.vertical import make_block, make_objective
+from problems.vertical.blocks import make_block
+from problems.vertical.objectives import make_objective
 from simulations.attacks import leaks
 from simulations.attacks.__main__ import DEMONSTRATIONS, main
 from simulations.attacks.leaks import Equations
