@@ -28,11 +28,11 @@ class Exchange:
         self._phase: Phase | None = None
         self._phase_done = False
         self._change = asyncio.Event()
-        self._failure: PartyError | None = None
         self._notices: dict[int, bytes] = {}
         self._at_barrier: dict[int, set[int]] = {}
-        if mesh is not None:
-            mesh.failed.add_done_callback(self._mesh_failed)
+        # the failure of any party, as the mesh has it
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
+        self._failed.add_done_callback(lambda _: self._change.set())
 
     def open(self, sums: Sums, recorder: Recorder | None) -> None:
         """Take frames from now on."""
@@ -55,17 +55,17 @@ class Exchange:
 
     def fail(self, error: BaseException) -> PartyError:
         """End the segment at every party; returns the first failure, which the segment ends with."""
-        if not isinstance(error, PartyError):
-            cause = error
-            error = PartyError(self._me, f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__)
-            error.__cause__ = cause
+        failure = PartyError.of(error, self._me)
         if self._mesh is not None:
-            self._mesh.abort(error)
-            first = self._mesh.failed.exception() if self._mesh.failed.done() else None
-            error = first if isinstance(first, PartyError) else error
-        self._failure = self._failure or error
-        self._change.set()
-        return self._failure
+            self._mesh.abort(failure)
+        elif not self._failed.done():
+            self._failed.set_exception(failure)
+        return self._failure or failure
+
+    @property
+    def _failure(self) -> PartyError | None:
+        found = self._failed.exception() if self._failed.done() else None
+        return found if isinstance(found, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
         """Have ``call`` called in the next turn of the loop; an exception that it raises fails the segment."""
@@ -104,12 +104,6 @@ class Exchange:
             await self._change.wait()
         if self._failure is not None:
             raise self._failure
-
-    def _mesh_failed(self, failed: asyncio.Future[None]) -> None:
-        error = None if failed.cancelled() else failed.exception()
-        if isinstance(error, PartyError):
-            self._failure = self._failure or error
-            self._change.set()
 
     def _receive(self, peer: int, frame: Frame) -> None:
         """Route a frame; if this raises an exception, the mesh fails the segment with it."""

@@ -99,6 +99,15 @@ class PartyError(RuntimeError):
     def __str__(self) -> str:
         return self.reason if self.party is None else f"party {self.party}: {self.reason}"
 
+    @classmethod
+    def of(cls, error: BaseException, party: int) -> PartyError:
+        """The error itself if it names a culprit already, else that of a party at which it occurred."""
+        if isinstance(error, PartyError):
+            return error
+        failure = cls(party, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+        failure.__cause__ = error
+        return failure
+
     def to_bytes(self) -> bytes:
         """Body of an ABORT frame; a reason of more than 2,000 bytes is cut."""
         reason = self.reason.encode(errors="replace")[:_LONGEST]

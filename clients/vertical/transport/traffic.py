@@ -137,12 +137,8 @@ class Hub(Owner, ABC):
     def _deliver(self, handler: Handler, peer: int, frame: Frame) -> None:
         try:
             handler(peer, frame)
-        except PartyError as error:
-            self.abort(error)
         except Exception as error:
-            failure = PartyError(self.me, f"{type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self.abort(failure)
+            self.abort(PartyError.of(error, self.me))
 
     def _release(self) -> None:
         """Deliver the frames that were held."""
