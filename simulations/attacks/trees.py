@@ -19,7 +19,7 @@ _PRIME = 2**31 - 1
 
 def significantly_different(first: Tree, second: Tree) -> bool:
     """Definition 4: no subtree of more than one but not all parties has the same parties in both trees."""
-    _check_sizes(first, second)
+    _check_trees(first, second)
 
     def inner(tree: Tree) -> set[frozenset[int]]:
         subtrees = (tree.subtree(party) for party in range(tree.parties))
@@ -41,7 +41,7 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
     or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
     Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row per group.
     """
-    _check_sizes(first, second)
+    _check_trees(first, second)
     members = frozenset(coalition)
     if not members or not members <= set(range(first.parties)):
         raise TreeError(f"coalition {sorted(members)}; it takes one or more of the parties 0 to {first.parties - 1}")
@@ -75,7 +75,7 @@ def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
     in ``second`` (`exposes`). The parties are honest but curious and do not collude: the two parents of a party that is
     a leaf of both trees could always find its value together.
     """
-    _check_sizes(first, second)
+    _check_trees(first, second)
     if first.parties != parties:
         raise TreeError(f"trees over {first.parties} parties for a segment of {parties}")
     for name, tree in (("first", first), ("second", second)):
@@ -94,9 +94,24 @@ def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
             )
 
 
-def _check_sizes(first: Tree, second: Tree) -> None:
+def _check_trees(first: Tree, second: Tree) -> None:
+    """Raise TreeError if the parents form no tree, or the trees differ in their parties."""
     if first.parties != second.parties:
         raise TreeError(f"two trees over {first.parties} and {second.parties} parties; both take the same")
+    for tree in (first, second):
+        if not 0 <= tree.root < tree.parties:
+            raise TreeError(f"root {tree.root} of a tree of {tree.parties} parties")
+        for party, parent in enumerate(tree.parent):
+            if party == tree.root and parent != -1:
+                raise TreeError(f"the root {party} has the parent {parent}; a root's parent is -1")
+            if party != tree.root and not 0 <= parent < tree.parties:
+                raise TreeError(f"party {party} has the parent {parent}; allowed are 0 to {tree.parties - 1}")
+        for party in range(tree.parties):
+            above = party
+            for _ in range(tree.parties):
+                above = tree.parent[above] if above != tree.root else tree.root
+            if above != tree.root:
+                raise TreeError(f"party {party} is not connected to the root {tree.root}: its parents form a ring")
 
 
 def _words(group: frozenset[int]) -> str:

@@ -57,14 +57,15 @@ def updates(
     """
     parties = len(features)
     blocks = [make_block(own, "sgd", objective, step) for own in features]
-    masks = pairwise_masks(parties)
+    masks = pairwise_masks(parties)[1:] if parties > 2 else []  # two parties have none
     schedule = Schedule(len(labels), 1, batch_size, seed)
     update = 0
     for epoch in range(epochs):
         for rows in schedule.batches(epoch, 0):
             partials = np.stack([block.partials(rows) for block in blocks])
-            pairs = zip(partials[1:], masks[1:], strict=True)
-            received = np.stack([encode(value) + mask.mask(KIND, 0, update, len(rows)) for value, mask in pairs])
+            received = np.stack([encode(value) for value in partials[1:]])
+            for elements, mask in zip(received, masks, strict=False):
+                elements += mask.mask(KIND, 0, update, len(rows))
             theta = objective.slopes(partials[0] + decode(received.sum(axis=0, dtype=np.uint64)), labels[rows])
             yield Seen(rows, received, theta, partials)
             for block in blocks:
@@ -84,7 +85,7 @@ def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
 
 def pairwise_masks(parties: int) -> list[PairwiseMasks]:
     """The masks of each party."""
-    return [PairwiseMasks(me, parties, keys, allow_bare=True) for me, keys in enumerate(pairwise_keys(parties))]
+    return [PairwiseMasks(me, parties, keys) for me, keys in enumerate(pairwise_keys(parties))]
 
 
 def patients(columns: Sequence[int], rows: int = 0) -> tuple[list[Array], Array]:

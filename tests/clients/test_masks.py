@@ -165,11 +165,7 @@ def test_two_parties_have_nothing_to_hide_behind() -> None:
     with pytest.raises(ValueError, match="at least 3 parties"):
         PairwiseMasks(0, 2, {1: key(0, 1)})
     with pytest.raises(ValueError, match="at least 3 parties"):
-        PairwiseMasks(0, 1, {}, allow_bare=True)
-    bare = PairwiseMasks(0, 2, {}, allow_bare=True)
-    assert (bare.mask(PARTIAL, 1, 0, 5) == 0).all()
-    with pytest.raises(ValueError, match="handed out before"):
-        bare.mask(PARTIAL, 1, 0, 5)
+        PairwiseMasks(0, 1, {})
 
 
 def test_keys_must_be_one_of_its_own_for_each_peer() -> None:

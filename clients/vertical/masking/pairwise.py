@@ -73,26 +73,21 @@ class PairwiseMasks:
         keys: the 32-byte secret shared with each other party, for this segment only, since only this object
             knows which masks have been used.
         chunk: number of consecutive updates of a dominator whose masks are computed together.
-        allow_bare: accept q = 2, with masks of zeros.
     """
 
-    def __init__(
-        self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64, allow_bare: bool = False
-    ) -> None:
-        if parties < 3 and not (parties == 2 and allow_bare):
+    def __init__(self, me: int, parties: int, keys: Mapping[int, bytes], *, chunk: int = 64) -> None:
+        if parties < 3:
             raise ValueError(
                 f"masks among {parties} parties: the dominator would learn its only collaborator's values; "
-                f"at least 3 parties are needed (allow_bare=True sends the values of 2 in the clear)"
+                f"at least 3 parties are needed"
             )
         if not 0 <= me < parties <= 2**16:
             raise ValueError(f"party {me} of {parties}; indices run from 0 to parties - 1, at most {2**16 - 1}")
         if chunk < 1:
             raise ValueError(f"chunk {chunk}; at least 1 update is computed at a time")
         self.me, self.parties, self._chunk = me, parties, chunk
-        self._ciphers: dict[int, CipherContext] = {}
-        if parties > 2:
-            _check_keys(me, parties, keys)
-            self._ciphers = {peer: Cipher(algorithms.AES(key), modes.ECB()).encryptor() for peer, key in keys.items()}
+        _check_keys(me, parties, keys)
+        self._ciphers = {peer: Cipher(algorithms.AES(key), modes.ECB()).encryptor() for peer, key in keys.items()}
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:

@@ -1,5 +1,4 @@
-"""Two-trees masking, the paper's secure aggregation (Zhang, Gu, Deng, Huang: "Secure Bilevel Asynchronous Vertical
-Federated Learning with Backward Updating", Algorithm 1).
+"""Two-trees masking, the secure aggregation of VFB2's paper (Algorithm 1; `payloads.vfb2` has its title).
 
 | paper | here |
 |---|---|
@@ -20,35 +19,15 @@ from functools import lru_cache
 
 
 class TreeError(ValueError):
-    """Parents that form no tree, or trees that would show a party more than it may know."""
+    """Trees that would show a party more than it may know, or parents that form no tree."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root.
-
-    Raises:
-        TreeError: the parents do not form a tree.
-    """
+    """Who sends to whom: ``parent[p]`` is the party that p sends its subtree's sum to, -1 for the root."""
 
     root: int
     parent: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        parties = len(self.parent)
-        if not 0 <= self.root < parties:
-            raise TreeError(f"root {self.root} of a tree of {parties} parties")
-        for party, parent in enumerate(self.parent):
-            if party == self.root and parent != -1:
-                raise TreeError(f"the root {party} has the parent {parent}; a root's parent is -1")
-            if party != self.root and not 0 <= parent < parties:
-                raise TreeError(f"party {party} has the parent {parent}; allowed are 0 to {parties - 1}")
-        for party in range(parties):
-            above = party
-            for _ in range(parties):
-                above = self.parent[above] if above != self.root else self.root
-            if above != self.root:
-                raise TreeError(f"party {party} is not connected to the root {self.root}: its parents form a ring")
 
     @property
     def parties(self) -> int:
