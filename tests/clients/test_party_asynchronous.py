@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import run_parties
-from clients.vertical.segment.asynchronous import Updates
 from clients.vertical.segment.masked_sums import Elements, Sums
 from clients.vertical.segment.plan import Array, Holding, Injection, Outcome
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
+from clients.vertical.segment.updates import Updates
 from clients.vertical.segment.workers import Workers
 from clients.vertical.transport.endpoint import Delays
 from clients.vertical.transport.frames import Frame, PartyError

@@ -1,7 +1,7 @@
-"""Passes over all rows, for the slopes that SVRG and SAGA remember.
+"""Passes over all rows: for the slopes that SVRG and SAGA remember, and to measure the model's quality.
 
-A full pass (Algorithm 4, steps 3 and 4; Algorithm 6, step 2) is cut by rows into one chunk for each active party, which
-takes the masked sum over its chunk and sends the slopes at these rows to everyone. Nothing else is computed meanwhile.
+Each is cut by rows into one chunk for each active party, which takes the masked sum over its chunk and so learns the
+predictions of these rows and of no other. Nothing else is computed meanwhile.
 """
 
 from __future__ import annotations
@@ -9,12 +9,21 @@ from __future__ import annotations
 import numpy as np
 
 from clients.vertical.segment.shared import Phase, Station
+from clients.vertical.segment.sum_order import BINS, MARKS
 from clients.vertical.transport.frames import Kind, PartyError
+from problems.binned_scores import codes, expanded, first_edges, places
+from problems.metrics import binary_metrics
+from problems.vertical.analysis import second_moment
 from problems.vertical.objectives import Array
+
+PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 
 
 class FullPass(Phase):
-    """The full passes of a segment; `begin` starts the next, at the end of which the block remembers all slopes."""
+    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next.
+
+    The active parties send the slopes at their chunks to everyone. At the end the block remembers all slopes.
+    """
 
     answer_kind = Kind.SNAPSHOT_THETA
 
@@ -74,3 +83,99 @@ def _checked(peer: int, body: bytes | memoryview, length: int) -> Array:
     if missing := int((~np.isfinite(values)).sum()):
         raise PartyError(peer, f"{what} {missing} values that are not finite")
     return values
+
+
+class Evaluation(Phase):
+    """One evaluation, with the current block, by two masked sums.
+
+    The first gives each dominator the predictions of its share of the training and test rows. The second gives the
+    reporter the totals over all parties: losses, hits or squared errors, penalties, largest second moments and, with
+    several dominators, how many rows of each class have scores in each of `BINS` narrow ranges
+    (`problems.binned_scores`).
+    """
+
+    def __init__(self, station: Station) -> None:
+        self._station = station
+        # a dominator's own predictions, until the sum of the others' has come
+        self._own: Array | None = None
+        self._totals: Array = np.zeros(0)
+        self._reports = False
+
+    def begin(self) -> None:
+        station, agenda = self._station, self._station.agenda
+        test = station.holding.test_features
+        trained, tested = station.block.partials(), np.zeros(0) if test is None else station.block.predict(test)
+        shares = zip(agenda.chunks, agenda.test_chunks, strict=True)
+        values = [np.concatenate([trained[rows], tested[test_rows]]) for rows, test_rows in shares]
+        self._own = station.share(Kind.EVALUATION, dict(enumerate(values)))
+        self._totals = np.zeros(agenda.totals)
+        self._totals[PENALTY] = station.block.penalty()
+        if station.plan.curvature:
+            self._totals[MOMENT] = second_moment(station.holding.features)
+        if self._own is None:
+            self._give()
+        else:
+            self.pull()
+
+    def pull(self) -> None:
+        station = self._station
+        z = station.total(Kind.EVALUATION, self._own)
+        if z is not None:
+            self._own = None
+            self._measure(z)
+            if station.place:
+                self._give()
+            else:
+                self._reports = True
+        totals = station.total(Kind.TOTALS, self._totals if self._reports else None)
+        if totals is not None:
+            self._reports = False
+            self._report(totals)
+            station.done()
+
+    def _give(self) -> None:
+        self._station.sums.contribute(Kind.TOTALS, self._totals, [(0, len(self._totals))])
+        self._station.done()
+
+    def _measure(self, z: Array) -> None:
+        """Fill the totals from (k,) predictions of this dominator's training rows, then its test rows."""
+        station, plan, totals = self._station, self._station.plan, self._totals
+        rows, test_rows = station.agenda.chunks[station.place], station.agenda.test_chunks[station.place]
+        labels, objective = station.holding.labels, station.objective
+        if labels is None:
+            raise RuntimeError("a dominator has labels")
+        count = rows.stop - rows.start
+        totals[TRAINING_LOSS] = objective.losses(z[:count], labels[rows]).sum() / plan.rows
+        if station.holding.test_labels is None or not plan.test_rows:
+            return
+        z, labels = z[count:], station.holding.test_labels[test_rows]
+        totals[TEST_LOSS] = objective.losses(z, labels).sum() / plan.test_rows
+        if not objective.classification:
+            totals[TEST_MARK] = np.square(z - labels).sum() / plan.test_rows
+            return
+        positive = labels > 0
+        totals[TEST_MARK] = np.sum((z >= 0.0) == positive) / plan.test_rows
+        if len(plan.active) > 1:
+            bins = places(codes(z), first_edges(BINS))
+            for part, chosen in zip(np.split(totals[MARKS:], 2), (~positive, positive), strict=True):
+                part[:] = np.bincount(bins[chosen], minlength=BINS) / plan.test_rows
+        elif 0 < positive.sum() < len(positive):
+            station.metrics["auc"] = binary_metrics(positive, z)["auc"]
+
+    def _report(self, totals: Array) -> None:
+        """Compute the metrics from the sum of all parties' totals."""
+        station, plan, metrics = self._station, self._station.plan, self._station.metrics
+        metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
+        if plan.curvature:
+            metrics["largest_eigenvalue"] = station.objective.curvature_bound * float(totals[MOMENT]) + plan.weight
+        if not plan.test_rows:
+            return
+        metrics["loss"] = float(totals[TEST_LOSS])
+        if not station.objective.classification:
+            metrics["rmse"] = float(np.sqrt(totals[TEST_MARK]))
+            return
+        metrics["accuracy"] = round(totals[TEST_MARK] * plan.test_rows) / plan.test_rows
+        if len(plan.active) > 1:
+            negatives, positives = np.split(np.rint(totals[MARKS:] * plan.test_rows), 2)
+            if negatives.any() and positives.any():
+                metrics["auc"] = binary_metrics(*expanded(first_edges(BINS), negatives, positives))["auc"]

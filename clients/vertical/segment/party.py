@@ -24,16 +24,14 @@ from dataclasses import asdict
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
-from clients.vertical.segment.asynchronous import Updates
 from clients.vertical.segment.dominator import Dominator, agreed_flips, draw_flips, notice
-from clients.vertical.segment.evaluation import Evaluation
-from clients.vertical.segment.full_passes import FullPass
+from clients.vertical.segment.full_passes import Evaluation, FullPass
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
 from clients.vertical.segment.preparation import Hello, check_hellos, prepared_block, shared_sums
 from clients.vertical.segment.routing import Exchange
 from clients.vertical.segment.shared import Station
 from clients.vertical.segment.sum_order import Agenda
-from clients.vertical.segment.synchronous import Rounds
+from clients.vertical.segment.updates import Rounds, Updates
 from clients.vertical.segment.workers import SleepingWorkers, Threads, Workers
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import PartyError

@@ -8,18 +8,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clients.vertical.segment.dominator import Dominator
 from clients.vertical.segment.masked_sums import Sums
 from clients.vertical.segment.plan import Event, Holding, Plan
 from clients.vertical.segment.sum_order import Agenda
-from clients.vertical.segment.workers import Workers
-from clients.vertical.transport.frames import Kind, PartyError
 from problems.vertical.blocks.base import Block
 from problems.vertical.objectives import Array, Objective
-
-Rows = NDArray[np.int64]
 
 
 @dataclass
@@ -38,6 +33,14 @@ class Tally:
     most_delay: int = 0
     staleness: int = 0
     most_staleness: int = 0
+
+    def count(self, delay: int, staleness: int) -> None:
+        """Count an update that is applied."""
+        self.applied += 1
+        self.delays += delay
+        self.staleness += staleness
+        self.most_delay = max(self.most_delay, delay)
+        self.most_staleness = max(self.most_staleness, staleness)
 
 
 @dataclass
@@ -116,48 +119,3 @@ class Phase(ABC):
             PartyError: it is not due, or malformed.
         """
         raise RuntimeError("no dominator answers in this phase")
-
-
-class UpdatePhase(Phase):
-    """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
-
-    Args:
-        station: the party.
-        ends: for each stretch and place, the number of the segment's updates done at its end.
-        workers: compute the updates.
-    """
-
-    answer_kind = Kind.THETA
-
-    def __init__(self, station: Station, ends: list[list[int]], workers: Workers) -> None:
-        self._station, self._workers = station, workers
-        self._block, self._sums, self._dominator = station.block, station.sums, station.dominator
-        self._active, self._mine = station.plan.active, station.place
-        places = range(len(self._active))
-        self._batches = [station.agenda.batches(place) for place in places]
-        self._stretches = iter(ends)
-        self._ends = [0] * len(places)
-        # updates applied, by place, counted over the segment
-        self._applied = [0] * len(places)
-
-    def _check_due(self, due: bool, place: int, number: int, expected: int) -> None:
-        if not due or number != expected:
-            raise PartyError(
-                self._active[place], f"it sent theta {number}, where {expected} is the next and is not due"
-            )
-
-    def _check_length(self, place: int, number: int, rows: Rows, body: bytes | memoryview) -> None:
-        length = 8 * len(rows) if self._station.learns else 0
-        if len(body) != length:
-            raise PartyError(
-                self._active[place], f"its theta {number} has {len(body)} bytes, not the {length} of the batch"
-            )
-
-    def _apply_theta(self, place: int, rows: Rows, theta: Array) -> None:
-        """Update this party's block with a dominator's theta."""
-        if not self._station.learns:
-            return
-        try:
-            self._block.apply(rows, theta)
-        except ValueError as error:
-            raise PartyError(self._active[place], f"its theta cannot be applied: {error}") from error
