@@ -69,12 +69,10 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
     rows, columns = features.shape
     if not columns:
         return 0.0
-
-    def moved(vector: Array) -> Array:
-        image: Array = transposed_product(features, product(features, vector)) / rows
-        return image
-
-    return largest_eigenvalue(moved, columns, tolerance=tolerance) * (1.0 + tolerance)
+    found = largest_eigenvalue(
+        lambda vector: transposed_product(features, product(features, vector)) / rows, columns, tolerance=tolerance
+    )
+    return found * (1.0 + tolerance)
 
 
 def largest_step(eigenvalue: float, delay: int) -> float:

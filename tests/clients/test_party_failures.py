@@ -405,7 +405,7 @@ def test_keys_belong_to_a_pair_and_a_segment() -> None:
     assert (keys[0][1], keys[0][2], keys[1][2]) == (keys[1][0], keys[2][0], keys[2][1])
     later = agree_keys(replace(case.plan, serial=8), 0, privates[0], hellos)
     assert len({keys[0][1], keys[0][2], keys[1][2], later[1], later[2]}) == 5
-    hellos[1] = replace(hellos[1], key=bytes(32))
+    hellos[1] = hellos[1]._replace(key=bytes(32))
     with pytest.raises(PartyError, match="party 1: its public key"):
         agree_keys(case.plan, 0, privates[0], hellos)
     with pytest.raises(PartyError, match="party 2: its hello has 3 bytes, not 80"):

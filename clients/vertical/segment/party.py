@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
@@ -75,38 +75,37 @@ async def run_segment(
     return await _Party(me, plan, holding, start, endpoint, injection or Injection(), threads).run(recorder, events)
 
 
+@dataclass(eq=False, repr=False)
 class _Party:
-    def __init__(
-        self,
-        me: int,
-        plan: Plan,
-        holding: Holding,
-        state: PartyState,
-        endpoint: Endpoint | None,
-        injection: Injection,
-        threads: int,
-    ) -> None:
-        self._me, self._plan, self._holding, self._state = me, plan, holding, state
-        self._injection, self._threads = injection, threads
+    me: int
+    plan: Plan
+    holding: Holding
+    state: PartyState
+    endpoint: Endpoint | None
+    injection: Injection
+    threads: int
+
+    def __post_init__(self) -> None:
+        plan = self.plan
         self._agenda = Agenda(plan)
         self._objective = make_objective(plan.problem, plan.weight)
         self._private = X25519PrivateKey.generate()
-        self._hello = Hello.of(self._private, plan, holding)
-        self._mesh = self._make_mesh(endpoint) if plan.parties > 1 else None
+        self._hello = Hello.of(self._private, plan, self.holding)
+        self._mesh = self._make_mesh() if plan.parties > 1 else None
         self._exchange = Exchange(plan, self._mesh)
 
-    def _make_mesh(self, endpoint: Endpoint | None) -> Mesh:
-        plan = self._plan
+    def _make_mesh(self) -> Mesh:
+        plan, endpoint = self.plan, self.endpoint
         if endpoint is None or len(endpoint.addresses) != plan.parties:
             raise ValueError(f"a plan for {plan.parties} parties needs an endpoint with the address of each")
         largest = 8 * max(plan.rows + plan.test_rows, self._agenda.totals)
         if endpoint.limits.body < largest:
             raise ValueError(f"the limit of a body is {endpoint.limits.body:,} bytes; the segment needs {largest:,}")
-        return Mesh(self._me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self._injection.delays)
+        return Mesh(self.me, endpoint, plan.serial, hello=self._hello.to_bytes(), delays=self.injection.delays)
 
     async def run(self, recorder: Recorder | None, events: bool) -> Outcome:
         began = time.perf_counter()
-        exchange, plan = self._exchange, self._plan
+        exchange, plan = self._exchange, self.plan
         try:
             station = await self._set_up(recorder, events)
             await exchange.barrier(0)
@@ -120,7 +119,7 @@ class _Party:
             first = exchange.fail(error)
             raise first from (None if first is error else error)
         except BaseException:
-            exchange.fail(PartyError(self._me, "it was stopped"))
+            exchange.fail(PartyError(self.me, "it was stopped"))
             raise
         finally:
             if self._mesh is not None:
@@ -129,31 +128,31 @@ class _Party:
         total = time.perf_counter() - began
         counters = {**counts, "seconds_total": total, "seconds_training": seconds, "cpu_training": cpu}
         block = station.block
-        return Outcome(block.weights, block.table, self._state.flips, station.metrics, counters, station.log)
+        return Outcome(block.weights, block.table, self.state.flips, station.metrics, counters, station.log)
 
     async def _set_up(self, recorder: Recorder | None, events: bool) -> Station:
         """Join the peers, compare plans, and agree on keys and labels.
 
         A party with unusable data joins too, so that all learn of it at once.
         """
-        plan = self._plan
+        plan = self.plan
         # in a thread, as a sparse block may first compile code: signs of life go out meanwhile
         prepared = asyncio.ensure_future(asyncio.to_thread(self._prepare))
         prepared.add_done_callback(lambda task: task.cancelled() or task.exception())  # no warning if joining fails
-        hellos = {self._me: self._hello}
+        hellos = {self.me: self._hello}
         if self._mesh is not None:
             joined = await self._mesh.join()
             hellos |= {peer: Hello.from_bytes(peer, body) for peer, body in joined.items()}
         check_hellos(plan, hellos)
         block = await prepared
-        sums = shared_sums(self._me, self._agenda, self._private, hellos, self._exchange.send, recorder)
+        sums = shared_sums(self.me, self._agenda, self._private, hellos, self._exchange.send, recorder)
         self._exchange.open(sums, recorder)
         dominator = await self._meet_dominators()
         return Station(
-            self._me,
+            self.me,
             plan,
             self._agenda,
-            self._holding,
+            self.holding,
             self._objective,
             block,
             sums,
@@ -165,28 +164,28 @@ class _Party:
 
     def _prepare(self) -> Block:
         try:
-            return prepared_block(self._me, self._plan, self._holding, self._objective, self._state)
+            return prepared_block(self.me, self.plan, self.holding, self._objective, self.state)
         except ValueError as error:
-            raise PartyError(self._me, str(error)) from error
+            raise PartyError(self.me, str(error)) from error
 
     async def _meet_dominators(self) -> Dominator | None:
         """Agree on labels and flips with the other active parties."""
-        plan, labels, flips = self._plan, self._holding.labels, self._state.flips
-        if self._me not in plan.active or labels is None:
+        plan, labels, flips = self.plan, self.holding.labels, self.state.flips
+        if self.me not in plan.active or labels is None:
             return None
         drawn = None
-        if plan.label_epsilon and self._me == plan.active[0]:
+        if plan.label_epsilon and self.me == plan.active[0]:
             drawn = draw_flips(plan.rows, plan.label_epsilon) if flips is None else flips
         own = notice(labels, drawn)
-        notices = await self._exchange.notices([party for party in plan.active if party != self._me], own)
-        flips = agreed_flips(plan, self._me, own, notices, flips)
+        notices = await self._exchange.notices([party for party in plan.active if party != self.me], own)
+        flips = agreed_flips(plan, self.me, own, notices, flips)
         if flips is not None:
-            self._state.flips = flips
+            self.state.flips = flips
         exchange = self._exchange
-        return Dominator(self._me, plan, self._objective, labels, flips, exchange.broadcast, exchange.send)
+        return Dominator(self.me, plan, self._objective, labels, flips, exchange.broadcast, exchange.send)
 
     async def _train(self, station: Station) -> None:
-        plan, agenda, exchange = self._plan, self._agenda, self._exchange
+        plan, agenda, exchange = self.plan, self._agenda, self._exchange
         if not plan.epochs:
             return
         ends = [[epoch * count for count in agenda.counts] for epoch in range(1, plan.epochs + 1)]
@@ -201,16 +200,16 @@ class _Party:
                 await exchange.through(updates)
 
     def _make_workers(self) -> Workers:
-        if self._injection.compute:
-            return SleepingWorkers(self._injection.compute, self._threads, self._exchange.fail)
-        if self._threads > 1 and not self._plan.synchronous:
-            return Threads(self._threads, self._exchange.fail, lock=sparse.issparse(self._holding.features))
+        if self.injection.compute:
+            return SleepingWorkers(self.injection.compute, self.threads, self._exchange.fail)
+        if self.threads > 1 and not self.plan.synchronous:
+            return Threads(self.threads, self._exchange.fail, lock=sparse.issparse(self.holding.features))
         return Workers()
 
     def _counts(self, station: Station) -> dict[str, float]:
         tally, dominated = station.tally, 0
         if station.place >= 0:
-            dominated = self._plan.epochs * self._agenda.counts[station.place]
+            dominated = self.plan.epochs * self._agenda.counts[station.place]
         return {
             **asdict(Counters() if self._mesh is None else self._mesh.counters),
             "updates": tally.applied,

@@ -35,6 +35,7 @@ class Plan:
         batch_size: rows per update; 0 is an active party's whole slice.
         first_epoch: epochs of the run before this segment.
         epochs: epochs of this segment; 0 only evaluates.
+        parties: q.
         active: the parties that hold labels and dominate updates, in order; the first is the reporter.
         window: W, updates of one dominator that may be under way at once. Synchronous rounds have 1.
         skew: D, how far a dominator may be ahead of the slowest unfinished one, in updates; 0 is no bound.
@@ -44,15 +45,14 @@ class Plan:
         update_passive: whether parties without labels update their blocks; False is AFSVRG-VP.
         evaluate: whether the reporter gets the metrics at the end.
         label_epsilon: epsilon of the labels' differential privacy (classification); 0 is off.
+        rows: n, of training.
         curvature: whether the evaluation also bounds the objective's curvature.
         start: whether this is the run's first segment with epochs, where SAGA fills its table.
         allow_bare: accept q = 2, where the dominator sees its only collaborator's partials.
     """
 
-    # which attempt at which part of the run
     serial: int
     segment: int
-    # the problem and its solution
     algorithm: str
     problem: str
     weight: float
@@ -61,7 +61,6 @@ class Plan:
     seed: int
     first_epoch: int
     epochs: int
-    # who takes part (q parties), and how loosely they are coupled
     parties: int
     active: tuple[int, ...]
     window: int
@@ -69,10 +68,9 @@ class Plan:
     masking: str
     synchronous: bool
     update_passive: bool
-    # further options, and row counts
     evaluate: bool
     label_epsilon: float
-    rows: int  # n, of training
+    rows: int
     test_rows: int
     curvature: bool = False
     start: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -26,8 +26,7 @@ from problems.vertical.objectives import Objective
 _FORM = struct.Struct("<32s32sQQ")
 
 
-@dataclass(frozen=True)
-class Hello:
+class Hello(NamedTuple):
     """What a party sends when it joins.
 
     Attributes:
@@ -48,7 +47,7 @@ class Hello:
         return cls(key, plan.digest(), int(holding.features.shape[0]), holding.test_rows)
 
     def to_bytes(self) -> bytes:
-        return _FORM.pack(self.key, self.plan, self.rows, self.test_rows)
+        return _FORM.pack(*self)
 
     @classmethod
     def from_bytes(cls, party: int, body: bytes) -> Hello:
@@ -67,10 +66,7 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
                 party, f"its plan is {hello.plan.hex()[:12]}, that of the others {common.hex()[:12]} (SHA-256)"
             )
     for party, hello in sorted(hellos.items()):
-        for name, held, planned in (
-            ("training", hello.rows, plan.rows),
-            ("test", hello.test_rows, plan.test_rows),
-        ):
+        for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
             if held != planned:
                 raise PartyError(party, f"it holds {held:,} {name} rows, the plan says {planned:,}")
 

@@ -94,17 +94,13 @@ def _apply(
     linear: bool,
     keep: bool,
 ) -> bool:
-    """Do the update that `problems.vertical.blocks.base` describes.
+    """Do the update that `problems.vertical.blocks.base` describes to the weights w (d,), with features x (n, d).
 
     Args:
-        x: (n, d) features.
         rows: (b,) different rows.
         theta: (b,) slopes there.
-        w: (d,) weights, changed.
         table: (n,) theta0 or alpha; (0,) for SGD.
-        mean: (d,) mu or avg; (0,) for SGD.
-        step: gamma.
-        weight: of the regulariser.
+        mean: (d,) X' table / n; (0,) for SGD.
         linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
         keep: whether to write theta to the table, and its change to the mean, as in SAGA.
 
