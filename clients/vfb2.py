@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from clients.base import PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
-from clients.vertical.alignment.common_rows import digest, find_rows
+from clients.vertical.alignment import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan

@@ -48,7 +48,8 @@ class Schedule:
         if seed < 0:
             raise ValueError(f"seed must be 0 or more, got {seed}")
         self.rows, self.active, self.batch_size, self.seed = rows, active, batch_size, seed
-        self._chunks = shares(rows, active)
+        # the rows of a full pass in their own order, by the active party that sums them
+        self.chunks = shares(rows, active)
         self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
     def batches(self, epoch: int, place: int) -> list[Rows]:
@@ -71,18 +72,14 @@ class Schedule:
             ValueError: a place outside 0 .. active - 1.
         """
         self._check_place(place)
-        length: int = self._chunks[place].stop - self._chunks[place].start
+        length: int = self.chunks[place].stop - self.chunks[place].start
         return -(-length // (self.batch_size or length))
-
-    def chunks(self) -> list[slice]:
-        """The rows of a full pass in their own order, one slice per active party, which sums that slice."""
-        return self._chunks
 
     def _draw(self, epoch: int) -> list[list[Rows]]:
         order = stream(self.seed, PURPOSE, epoch).permutation(self.rows).astype(np.int64, copy=False)
         order.setflags(write=False)
         drawn = []
-        for part in self.chunks():
+        for part in self.chunks:
             size = self.batch_size or part.stop - part.start
             drawn.append([order[first : min(first + size, part.stop)] for first in range(part.start, part.stop, size)])
         return drawn

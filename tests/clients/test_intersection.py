@@ -9,8 +9,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.vertical.alignment.common_rows import digest
-from clients.vertical.alignment.intersection import TAG_BYTES, Intersection, IntersectionError, common_rows
+from clients.vertical.alignment import TAG_BYTES, Intersection, IntersectionError, common_rows, digest
 
 PRIME = 2**256 - 2**224 + 2**192 + 2**96 - 1
 B = 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B

@@ -27,6 +27,6 @@ def test_the_plain_construction(rows: int, active: int, batch_size: int, seed: i
         assert [rows.tolist() for rows in got] == [rows.tolist() for rows in expected]
         assert schedule.count(place) == len(expected)
         assert all(rows.dtype == np.int64 and not rows.flags.writeable for rows in got)
-    assert [np.arange(rows)[chunk].tolist() for chunk in schedule.chunks()] == [
+    assert [np.arange(rows)[chunk].tolist() for chunk in schedule.chunks] == [
         part.tolist() for part in np.array_split(np.arange(rows), active)
     ]

@@ -30,7 +30,7 @@ class Agenda:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.schedule = Schedule(plan.rows, len(plan.active), plan.batch_size, plan.seed)
-        self.chunks = self.schedule.chunks()
+        self.chunks = self.schedule.chunks
         self.test_chunks = shares(plan.test_rows, len(plan.active))
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
         self.totals = MARKS + 2 * BINS * binned
