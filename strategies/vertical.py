@@ -53,15 +53,10 @@ class PartyExchange(Exchange):
             log(WARNING, "round %d: retry %d of %d: %s", server_round, attempt, training.max_retries, named)
             self.wait()
             payload = self.family.meet_again(server_round, self.content.array_records[ARRAYS])
-            replies = self.send(self.write_again(payload))
+            self.content, self.sent = self.content.copy(), {}
+            self.content[PAYLOAD] = payload.to_record()
+            replies = self.send(self.write(range(len(self.roster))))
         return self.close()
-
-    def write_again(self, payload: Payload) -> list[Message]:
-        """Messages of the same exchange to all parties, with another attempt's payload."""
-        self.content = self.content.copy()
-        self.content[PAYLOAD] = payload.to_record()
-        self.sent = {}
-        return self.write(range(len(self.roster)))
 
     def sort(self, replies: Iterable[Message]) -> None:
         replies = list(replies)
@@ -116,14 +111,11 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     """
     named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
     named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
-    if not named:
-        return {}
     own = {place: reason for place, (party, reason) in named.items() if party == place}
     votes = Counter(party for party, _ in named.values())
-    most = max(votes.values())
-    chosen = sorted(party for party, count in votes.items() if count == most)
+    most = max(votes.values(), default=0)
     found = {}
-    for party in chosen:
+    for party in sorted(party for party, count in votes.items() if count == most):
         others = [reason for place, (accused, reason) in named.items() if accused == party != place]
         words = [own[party]] if party in own else []
         words += [f"the others say: {reason}" if words else reason for reason in others[:1] if reason not in words]

@@ -49,7 +49,7 @@ class Policy:
     allowed_maskings: Sequence[str] = ()
 
     def check_run(self, parties: int, *, label_epsilon: float, masking: str, intersection: bool) -> None:
-        """Check a run's settings against the policy; ``intersection``: whether parties look for the ids that all hold.
+        """Check a run's settings against the policy; ``intersection``: whether parties look for common ids.
 
         Raises:
             PolicyError: names the first key of the policy that the run does not meet.

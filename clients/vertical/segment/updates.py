@@ -21,9 +21,7 @@ class UpdatePhase(Phase):
     """The updates between two barriers, or of the whole segment; `begin` starts the next stretch.
 
     Args:
-        station: the party.
         ends: for each stretch and place, the number of the segment's updates done at its end.
-        workers: compute the updates.
     """
 
     answer_kind = Kind.THETA

@@ -135,7 +135,7 @@ class Mesh(Hub):
 
     def _expire(self) -> None:
         missing = [peer for peer in range(self.parties) if peer != self.me and peer not in self._hellos]
-        if not missing or self._complete:
+        if not missing:
             return
         within, note = f"within {self._limits.join:g} s", self._door.note(missing[0])
         alone = len(missing) == self.parties - 1
