@@ -31,7 +31,6 @@ def largest_eigenvalue(
     *,
     iterations: int = 1000,
     tolerance: float = 1e-6,
-    seed: int = 0,
 ) -> float:
     """The largest eigenvalue of a positive semidefinite matrix, by power iteration from a random start.
 
@@ -49,7 +48,7 @@ def largest_eigenvalue(
         raise ValueError(
             f"size and iterations must be 1 or more, tolerance >= 0, got {size}, {iterations}, {tolerance}"
         )
-    vector = stream(seed, "vertical power iteration").standard_normal(size)
+    vector = stream(0, "vertical power iteration").standard_normal(size)
     found = 0.0
     for _ in range(iterations):
         vector /= np.linalg.norm(vector)

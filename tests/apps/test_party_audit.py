@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apps.config import Scalar
-from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.identity import Identity, fingerprint
 from tests.apps.test_party_policy import identified
 from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
 from tests.battery.federation import payloads_of
@@ -43,7 +43,9 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     assert {line["token"] for line in told[1:]} == {token}
     assert all((line["party"], line["run"], line["server"]) == (0, 1, 1) for line in told)
     assert (told[0]["alignment"], told[0]["label-epsilon"]) == ("intersection", 1.0)
-    shown = [Identity.from_files(str(node["peer-cert"]), str(node["peer-key"])).fingerprint for node in nodes]
+    shown = [
+        fingerprint(Identity.from_files(str(node["peer-cert"]), str(node["peer-key"])).certificate) for node in nodes
+    ]
     peers = [{"party": party, "name": f"member-{party}", "certificate": shown[party]} for party in (1, 2)]
     assert all(line["peers"] == peers for line in told[2:])
     assert told[3]["ids"] == {"offered": 50, "common": 40}

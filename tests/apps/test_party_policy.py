@@ -120,7 +120,7 @@ def test_a_stranger_is_refused_and_members_are_not(tmp_path: Path, opened: list[
         file.write_text(file.read_text() + "\n")
     flat = flat_config(tmp_path / "refused", {**KEYS, **CSV})
     grid = Wiretap(client_app, 3, flat, members)
-    shown = Identity.from_files(str(members[2]["peer-cert"]), str(members[2]["peer-key"])).fingerprint
+    shown = fingerprint(Identity.from_files(str(members[2]["peer-cert"]), str(members[2]["peer-key"])).certificate)
     with pytest.raises(RuntimeError, match=f"^party 1: pinned-peers: got party 2 under no pin, .* SHA-256 {shown}"):
         serve(grid, server_app, flat)
     grid.close()
@@ -158,7 +158,7 @@ def test_the_handshake_tells_no_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", [DATA_SUMMARY, INTERSECTION, ALIGNMENT, ""])
 def test_no_message_gets_past_the_pins(phase: str, tmp_path: Path) -> None:
     me, friend, stranger = (Identity.create(name) for name in ("me", "friend", "stranger"))
-    policy = Policy(pins={friend.fingerprint: "friend"}, allow_intersection=False)
+    policy = Policy(pins={fingerprint(friend.certificate): "friend"}, allow_intersection=False)
     client = _client(tmp_path, me, policy)
     client.inbox = _segment([me, stranger])
     with pytest.raises(PolicyError, match="party 0: pinned-peers: got party 1 under no pin"):

@@ -42,10 +42,7 @@ class Dominator:
         self._me = me
         self._labels = labels if flips is None else np.where(flips, -labels, labels)
         self._slopes = (corrected(objective, plan.label_epsilon) if plan.label_epsilon else objective).slopes
-        self._broadcast, self._send = broadcast, send
-        self._told = [party for party in plan.active if party != me]
-        self._untold = [party for party in range(plan.parties) if party not in plan.active]
-        self._update_passive = plan.update_passive
+        self._plan, self._broadcast, self._send = plan, broadcast, send
 
     def theta(self, z: Array, rows: NDArray[np.int64] | slice) -> Array:
         """(b,) the losses' slopes at (b,) predictions of these rows."""
@@ -54,13 +51,12 @@ class Dominator:
     def announce(self, kind: int, number: int, theta: Array) -> None:
         """Send theta to all parties that update; the others get an empty frame."""
         frame = Frame(kind, self._me, number, theta.tobytes())
-        if self._update_passive:
+        if self._plan.update_passive:
             self._broadcast(frame)
             return
-        for party in self._told:
-            self._send(party, frame)
-        for party in self._untold:
-            self._send(party, Frame(kind, self._me, number))
+        for party in range(self._plan.parties):
+            if party != self._me:
+                self._send(party, frame if self._plan.moves(party) else Frame(kind, self._me, number))
 
 
 def draw_flips(rows: int, epsilon: float) -> Flips:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 
 from clients.vertical.segment.masked_sums import Sums
@@ -29,7 +30,7 @@ class Exchange:
         self._phase_done = False
         self._change = asyncio.Event()
         self._notices: dict[int, bytes] = {}
-        self._at_barrier: dict[int, set[int]] = {}
+        self._at_barrier: dict[int, set[int]] = defaultdict(set)
         # the failure of any party, as the mesh has it
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future() if mesh is None else mesh.failed
         self._failed.add_done_callback(lambda _: self._change.set())
@@ -88,8 +89,7 @@ class Exchange:
     async def barrier(self, number: int) -> None:
         """Wait until every party has come here; PartyError when the segment fails."""
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
-        arrived = self._at_barrier.setdefault(number, set())
-        await self._until(lambda: len(arrived) == self._others)
+        await self._until(lambda: len(self._at_barrier[number]) == self._others)
 
     async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
         """Exchange a notice of labels with these other parties; PartyError when the segment fails."""
@@ -119,7 +119,7 @@ class Exchange:
             if self._sums.receive(peer, frame) and phase is not None:
                 phase.pull()
         elif kind == Kind.BARRIER:
-            self._at_barrier.setdefault(frame.update, set()).add(peer)
+            self._at_barrier[frame.update].add(peer)
             self._change.set()
         elif kind == Kind.LABELS and peer in self._places and self._me in self._places:
             self._notices[peer] = bytes(frame.body)

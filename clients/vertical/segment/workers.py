@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from heapq import heappop, heappush
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 Result = TypeVar("Result")
 Fail = Callable[[BaseException], object]
@@ -83,38 +82,37 @@ class Threads(Workers):
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="vertical")
         self._fail = fail
         self._lock = threading.Lock() if lock else nullcontext()
-        self._waiting: dict[int, deque[Callable[[], None]]] = {}
+        # by place, the jobs that are not finished: what is computed, and what takes the result; the first is under way
+        self._jobs: dict[int, deque[tuple[Callable[[], Any], Callable[[Any], None]]]] = defaultdict(deque)
         self._closed = False
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        waiting = self._waiting.setdefault(place, deque())
-        waiting.append(partial(self._start, place, work, finish))
-        if len(waiting) == 1:
-            waiting[0]()
+        self._jobs[place].append((work, finish))
+        if len(self._jobs[place]) == 1:
+            self._start(place)
 
     def close(self) -> None:
         self._closed = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _start(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        if self._closed:
-            return
-        future = self._pool.submit(self._locked, work)
-        future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future, finish))
+    def _start(self, place: int) -> None:
+        if not self._closed:
+            future = self._pool.submit(self._locked, self._jobs[place][0][0])
+            future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future))
 
     def _locked(self, work: Callable[[], Result]) -> Result:
         with self._lock:
             return work()
 
-    def _finished(self, place: int, future: Future[Result], finish: Callable[[Result], None]) -> None:
+    def _finished(self, place: int, future: Future[Any]) -> None:
         if self._closed or future.cancelled():
             return
+        jobs = self._jobs[place]
         try:
-            finish(future.result())
+            jobs[0][1](future.result())
         except Exception as error:
             self._fail(error)
             return
-        waiting = self._waiting[place]
-        waiting.popleft()
-        if waiting:
-            waiting[0]()
+        jobs.popleft()
+        if jobs:
+            self._start(place)

@@ -37,12 +37,7 @@ class Identity:
     key: bytes
 
     def __repr__(self) -> str:
-        return f"Identity({self.fingerprint})"
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the certificate, hexadecimal."""
-        return fingerprint(self.certificate)
+        return f"Identity({fingerprint(self.certificate)})"
 
     @classmethod
     def create(cls, name: str, *, days: int = 365) -> Self:

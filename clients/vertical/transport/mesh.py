@@ -76,19 +76,16 @@ class Mesh(Hub):
             raise RuntimeError("a mesh joins once; the next segment needs another")
         self._ticked = self._loop.time()
         self._ticker = self._loop.call_later(self._tick, self._beat)
-        deadline = self._loop.call_later(self._limits.join, self._expire)
-        self._timers.add(deadline)
+        deadline = self._loop.time() + self._limits.join
         try:
-            try:
-                await self._door.listen()
-                for peer in range(self.me):
-                    self._door.dial(peer)
-            except PartyError as error:
-                self.abort(error)
-            await asyncio.wait({self._joined, self.failed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            deadline.cancel()
-            self._timers.discard(deadline)
+            await self._door.listen()
+            for peer in range(self.me):
+                self._door.dial(peer)
+        except PartyError as error:
+            self.abort(error)
+        either, left = {self._joined, self.failed}, max(deadline - self._loop.time(), 0.0)
+        if not (await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED))[0]:
+            self._expire()
         if self._error is not None:
             raise self._error
         self._loop.call_soon(self._release)
@@ -135,8 +132,6 @@ class Mesh(Hub):
 
     def _expire(self) -> None:
         missing = [peer for peer in range(self.parties) if peer != self.me and peer not in self._hellos]
-        if not missing:
-            return
         within, note = f"within {self._limits.join:g} s", self._door.note(missing[0])
         alone = len(missing) == self.parties - 1
         if alone and self._door.distrusted:
