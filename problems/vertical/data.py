@@ -33,8 +33,6 @@ class VerticalData:
         test_features: (k, d) as the training ones.
         test_labels: (k,).
         columns: the ascending column numbers of each party; disjoint, together all d.
-        classes: the original labels as text; empty for a regression.
-        positives: the classes labelled +1.
     """
 
     train_features: Features
@@ -42,8 +40,6 @@ class VerticalData:
     test_features: Features
     test_labels: Array
     columns: tuple[NDArray[np.int64], ...]
-    classes: tuple[str, ...] = ()
-    positives: tuple[str, ...] = ()
 
     def party(self, party: int) -> tuple[Features, Features]:
         """Return the (n, d_p) training and the (k, d_p) test features of one party.
@@ -88,14 +84,11 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
 
 def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
     source = _read(spec)
-    classes: tuple[str, ...] = ()
-    positives: tuple[str, ...] = ()
     labels: NDArray[Any]
     if regression:
         labels = _numbers(source.classes)[source.codes]
     else:
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
-        classes, positives = source.classes, tuple(np.array(source.classes)[marked].tolist())
         labels = marked[source.codes].astype(np.int8)
     train_rows, test_rows = _split(source, labels, spec, regression)
     features = _encoded(source, train_rows)
@@ -111,8 +104,6 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
         test_features=_rows_of(features, test_rows),
         test_labels=test_labels,
         columns=_spread(features.shape[1], parties, partition, spec.seed),
-        classes=classes,
-        positives=positives,
     )
 
 
