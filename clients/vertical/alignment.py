@@ -94,12 +94,12 @@ class Intersection:
         if not isinstance(self._key.curve, ec.SECP256R1):
             raise ValueError(f"a key on {self._key.curve.name}; it must be on secp256r1")
         # the row of each place in blind()
-        self._order: NDArray[np.int64] | None = None
+        self._order: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self._tags: list[bytes] = []
 
     def blind(self) -> bytes:
         """Our tags, to be sent to the other party: in increasing order, 32 bytes each."""
-        if self._order is None:
+        if not self._tags:
             tags = [self._hashed(name) for name in self._ids]
             order = sorted(range(len(tags)), key=tags.__getitem__)
             self._order = np.array(order, dtype=np.int64)
@@ -118,7 +118,7 @@ class Intersection:
         """The common rows: ``mine`` is the other's reblind of our blind(), ``theirs`` our reblind of the other's."""
         self.blind()
         ours, others = _split(mine), _split(theirs)
-        if self._order is None or len(ours) != len(self._ids):
+        if len(ours) != len(self._ids):
             raise IntersectionError(f"{len(ours)} of our tags came back; we sent {len(self._ids)}")
         place = {tag: at for at, tag in enumerate(others)}
         common = sorted((tag, at) for at, tag in enumerate(ours) if tag in place)
@@ -135,7 +135,7 @@ class Intersection:
         self.blind()
         if chosen.ndim != 1 or chosen.dtype.kind not in "iu" or len(np.unique(chosen)) != len(chosen):
             raise IntersectionError("the common rows' places must be different integers")
-        if self._order is None or chosen.min() < 0 or chosen.max() >= len(self._order):
+        if chosen.min() < 0 or chosen.max() >= len(self._order):
             raise IntersectionError(f"a common row at place {chosen.max()} or {chosen.min()} of {len(self._ids)} tags")
         return self._order[chosen.astype(np.int64)]
 

@@ -47,8 +47,7 @@ class Tree:
 
 @lru_cache(maxsize=256)
 def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
-    """Two trees for ``dominator``, the root of both, from which no single party learns a value, or a sum of values but
-    the dominator that over all others.
+    """Two trees for ``dominator``, the root of both: only it learns a sum of values, that over all others.
 
     For 4 parties or more both are heaps (of depth log2 q), arranged so that only the dominator has children in both:
     each other party receives masked values only, or masks only. For 3 parties they are a star and a chain. With 2

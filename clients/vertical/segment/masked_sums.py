@@ -75,12 +75,8 @@ class Gathering:
                 peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
             )
         given = np.frombuffer(body, dtype=np.uint64)
-        if total is None:
-            self._totals[slot] = given.copy()
-        else:
-            np.add(total, given, total)
-        count = self._counts[slot] = self._counts[slot] + 1
-        return count == self._needed
+        self.add_own(position, given.copy() if total is None else given)
+        return self._counts[slot] == self._needed
 
     def add_own(self, position: int, elements: Elements) -> None:
         """Add this party's elements; the caller must not use the array afterwards."""

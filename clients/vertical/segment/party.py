@@ -124,9 +124,8 @@ class _Party:
         finally:
             if self._mesh is not None:
                 await self._mesh.close()
-        counts = {name: float(count) for name, count in self._counts(station).items()}
-        total = time.perf_counter() - began
-        counters = {**counts, "seconds_total": total, "seconds_training": seconds, "cpu_training": cpu}
+        times = {"seconds_total": time.perf_counter() - began, "seconds_training": seconds, "cpu_training": cpu}
+        counters = {name: float(count) for name, count in (self._counts(station) | times).items()}
         block = station.block
         return Outcome(block.weights, block.table, self.state.flips, station.metrics, counters, station.log)
 

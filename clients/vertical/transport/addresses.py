@@ -176,13 +176,7 @@ def _left_behind(path: str) -> bool:
         return True
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return True
-        except OSError:
-            return False
-        return False
+        return probe.connect_ex(path) in (errno.ECONNREFUSED, errno.ENOENT)
 
 
 async def _resolve(address: Address, flags: int = 0) -> tuple[socket.AddressFamily, str | tuple[str, int]]:
