@@ -26,11 +26,7 @@ def gradient(features: Features, labels: Array, objective: Objective, weights: A
 
 
 def largest_eigenvalue(
-    matvec: Callable[[Array], Array],
-    size: int,
-    *,
-    iterations: int = 1000,
-    tolerance: float = 1e-6,
+    matvec: Callable[[Array], Array], size: int, *, iterations: int = 1000, tolerance: float = 1e-6
 ) -> float:
     """The largest eigenvalue of a positive semidefinite matrix, by power iteration from a random start.
 

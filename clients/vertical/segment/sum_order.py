@@ -35,8 +35,8 @@ class Agenda:
         binned = len(plan.active) > 1 and plan.test_rows > 0 and make_objective(plan.problem, 0.0).classification
         self.totals = MARKS + 2 * BINS * binned
         """Length of the evaluation's totals."""
-        training = plan.epochs > 0
-        self.passes = plan.epochs if plan.algorithm == SVRG else int(plan.algorithm == SAGA and plan.start and training)
+        first = plan.algorithm == SAGA and plan.start and plan.epochs > 0
+        self.passes = plan.epochs if plan.algorithm == SVRG else int(first)
         """Full passes of the segment."""
         self.barriers = plan.synchronous or plan.algorithm == SVRG
         """Whether every epoch ends with all its updates applied everywhere."""

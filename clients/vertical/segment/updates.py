@@ -75,7 +75,7 @@ class Updates(UpdatePhase):
         # by place of the dominator, counted over the segment
         self._sent = [0] * len(places)  # partials; at this party's own place, sums taken
         self._answered = [0] * len(places)
-        # partials under way: rows, and the updates applied when they were computed (this dominator's, all)
+        # partials under way: rows, and updates applied when they were computed (this dominator's, all)
         self._pending: list[deque[tuple[Rows, int, int]]] = [deque() for _ in places]
         # where this stretch starts, and how many of its updates are left
         self._starts = [0] * len(places)
@@ -111,11 +111,8 @@ class Updates(UpdatePhase):
         theta = self._read(place, number, self._answered[place], pending[0][0] if pending else None, body)
         self._answered[place] = number + 1
         rows, applied, applied_of_all = pending.popleft()
-        self._workers.submit(
-            place,
-            partial(self._apply_theta, place, rows, theta),
-            lambda _: self._finish(place, applied, applied_of_all),
-        )
+        apply = partial(self._apply_theta, place, rows, theta)
+        self._workers.submit(place, apply, lambda _: self._finish(place, applied, applied_of_all))
 
     def _dominate(self, dominator: Dominator, rows: Rows, others: Array) -> Array:
         """Compute theta (b,) and apply it to the own block."""

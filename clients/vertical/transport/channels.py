@@ -76,11 +76,6 @@ class Channel:
     def lost(self, loss: Loss) -> None:
         """The channel has ended, and not by `close`; after forged bytes it can still be written to."""
 
-    @property
-    def certificate(self) -> bytes:
-        """The certificate (DER) that the peer showed in the handshake."""
-        return self.tls.getpeercert(binary_form=True) or b""
-
     def write(self, data: bytes) -> None:
         """Encrypt and send; bytes that the socket does not take now are sent later."""
         if self._mute or self.closed:

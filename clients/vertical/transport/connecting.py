@@ -224,13 +224,14 @@ class Door(Owner):
         if self._unproven.pop(link, None) is not None:
             self._pending[link].cancel()
             self._pending[link] = self._loop.call_later(self._limits.silence, self._tire, link, self._limits.silence)
-        party = self._index.get(link.certificate, -1)
+        certificate = link.tls.getpeercert(binary_form=True) or b""
+        party = self._index.get(certificate, -1)
         if link.peer < 0 and party not in (-1, self._me):
             link.peer = party
         if party != link.peer or party < 0:
             link.close()
             known = f"party {party}'s" if party >= 0 else "unknown"
-            reason = f"its certificate is {known}: SHA-256 {fingerprint(link.certificate)[:16]}"
+            reason = f"its certificate is {known}: SHA-256 {fingerprint(certificate)[:16]}"
             self.lost(link, Loss(Cause.UNTRUSTED, reason))
             return
         link.greet(self._greeting, self._verdict)

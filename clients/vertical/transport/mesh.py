@@ -89,7 +89,7 @@ class Mesh(Hub):
         if self._error is not None:
             raise self._error
         self._loop.call_soon(self._release)
-        return {peer: self._hellos[peer] for peer in sorted(self._hellos)}
+        return dict(sorted(self._hellos.items()))
 
     async def close(self) -> None:
         """End the segment: announce that nothing more will come, and wait until every peer has announced the same.
@@ -236,21 +236,14 @@ class Mesh(Hub):
 
     def _all_done(self) -> bool:
         """Whether every peer has announced that it sends no more, and so needs nothing more, or is gone."""
-        if self._error is not None:
-            return True
-        return all(link is None or link.closed or link.is_done for link in self._links)
+        return self._error is not None or all(link is None or link.closed or link.is_done for link in self._links)
 
     def _all_told(self) -> bool:
         """Whether every peer but the culprit knows of the failure, or is gone."""
-        error = self._error
-        for peer in range(self.parties):
-            if peer == self.me or (error is not None and peer == error.party):
-                continue
-            link = self._links[peer]
-            links = [other for other in self._others if other.peer == peer] + ([link] if link is not None else [])
-            if not any(other.has_aborted or other.closed for other in links):
-                return False
-        return True
+        links = [link for link in (*self._links, *self._others) if link is not None]
+        culprit = None if self._error is None else self._error.party
+        told = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
+        return told >= set(range(self.parties))
 
     def _drop_delayed(self) -> None:
         for link in self._links:
