@@ -228,8 +228,8 @@ class VFB2(VerticalStrategy):
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         """The unchanged model, since none travels; and the largest value of each counter over the parties."""
         self.finish(replies)
-        counted = np.array([reply.payload.counters for reply in replies])  # (q, counters)
-        return self.model, {name: float(counted[:, at].max()) for at, name in enumerate(COUNTERS)}
+        largest = np.max([reply.payload.counters for reply in replies], axis=0)
+        return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
 
     def finish(self, replies: Sequence[Reply]) -> None:
         """Take over the metrics, times and blocks that a segment brought."""

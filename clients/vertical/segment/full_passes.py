@@ -59,8 +59,7 @@ class FullPass(Phase):
         if place not in self._due or number != self._number:
             raise PartyError(peer, f"it sent the slopes of full pass {number}, which are not due")
         chunk = station.agenda.chunks[place]
-        theta = _checked(peer, body, chunk.stop - chunk.start if station.learns else 0)
-        self._note(place, theta)
+        self._note(place, _checked(peer, body, chunk.stop - chunk.start if station.learns else 0))
 
     def _note(self, place: int, theta: Array) -> None:
         station = self._station
