@@ -154,7 +154,7 @@ def _encoded(source: Source, train_rows: Rows) -> Features:
     return features.reshape(len(features), -1).astype(np.float64) / scale
 
 
-def _numbers(classes: Sequence[str]) -> Array:
+def _numbers(classes: Sequence[str]) -> NDArray[Any]:
     """The labels of a regression, as numbers."""
     try:
         numbers = np.array([float(name) for name in classes])

@@ -110,13 +110,17 @@ class Door(Owner):
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
+        self.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Close the listener and the connections not handed over."""
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             stop_listening(self._listener)
             self._listener = None
         for link in list(self._pending):
             self._drop(link)
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _dial(self, peer: int) -> None:
         pause = _FIRST_PAUSE

@@ -88,7 +88,8 @@ class SparseBlock(Block):
             self._settle()
             return product(self._features, self._w)
         rows, out = _own(rows), np.empty(len(rows))
-        if not _partials(*self._matrix, rows, out, *self._lazy()):
+        indptr, indices, data = self._matrix
+        if not _partials(indptr, indices, data, rows, out, *self._lazy()):
             raise self._outside(rows)
         return out
 
@@ -101,7 +102,8 @@ class SparseBlock(Block):
             change = theta - self._theta.take(rows, mode="clip")
             share = 1.0 / self.rows if self.algorithm == SAGA else 0.0
         self._done += 1
-        if not _apply(*self._matrix, rows, change, share, *self._lazy()):
+        indptr, indices, data = self._matrix
+        if not _apply(indptr, indices, data, rows, change, share, *self._lazy()):
             self._done -= 1
             raise self._outside(rows)
         self._late = True
@@ -112,7 +114,8 @@ class SparseBlock(Block):
         """Call all kernels once, without effect, so that no update waits for a compiler."""
         rows, nothing = np.zeros(1, dtype=np.int64), np.zeros(1)
         self.partials(rows)
-        _apply(*self._matrix, rows, nothing, 0.0, *self._lazy())
+        indptr, indices, data = self._matrix
+        _apply(indptr, indices, data, rows, nothing, 0.0, *self._lazy())
         settle(*self._lazy())
 
     def _lazy(self) -> Lazy:
