@@ -1,4 +1,4 @@
-"""The gradient estimators alone: STORM's weights by hand, and what is kept of each from round to round."""
+"""The gradient estimators alone: STORM's weights by hand, and where two of them are one."""
 
 import numpy as np
 import pytest
@@ -36,10 +36,12 @@ def gradient(client: int, z: Array) -> Array:
     return np.sin((client + 1) * z) + client * z
 
 
-def advance(estimator: Estimator, t: int, state: EstimatorState | None, settings: FedSGDASettings) -> EstimatorState:
+def advance(
+    estimator: Estimator, t: int, state: EstimatorState | None, settings: FedSGDASettings, count: int = 2
+) -> EstimatorState:
     """What round t leaves; its point and its clients depend on t alone."""
     rng = np.random.default_rng(t)
-    z, clients = rng.normal(size=DIM), rng.choice(CLIENTS, 2, replace=False).tolist()
+    z, clients = rng.normal(size=DIM), rng.choice(CLIENTS, count, replace=False).tolist()
     question = estimator.question(t, state, settings)
     answers = []
     for client in clients:
@@ -59,11 +61,20 @@ def test_alpha_by_hand() -> None:
 
 @each_settings
 @each_kind
-def test_a_restored_state_goes_on_to_the_bit(name: str, settings: FedSGDASettings) -> None:
-    """After every round: at a period's end, in its first round, in the middle."""
-    estimator = KINDS[name]
-    kept = restored = None
+def test_of_all_clients_it_is_the_mean_gradient(name: str, settings: FedSGDASettings) -> None:
+    state = None
     for t in range(ROUNDS):
-        kept, found = (advance(estimator, t, state, settings) for state in (kept, restored))
-        assert kept.estimate.tobytes() == found.estimate.tobytes()
-        restored = EstimatorState.from_record(found.to_record(), {"d": DIM})
+        state, z = advance(KINDS[name], t, state, settings, CLIENTS), np.random.default_rng(t).normal(size=DIM)
+        expected = np.mean([gradient(client, z) for client in range(CLIENTS)], axis=0)
+        np.testing.assert_allclose(state.estimate, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_storm_that_forgets_nothing_is_spider_and_svrg_is_not() -> None:
+    settings = FedSGDASettings(alpha_constant=1e-300, rho=0.0, period=100)
+    storm = spider = svrg = None
+    for t in range(ROUNDS):
+        storm, spider, svrg = (
+            advance(kind, t, state, settings) for kind, state in ((STORM, storm), (SPIDER, spider), (SVRG, svrg))
+        )
+        np.testing.assert_allclose(storm.estimate, spider.estimate, rtol=1e-10)
+        assert np.allclose(svrg.estimate, spider.estimate, rtol=1e-10) is (t < 2)

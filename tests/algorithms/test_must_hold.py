@@ -1,6 +1,7 @@
 """What must hold of FedX whatever the data: full gradients, limits, special cases, bounds and counts."""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -45,10 +46,14 @@ def slope_of_risk(case: Case, sizes: list) -> np.ndarray:
     return np.array([(at(w + h) - at(w - h)) / 2e-5 for h in 1e-5 * np.eye(len(w))])
 
 
-@pytest.mark.parametrize("sizes", [UNEQUAL, [(9, 14)]], ids=["unequal", "one"])
+FEDERATED = [*(("fedx1", name, {"margin": 0.8}) for name in LINEAR), *(("fedx2", *more) for more in NON_LINEAR)]
+# the pairs of one site are all pairs
+ALONE = [*FEDERATED, *(("local-pair", *more) for _, *more in FEDERATED)]
+
+
 @pytest.mark.parametrize(
-    ("strategy", "loss", "options"),
-    [*(("fedx1", name, {"margin": 0.8}) for name in LINEAR), *(("fedx2", name, more) for name, more in NON_LINEAR)],
+    ("strategy", "loss", "options", "sizes"),
+    [*((*case, UNEQUAL) for case in FEDERATED), *((*case, [(9, 14)]) for case in ALONE)],
 )
 def test_1_the_first_direction_is_the_slope_of_the_risk(strategy: str, loss: str, options: dict, sizes: list) -> None:
     case = full(strategy, loss, sizes=sizes, gamma=1.0, beta=1.0, **options)
@@ -120,17 +125,27 @@ def test_6_the_pools_weighted_mean_is_the_mean_over_all_sites_samples() -> None:
 
     Sites of 8, 4 and 0 positives send 24, 24 and 0 scores: their entries weigh unequally.
     """
-    sizes = ((8, 12), (4, 6), (0, 18))
-    federation = Federation(Case("fedx1", "square", "linear", sizes, training=(("local_steps", 6),)))
+    sizes, training = ((8, 12), (4, 6), (0, 18)), (("local_steps", 6), ("learning_rate", 1e-15))
+    federation = Federation(Case("fedx1", "square", "linear", sizes, training=training))
     np.testing.assert_allclose(federation.pool.positive_weights, [4 / 3, 2 / 3], rtol=1e-15)
-    pool = federation.pool
     X1, X2, _ = fedx.union(reference_clients(federation.sites, "square"))
-    for scores, lengths, weights, X in (
-        (pool.positive_scores, pool.positive_lengths, pool.positive_weights, X1),
-        (pool.partner_scores, pool.partner_lengths, pool.partner_weights, X2),
-    ):
-        expected = np.mean(X @ federation.w[:-1] + federation.w[-1])
-        assert np.mean(scores * np.repeat(weights, lengths)) == pytest.approx(expected, rel=1e-12)
+    expected = [np.mean(X @ federation.w[:-1] + federation.w[-1]) for X in (X1, X2)]
+
+    def means() -> list[float]:
+        pool = federation.pool
+        weights = np.repeat(pool.positive_weights, pool.positive_lengths)
+        others = np.repeat(pool.partner_weights, pool.partner_lengths)
+        return [np.mean(pool.positive_scores * weights), np.mean(pool.partner_scores * others)]
+
+    assert means() == pytest.approx(expected, rel=1e-12)
+    # where some take part, it is the mean over whoever these may be
+    found = []
+    for pair in combinations(range(3), 2):
+        federation.participants = lambda server_round, pair=pair: list(pair)  # type: ignore[method-assign]
+        federation.step()
+        found.append(means())
+    assert np.ptp(found, axis=0).min() > 1e-2
+    assert np.mean(found, axis=0) == pytest.approx(expected, rel=1e-11)
 
 
 def test_a_site_without_pairs_waits() -> None:

@@ -1,6 +1,7 @@
 """The objectives' closed forms: F against the reference, slopes against autograd, averages and bounds of u."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from problems.objectives.pairwise import PAIRWISE_LOSSES, make_objective
 from tests.reference import fedx
+from tests.reference.fedx import Array
 
 OBJECTIVES = [
     *((name, {"margin": 0.8}) for name in ("square", "psm", "squared-hinge", "logistic")),
@@ -34,6 +36,25 @@ def data(name: str, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Te
 
 def test_every_loss_is_here() -> None:
     assert {name for name, _ in OBJECTIVES} == set(PAIRWISE_LOSSES)
+
+
+# f of the mean over a positive's partners, by t = h(positive) - h(partners) and the partners' labels; all margins are 1
+DEFINITIONS: dict[str, Callable[[Array, Array], float]] = {
+    "square": lambda t, y: np.mean((1 - t) ** 2),
+    "psm": lambda t, y: np.mean(1 / (1 + np.exp(t))),
+    "squared-hinge": lambda t, y: np.mean(np.maximum(1 - t, 0) ** 2),
+    "logistic": lambda t, y: np.mean(np.log(1 + np.exp(-t))),
+    "kl-opauc": lambda t, y: 3 * np.log(np.mean(np.exp(np.maximum(1 - t, 0) ** 2 / 3))),
+    "auprc": lambda t, y: -np.sum(np.maximum(1 - t[y == 1], 0) ** 2) / np.sum(np.maximum(1 - t, 0) ** 2),
+    "p-norm-push": lambda t, y: np.mean(np.maximum(1 - t, 0) ** 2) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", PAIRWISE_LOSSES)
+def test_the_risk_is_its_definition(name: str) -> None:
+    a, b, y = data(name)
+    expected = np.mean([DEFINITIONS[name]((one - b).numpy(), y.numpy()) for one in a])
+    assert make_objective(name, temperature=3.0, power=2.0).risk(a, b, y) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("block", [3, 512])
@@ -73,6 +94,9 @@ def test_observations_averages_and_slopes_are_the_references(name: str, options:
     for gamma in (0.2, 1.0):
         u = objective.average(old, seen, gamma)
         np.testing.assert_allclose(u, fedx.track(plain, old.numpy(), expected, gamma), rtol=1e-12)
+        if name == "kl-opauc":  # whose u are logarithms
+            mean = (1 - gamma) * old.exp().numpy() + gamma * np.exp(expected)
+            np.testing.assert_allclose(u.exp(), mean, rtol=1e-12)
         slope = objective.slope(b[None, :] - a[:, None], y, u, num_partners=5.0)
         d1, d2 = fedx.chain(plain, u.numpy(), a.numpy(), b.numpy(), y.numpy(), bound=5.0)
         np.testing.assert_allclose(slope, d2, rtol=1e-12, atol=1e-15)

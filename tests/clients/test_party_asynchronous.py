@@ -42,7 +42,7 @@ def replayed(case: Case, outcomes: list[Outcome]) -> list[np.ndarray]:
     parties = reference.make_parties(
         case.problem(), case.features, case.columns, plan.algorithm, plan.step, frozen=frozen
     )
-    return reference.replay(case.problem(), parties, case.labels, plan.active, case.epochs(), logs_of(outcomes)).blocks
+    return reference.replay(case.problem(), parties, case.labels, plan.active, case.epochs(), logs_of(outcomes))
 
 
 def check_logs(case: Case, outcomes: list[Outcome], window: int | None = None) -> None:

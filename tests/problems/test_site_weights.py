@@ -25,16 +25,16 @@ N, TOTAL = len(SIZES), sum(rows for rows, _ in SIZES)
 LABELS = [np.arange(rows) < positives for rows, positives in SIZES]
 FEATURES = [np.random.default_rng(rows).normal(0.1 * rows, 1.0, (rows, DIM)) + y[:, None] for (rows, _), y in
             zip(SIZES, LABELS, strict=True)]  # fmt: skip
-PRIOR, SHARE = sum(p for _, p in SIZES) / TOTAL, float(np.mean([p / rows for rows, p in SIZES]))
+PRIOR = sum(p for _, p in SIZES) / TOTAL
 each_net = pytest.mark.parametrize("net", ["linear", "tanh"])
 each_score = pytest.mark.parametrize("score", list(SCORES))
 
 
-def references(net: str, score: str, prior: float = PRIOR, equal: bool = False) -> tuple[CompositionalAUC, ...]:
+def references(net: str, score: str) -> tuple[CompositionalAUC, ...]:
     """Of the sites, and of their union as one."""
     union = [np.concatenate(FEATURES)], [np.concatenate(LABELS).astype(int)]
     sites = FEATURES, [y.astype(int) for y in LABELS]
-    return tuple(CompositionalAUC(*rows, prior, RHO, score, net=net, hidden=2, equal=equal) for rows in (sites, union))
+    return tuple(CompositionalAUC(*rows, PRIOR, RHO, score, net=net, hidden=2) for rows in (sites, union))
 
 
 def network(net: str) -> nn.Module:
@@ -100,28 +100,6 @@ def test_a_site_s_compositional_step_is_the_reference_s(net: str, score: str) ->
         np.testing.assert_allclose(gradient[-1:], sites.outer_gradient(i, moved, z[-1:])[1], **EXACT)
 
 
-@each_net
-def test_a_constant_on_all_scores_moves_nothing(net: str) -> None:
-    """Along a constant added to the scores, a and b no f_i but their mean is flat, at any lambda."""
-    sites, _ = references(net, "logit")
-    z = point(sites, 4)
-    for dual in (-3.0, -1.0, 0.2, 5.0):
-        z[-1] = dual
-        product = oracles(net, "logit", z)
-
-        def slope(gradient: Array) -> float:
-            return float(gradient[-4:-1].sum())  # the output's bias, a and b
-
-        assert abs(slope(mean_of(lambda i: sites.gradient(i, z)))) < 1e-12
-        assert abs(slope(mean_of(lambda i, at=product: gradient(at[i])))) < 1e-12
-        counted_alike, _ = references(net, "logit", SHARE, equal=True)
-        assert abs(slope(mean_of(lambda i, at=counted_alike: at.gradient(i, z)))) < 1e-12
-        # what unweighted sites with the union's p are: flat at lambda = -1 alone
-        unweighted, _ = references(net, "logit", PRIOR, equal=True)
-        drift = slope(mean_of(lambda i, at=unweighted: at.gradient(i, z)))
-        assert drift == pytest.approx(2 * (1 + dual) * (PRIOR - SHARE), abs=1e-12)
-
-
 def test_a_weight_of_one_is_none_to_the_bit() -> None:
     z = point(references("tanh", "sigmoid")[0], 5)
     weighed, plain = (oracles("tanh", "sigmoid", z)[0].weigh(*known) for known in ((PRIOR, 1.0), (PRIOR,)))
@@ -145,13 +123,3 @@ def test_a_problem_of_one_s_own_is_weighed_whole() -> None:
         one.load([z])
     np.testing.assert_allclose(mean_of(lambda i: sites[i].value()), union.value(), **EXACT)
     np.testing.assert_allclose(mean_of(lambda i: gradient(sites[i])), gradient(union), **EXACT)
-
-
-def test_weights_are_n_times_the_shares_of_samples() -> None:
-    """FedX's omega on the mean over the positives of a site comes to the same factor on its mean over all samples."""
-    sites, _ = references("linear", "logit")
-    positives = sum(p for _, p in SIZES)
-    for weight, (rows, of_them) in zip(sites.weights, SIZES, strict=True):
-        omega = N * of_them / positives
-        if of_them:
-            assert PRIOR * omega / of_them == pytest.approx(weight / rows, rel=1e-14)

@@ -29,10 +29,22 @@ def difference(function: Callable[[Array], Array], at: Array) -> Array:
     return (function(at + h) - function(at - h)) / (2 * h)
 
 
+# the loss of the prediction 0.5 of the label -1, and the penalty of the weights 2 and 0
+BY_HAND = {
+    "logistic": (math.log(1 + math.exp(0.5)), 2.0),
+    "nonconvex-logistic": (math.log(1 + math.exp(0.5)), 0.4),
+    "ridge": (2.25, 2.0),
+    "robust": (math.log(2.125), 2.0),
+}
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_losses_and_penalty_are_the_papers(name: str) -> None:
     z, y = pairs(name)
     objective, paper = make_objective(name, 0.3), Problem(name, 0.3)
+    loss, penalty = BY_HAND[name]
+    assert objective.losses(np.array([0.5]), np.array([-1.0])) == pytest.approx(loss, rel=1e-14)
+    assert objective.penalty(np.array([2.0, 0.0])) == pytest.approx(0.3 * penalty, rel=1e-14)
     np.testing.assert_allclose(objective.losses(z, y), paper.losses(z, y), rtol=1e-13, atol=1e-15)
     assert objective.penalty(z) == pytest.approx(paper.penalty(z), rel=1e-13)
 

@@ -75,11 +75,10 @@ class Smooth:
         """grad f(x), (d,)."""
         return self.shares @ np.array([self.gradient(i, x) for i in range(self.num_clients)])
 
-    def smoothness(self, clients: Sequence[int] | None = None) -> float:
-        """L of the mean of f_i over `clients` (None: all): largest eigenvalue of their mean a a^T, / 4 if logistic."""
-        chosen = list(range(self.num_clients) if clients is None else clients)
-        moments = [self.features[i].T @ self.features[i] / len(self.features[i]) for i in chosen]
-        second = np.average(moments, axis=0, weights=self.shares[chosen])
+    def smoothness(self) -> float:
+        """L of f: the largest eigenvalue of the clients' mean a a^T, / 4 if logistic."""
+        moments = [features.T @ features / len(features) for features in self.features]
+        second = np.average(moments, axis=0, weights=self.shares)
         curvature = 0.25 if self.loss == "logistic" else 1.0
         return float(curvature * np.linalg.eigvalsh(second)[-1] + self.ridge)
 
@@ -180,11 +179,6 @@ def optimum(problem: Smooth, prox: Prox, tolerance: float = 1e-15, limit: int = 
             y, momentum = new + (momentum - 1.0) / grown * (new - x), grown
         x = new
     raise RuntimeError("the optimum was not reached")
-
-
-def optimality(x: Array, best: Array) -> float:
-    """||x - x*|| / ||x*||, the metric of the experiments."""
-    return float(np.linalg.norm(x - best) / np.linalg.norm(best))
 
 
 # Algorithm 1.

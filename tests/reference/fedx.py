@@ -13,7 +13,7 @@ participation, Appendix G); Appendix A (objectives, (10)-(14)); Appendices E and
     H_1 and U (also R_1, B_1, P, C)      `positives`, a `Pool` of scores with u
     H_2 (also R_2, B_2)                  `partners`, a `Pool` of scores with labels
     h_zeta, u_zeta; h_xi                 `a_lazy`, `u_lazy`; `b_lazy`
-    G_{i,k,1} + G_{i,k,2}; G_{i,k}       `gradient`; `momentum`
+    G_{i,k,1} + G_{i,k,2}; G_{i,k}       `gradient`; `m_i`, `momentum`
     r, k, K, R                           `r`, `k`, `local_steps`, `rounds`
     eta, gamma, beta, tau                `learning_rate`, `gamma`, `beta`, `tau`
     P^r                                  `participants(r)`
@@ -201,10 +201,8 @@ class Pool(NamedTuple):
 
 class Step(NamedTuple):
     w: Array  # (d,) after the step
-    gradient: Array | None  # (d,) G1 + G2; None in round 0
     momentum: Array | None  # (d,) G; None without momentum
     u: Array | None  # (n1, m) the client's table after the step, NaN = never visited; log u for kl-opauc
-    scores: tuple[Array, ...]  # of the batches, by the model before the step
 
 
 class Round(NamedTuple):
@@ -256,17 +254,16 @@ def pick(client: Client, indices: tuple[Index, Index]) -> tuple[Array, Array, Ar
 
 def scoring_round(
     score: Score, clients: Sequence[Client], w: Array, local_steps: int, batches: Indices, m: int
-) -> tuple[list[Entries], list[Entries], dict[int, list[Step]]]:
+) -> tuple[list[Entries], list[Entries]]:
     """Lines 3-4: every client scores its K batches with the initial model; no positive has a u yet."""
-    entries1, entries2, steps = [], [], {}
+    entries1, entries2 = [], []
     for i, client in enumerate(clients):
         taken = [pick(client, batches(i, 0, k)) for k in range(local_steps)]
         scores = [(score(w, X1), score(w, X2)) for X1, X2, _, _ in taken]
-        steps[i] = [Step(w, None, None, None, pair) for pair in scores]
         a, b = (np.concatenate(side) for side in zip(*scores, strict=True))
         entries1.append((i, a, np.full((len(a), m), np.nan)))
         entries2.append((i, b, np.concatenate([y for _, _, y, _ in taken])))
-    return entries1, entries2, steps
+    return entries1, entries2
 
 
 def fedx1(
@@ -286,10 +283,10 @@ def fedx1(
     """Algorithm 1, f linear. Yields `rounds + 1` records, from round 0 on. No `participants`: everyone."""
     omega1, omega2 = omegas(clients)
     everyone = list(range(len(clients)))
-    entries1, entries2, steps = scoring_round(score, clients, w, local_steps, batches, 0)
+    entries1, entries2 = scoring_round(score, clients, w, local_steps, batches, 0)
     history1, history2 = [entries1], [entries2]
     positives, partners = pool(history1, omega1), pool(history2, omega2)
-    yield Round(0, everyone, w, None, steps, positives, partners)
+    yield Round(0, everyone, w, None, {}, positives, partners)
     for r in range(1, rounds + 1):
         chosen = everyone if participants is None else list(participants(r))
         entries1, entries2, steps = [], [], {}
@@ -310,7 +307,7 @@ def fedx1(
                     d2 = objective.inner(a_lazy, b, y)[2][..., 0]  # (lazy, B2)
                     gradient += omega2[i] * (weight1 @ d2 / len(a_lazy)) @ jacobian(w_i, X2) / len(b)
                 w_i = w_i - learning_rate((r - 1) * local_steps + k) * gradient  # line 16
-                steps[i].append(Step(w_i, gradient, None, None, (a, b)))
+                steps[i].append(Step(w_i, None, None))
             a, b, y = (np.concatenate(side) for side in zip(*recorded, strict=True))
             entries1.append((i, a, np.empty((len(a), 0))))
             entries2.append((i, b, y))
@@ -341,11 +338,11 @@ def fedx2(
     everyone = list(range(len(clients)))
     size2 = sum(len(X2) for _, X2, _ in clients)  # bounds l/u of the lazy half
     u = [np.full((len(X1), objective.m), np.nan) for X1, _, _ in clients]  # line 2
-    entries1, entries2, steps = scoring_round(score, clients, w, local_steps, batches, objective.m)
+    entries1, entries2 = scoring_round(score, clients, w, local_steps, batches, objective.m)
     history1, history2 = [entries1], [entries2]
     positives, partners = pool(history1, omega1), pool(history2, omega2)
     momentum = None
-    yield Round(0, everyone, w, momentum, steps, positives, partners)
+    yield Round(0, everyone, w, momentum, {}, positives, partners)
     for r in range(1, rounds + 1):
         chosen = everyone if participants is None else list(participants(r))
         entries1, entries2, steps = [], [], {}
@@ -374,7 +371,7 @@ def fedx2(
                 m_i = gradient if m_i is None else (1.0 - beta) * m_i + beta * gradient  # line 17
                 w_i = w_i - learning_rate((r - 1) * local_steps + k) * m_i  # line 18
                 recorded.append((a, b, y, u[i][visited]))  # lines 14-15
-                steps[i].append(Step(w_i, gradient, m_i, u[i].copy(), (a, b)))
+                steps[i].append(Step(w_i, m_i, u[i].copy()))
             a, b, y, u_recorded = (np.concatenate(side) for side in zip(*recorded, strict=True))
             entries1.append((i, a, u_recorded))
             entries2.append((i, b, y))
@@ -425,7 +422,7 @@ def local_pair(
                     gradient += d2.mean(axis=0) @ jacobian(w_i, X2) / len(b)
                 m_i = gradient if m_i is None or objective.linear else (1.0 - beta) * m_i + beta * gradient
                 w_i = w_i - learning_rate((r - 1) * local_steps + k) * m_i
-                steps[i].append(Step(w_i, gradient, None if objective.linear else m_i, u[i].copy(), (a, b)))
+                steps[i].append(Step(w_i, None if objective.linear else m_i, u[i].copy()))
         w = np.mean([steps[i][-1].w for i in chosen], axis=0)
         if not objective.linear:
             momentum = np.mean([steps[i][-1].momentum for i in chosen], axis=0)
@@ -452,9 +449,8 @@ def local_sgd(
             for k in range(local_steps):
                 batch = np.asarray(batches(i, r, k), dtype=int)
                 X, y = clients[i][0][batch], clients[i][1][batch]
-                logits = score(w_i, X)
-                gradient = (sigmoid(logits) - y) @ jacobian(w_i, X) / max(len(y), 1)
+                gradient = (sigmoid(score(w_i, X)) - y) @ jacobian(w_i, X) / max(len(y), 1)
                 w_i = w_i - learning_rate((r - 1) * local_steps + k) * gradient
-                steps[i].append(Step(w_i, gradient, None, None, (logits,)))
+                steps[i].append(Step(w_i, None, None))
         w = np.mean([steps[i][-1].w for i in chosen], axis=0)
         yield Round(r, chosen, w, None, steps)

@@ -97,32 +97,10 @@ class SyntheticPL:
             total += np.concatenate([grad_x, grad_y])
         return total / len(a)
 
-    def moments(self) -> tuple[Array, Array, Array, Array]:
-        """Means over all samples: b b^T (p, p), b b^T a (p,), b b^T c (p,), c (p,)."""
-        a, b, c = (self.data[:, :, s].reshape(-1, self.primal_dim) for s in range(3))
-        ba, bc = np.sum(b * a, axis=1), np.sum(b * c, axis=1)
-        return b.T @ b / len(b), b.T @ ba / len(b), b.T @ bc / len(b), c.mean(axis=0)
-
     def maximiser(self, x: Array) -> Array:
-        """y*(x) = mean c + (mean b b^T x - mean b b^T a) / mu, (p,): where grad_y f(x, y) = 0."""
-        bb, bba, _, c = self.moments()
-        return c + (bb @ x - bba) / self.mu
-
-    def phi(self, x: Array) -> float:
-        """Phi(x) = max_y f(x, y) = f(x, y*(x)), (3)."""
-        z = np.concatenate([x, self.maximiser(x)])
-        return float(np.mean([self.value(i, z) for i in range(self.num_clients)]))
-
-    def grad_phi(self, x: Array) -> Array:
-        """grad Phi(x) = grad_x f(x, y*(x)), (p,)."""
-        bb, _, bbc, _ = self.moments()
-        a = self.data[:, :, 0].reshape(-1, self.primal_dim)
-        bump = np.exp(-((x - a) ** 2) / (2.0 * self.nu)) * (x - a) / self.nu
-        return bump.mean(axis=0) + bb @ self.maximiser(x) - bbc
-
-    def grad_phi_sq(self, x: Array) -> float:
-        """||grad Phi(x)||^2, the metric of Figure 1."""
-        return float(np.sum(self.grad_phi(x) ** 2))
+        """y*(x) = mean c + mean b b^T (x - a) / mu, (p,): where grad_y f(x, y) = 0."""
+        a, b, c = (self.data[:, :, s].reshape(-1, self.primal_dim) for s in range(3))
+        return c.mean(axis=0) + np.mean(b * np.sum(b * (x - a), axis=1, keepdims=True), axis=0) / self.mu
 
 
 def bounded(score: str, s: Array) -> Array:
@@ -143,23 +121,15 @@ class SaddleAUC:
     """(63) with a linear score: features[i] (n_i, D), labels[i] (n_i,) in {0, 1}, z = (w (D), bias, a, b, lam).
 
     tau = `prior`, the share of positives among all samples of all clients, in every batch of every client. The
-    primal block is all but lam. The score is w.x + bias, or its sigmoid or tanh, as `score` says. `equal`: the
-    sites' `weights` are 1, and `prior` is to be the mean of their shares of positives.
+    primal block is all but lam. The score is w.x + bias, or its sigmoid or tanh, as `score` says.
     """
 
-    def __init__(
-        self,
-        features: Sequence[Array],
-        labels: Sequence[Array],
-        prior: float,
-        score: str = "logit",
-        equal: bool = False,
-    ) -> None:
+    def __init__(self, features: Sequence[Array], labels: Sequence[Array], prior: float, score: str = "logit") -> None:
         self.features = [np.asarray(X, dtype=np.float64) for X in features]
         self.labels = [np.asarray(y) for y in labels]
         self.prior, self.score = prior, score
         self.num_clients = len(self.features)
-        held = [1] * self.num_clients if equal else [len(y) for y in self.labels]
+        held = [len(y) for y in self.labels]
         self.weights = [self.num_clients * n_i / sum(held) for n_i in held]
         self.primal_dim, self.dual_dim = self.features[0].shape[1] + 3, 1
 

@@ -59,9 +59,8 @@ class CompositionalAUC(SaddleAUC):
         hessian: str = "exact",
         net: str = "linear",
         hidden: int = 3,
-        equal: bool = False,
     ) -> None:
-        super().__init__(features, labels, prior, score, equal)
+        super().__init__(features, labels, prior, score)
         if net not in ("linear", "tanh") or hessian not in ("exact", "identity"):
             raise ValueError(f"unknown net {net!r} or hessian {hessian!r}")
         self.rho, self.hessian, self.net, self.hidden = rho, hessian, net, hidden
@@ -117,16 +116,6 @@ class CompositionalAUC(SaddleAUC):
 
     # The inner function.
 
-    def cross_entropy(self, i: int, w: Array, rows: Index | None = None) -> float:
-        """CE(w; rows), the mean over the batch of -log sigmoid(s) of positives and -log sigmoid(-s) of negatives."""
-        return float(np.mean(self.cross_entropies(i, w, rows)))
-
-    def cross_entropies(self, i: int, w: Array, rows: Index | None = None) -> Array:
-        """The cross-entropy of every sample, (rows,)."""
-        X, labels = self.samples(i, rows)
-        s = self.logits(w, X)
-        return np.logaddexp(0.0, s) - labels * s
-
     def ce_gradient(self, i: int, w: Array, rows: Index | None = None) -> Array:
         """grad CE(w; rows), (P,)."""
         return self.ce_gradients(i, w, rows).mean(axis=0)
@@ -169,10 +158,6 @@ class CompositionalAUC(SaddleAUC):
         of_samples = self.weights[i] * np.concatenate([d_w, [d_w1, d_w2, d_lam]])
         of_samples[-1] -= 2.0 * p * (1.0 - p) * lam
         return of_samples
-
-    def outer(self, i: int, h: Array, y: Array, rows: Index | None = None) -> float:
-        """f(h, y; rows), h (P + 2,), y (1,)."""
-        return self.value(i, np.concatenate([h, y]), rows)
 
     def outer_gradient(self, i: int, h: Array, y: Array, rows: Index | None = None) -> tuple[Array, Array]:
         """grad_h f (P + 2,) and grad_y f (1,) at (h, y)."""
@@ -265,14 +250,8 @@ def ratio_weights(counts: ArrayLike, alpha: float = 1.0, beta: float = 0.1) -> A
     return np.array([alpha + beta * positives / negatives, alpha + beta * negatives / positives])
 
 
-def ratio_loss(problem: CompositionalAUC, i: int, w: Array, weights: Array, rows: Index | None = None) -> float:
-    """The mean over the batch of weights[label] * cross-entropy: divided by the batch size, not by the weights."""
-    _, labels = problem.samples(i, rows)
-    return float(np.mean(weights[labels.astype(int)] * problem.cross_entropies(i, w, rows)))
-
-
 def ratio_gradient(problem: CompositionalAUC, i: int, w: Array, weights: Array, rows: Index | None = None) -> Array:
-    """The gradient of `ratio_loss`, (P,)."""
+    """The gradient of the mean over the batch of weights[label] * cross-entropy, (P,): divided by the batch size."""
     _, labels = problem.samples(i, rows)
     return np.mean(weights[labels.astype(int)][:, None] * problem.ce_gradients(i, w, rows), axis=0)
 

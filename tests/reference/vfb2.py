@@ -233,11 +233,6 @@ class Event(NamedTuple):
 Logs = Sequence[Sequence[Event]]  # one log a party
 
 
-class Replay(NamedTuple):
-    blocks: list[Array]  # (d_p,) each
-    thetas: dict[tuple[int, int], Array]  # (active, update) -> (b,)
-
-
 def replay(
     problem: Problem,
     parties: Sequence[Party],
@@ -245,8 +240,9 @@ def replay(
     active: Sequence[int],
     epochs: Sequence[Epoch],
     logs: Logs,
-) -> Replay:
-    """The run that wrote `logs`, computed again; changes `parties`. The order within each party is all that matters.
+) -> list[Array]:
+    """The blocks, (d_p,) each, of the run that wrote `logs`, computed again; changes `parties`. The order within each
+    party is all that matters.
 
     SVRG: every log must finish an epoch before it starts the next; there the snapshot is taken. SAGA fills its
     table first.
@@ -301,7 +297,7 @@ def replay(
     missing = [(p, a, t) for p in range(len(parties)) for a, t in rows if (p, a, t) not in applied]
     if missing:
         raise ValueError(f"never applied: {missing[:3]} (party, active, update)")
-    return Replay([party.w.copy() for party in parties], thetas)
+    return [party.w.copy() for party in parties]
 
 
 def _updates(
@@ -337,18 +333,6 @@ def _counts(
     if barrier:
         return [[(a, e * c, c) for a, c in zip(active, counts, strict=True)] for e in range(epochs)]
     return [[(a, 0, epochs * c) for a, c in zip(active, counts, strict=True)]]
-
-
-def synchronous_logs(parties: int, active: Sequence[int], counts: Sequence[int], epochs: int) -> list[list[Event]]:
-    """The logs of a run in step; counts[k]: the updates of place k an epoch."""
-    logs: list[list[Event]] = [[] for _ in range(parties)]
-    for stage in _counts(active, counts, epochs, barrier=True):
-        for t in range(max(counts)):
-            turn = [(a, first + t) for a, first, number in stage if t < number]
-            for p in range(parties):
-                logs[p] += [Event("theta" if p == a else "partial", a, u) for a, u in turn]
-                logs[p] += [Event("apply", a, u) for a, u in turn]
-    return logs
 
 
 def may_send(t: int, a: int, applied: Mapping[int, int], number: Mapping[int, int], window: int, skew: int) -> bool:
