@@ -18,7 +18,7 @@ from payloads.wire import PAYLOAD
 from problems.minimax import AUC_MINIMAX
 from problems.randomness import Purpose, stream
 from tests.algorithms.watched import CLOSE, EXACT, SITES, STEPS, Watched, lost
-from tests.battery.federation import Exchange, federate, model_of
+from tests.battery.federation import Exchange, model_of
 from tests.reference import minimax
 from tests.reference.minimax import Array
 
@@ -221,18 +221,3 @@ def test_the_server_sums_in_float64() -> None:
     assert reference is not None
     assert reference.dtype == np.float64
     np.testing.assert_allclose(reference, (np.float32(0.1) + np.float64(np.float32(0.2))) / 2, rtol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("name", "fraction", "cut"), [("coda", 1.0, 2), ("coda", 1.0, 4), ("codasca", 0.5, 2), ("codasca", 0.5, 3)]
-)
-def test_a_run_resumed_at_a_stage_s_end_or_inside_is_the_whole_one(
-    name: str, fraction: float, cut: int, data: dict[str, Scalar], tmp_path: Path
-) -> None:
-    config = {**data, "strategy": name, "fraction-train": fraction, "checkpoint-every": cut, "num-server-rounds": 6}
-    config |= {"coda.stage-rounds": 2, "coda.stage-growth": 1.5, "coda.proximal": 0.5}
-    whole, _ = federate(tmp_path / "whole", config, SITES)
-    federate(tmp_path / "parts", {**config, "num-server-rounds": cut}, SITES)
-    parts, _ = federate(tmp_path / "parts", {**config, "resume": True}, SITES)
-    assert parts.untimed == whole.untimed
-    assert parts.model_bytes == whole.model_bytes

@@ -15,14 +15,9 @@ from apps.config import Scalar, parse_run_config
 from apps.server_app import RunFailedError
 from apps.sites import resources
 from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
-from methods.minimax import count_population
-from payloads.handshake import SiteReport
-from payloads.settings import TrainingSettings
 from payloads.wire import PAYLOAD
 from problems.randomness import stream
-from strategies.minimax import FedSGDA, FedSGDAMB
-from strategies.rounds.errors import StrategyError
-from strategies.rounds.handshake import Roster
+from strategies.minimax import FedSGDA
 from tests.algorithms import minimax_problems
 from tests.algorithms.watched import CLOSE, EXACT, STEPS, Watched
 from tests.battery.federation import Exchange, federate, model_of, save_npz, sites_of
@@ -420,19 +415,6 @@ def test_a_batch_larger_than_all_sites(tmp_path: Path) -> None:
         message
         == "batch-size: got 301, allowed: at most 300, since all 3 sites together hold 300 samples; lower batch-size"
     )
-
-
-@pytest.mark.parametrize("counts", [(4, 0), (0, 4)])
-def test_auc_needs_both_classes(counts: tuple[int, int]) -> None:
-    reports = tuple(SiteReport(identity=np.array([i, 2]), class_counts=np.array(counts)) for i in range(2))
-    strategy = FedSGDAMB(TrainingSettings(batch_size=2))
-    reason = f"got {2 * counts[1]} positives and {2 * counts[0]} negatives at all sites together, .* AUC needs both"
-    with pytest.raises(StrategyError, match=reason):
-        strategy.meet(Roster((1, 2), reports))
-    other = FedSGDAMB(TrainingSettings(batch_size=2, loss="synthetic-pl"))
-    other.roster = Roster((1, 2), reports)
-    other.meet(other.roster)
-    assert count_population(other.plan(1)) is None
 
 
 @pytest.mark.parametrize(

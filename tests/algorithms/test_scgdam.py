@@ -22,7 +22,7 @@ from problems.models import build_model
 from problems.randomness import Purpose
 from strategies.minimax import LocalSCGDAM
 from tests.algorithms.watched import CLOSE, EXACT, ROUNDS, SITES, Watched
-from tests.battery.federation import federate, model_of
+from tests.battery.federation import model_of
 from tests.docs.markdown import PROJECT, blocks
 from tests.reference import scgdam
 
@@ -166,18 +166,6 @@ def test_a_client_leaves_nothing_to_the_next(data: dict[str, Scalar], tmp_path: 
             np.testing.assert_array_equal(mine, sent)
         for name, value in ups[exchange.partition].arrays().items():
             np.testing.assert_array_equal(getattr(client.outbox, name), value)
-
-
-def test_a_resumed_run_is_the_whole_one_to_the_bit(data: dict[str, Scalar], tmp_path: Path) -> None:
-    config: dict[str, Scalar] = {**KEYS, **data, "model": USER + "normed_and_dropped", "num-server-rounds": 5}
-    config |= {"fraction-train": 0.5, "checkpoint-every": 1, "scgdam.headline": "inner"}
-    whole, _ = federate(tmp_path / "whole", config, SITES)
-    federate(tmp_path / "parts", {**config, "num-server-rounds": 3}, SITES)
-    parts, _ = federate(tmp_path / "parts", {**config, "resume": True}, SITES)
-    assert parts.untimed == whole.untimed
-    for file in ("model.safetensors", "model_inner.safetensors"):
-        assert (whole.path / file).read_bytes() == (parts.path / file).read_bytes()
-    assert parts.result["best"] == whole.result["best"]
 
 
 def test_the_page_s_formulas_count_the_bytes(data: dict[str, Scalar], tmp_path: Path) -> None:

@@ -15,10 +15,7 @@ from clients.scoring import LocalSGDMRatioClient
 from methods.sgdm import SGDMDown
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
-from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
-from strategies.rounds.errors import StrategyError
-from tests.algorithms.helpers import roster_of
-from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, SITES, STEPS, Watched, lost, rows_of
+from tests.algorithms.watched import CLOSE, DROPS, EXACT, ROUNDS, SITES, STEPS, Watched
 from tests.battery.federation import model_of
 from tests.reference import scgdam
 from tests.reference.minimax import Array
@@ -89,19 +86,6 @@ def test_it_follows_the_reference(name: str, variant: str, data: dict[str, Scala
     assert_follows(one)
 
 
-@both
-def test_it_follows_the_reference_where_every_site_has_one_class(name: str, tmp_path: Path) -> None:
-    labels = rows_of([0] * 60 + [1] * 20, tmp_path / "data.npz")
-    assert_follows(Watched(tmp_path, {**labels, "strategy": name}))
-
-
-@both
-def test_it_follows_the_reference_where_a_reply_is_lost(name: str, data: dict[str, Scalar], tmp_path: Path) -> None:
-    one = Watched(tmp_path, {**data, "strategy": name}, tamper=lost(2, 1))
-    assert [list(line["dropped"]) for line in one.run.lines[1:]] == [[], ["1"], [], [], []]
-    assert_follows(one)
-
-
 # Special cases.
 
 
@@ -163,17 +147,3 @@ def test_buffers_are_averaged_with_the_model(name: str, data: dict[str, Scalar],
         np.testing.assert_allclose(after[0], (before + vectors) / 2 if server else vectors, **EXACT)
     assert buffers.shape == (6,)
     assert np.abs(buffers[:3]).max() > 0.1
-
-
-# Errors.
-
-
-@pytest.mark.parametrize(
-    ("labels", "told"), [([[0, 0], [0]], "0 positives and 3 negatives"), ([[1], [1]], "2 positives and 0 negatives")]
-)
-def test_the_ratio_loss_needs_both_classes_somewhere(labels: list[list[int]], told: str) -> None:
-    sites = [Site.from_arrays(i, np.ones((len(held), 2)), np.array(held)) for i, held in enumerate(labels)]
-    roster, training = roster_of(sites), TrainingSettings(batch_size=1)
-    LocalSGDM(training).meet(roster)
-    with pytest.raises(StrategyError, match=f"with all sites together: the ratio loss needs both classes, got {told}"):
-        LocalSGDMRatio(training).meet(roster)

@@ -15,6 +15,10 @@ from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from payloads.wire import content
 from simulations.engines.in_process import InProcessGrid
+from strategies.base import PayloadStrategy
+from strategies.fedx import FedX1
+from strategies.local_sgd import LocalSGDM, LocalSGDMRatio
+from strategies.minimax import FedSGDAMB
 from strategies.rounds.errors import StrategyError, reason_of
 from strategies.rounds.handshake import Roster, call_the_roll
 
@@ -124,6 +128,25 @@ def test_sites_of_different_versions_are_named(caplog: pytest.LogCaptureFixture)
     assert [record.getMessage() for record in caplog.records] == [
         "sites differ in torch: 2.0, 2.1; they may not compute the same thing"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (FedX1, "labels: got {} positives and {} negatives at all sites together"),
+        (FedSGDAMB, "got {} positives and {} negatives at all sites together, .* AUC needs both"),
+        (LocalSGDMRatio, "the ratio loss needs both classes, got {} positives and {} negatives"),
+    ],
+)
+@pytest.mark.parametrize("counts", [(4, 0), (0, 4)])
+def test_what_compares_two_classes_needs_both_somewhere(
+    kind: type[PayloadStrategy], told: str, counts: tuple[int, int]
+) -> None:
+    reports = tuple(SiteReport(identity=np.array([i, 2]), class_counts=np.array(counts)) for i in range(2))
+    training = TrainingSettings(batch_size=2)
+    with pytest.raises(StrategyError, match=told.format(2 * counts[1], 2 * counts[0])):
+        kind(training).meet(Roster((1, 2), reports))
+    LocalSGDM(training).meet(Roster((1, 2), reports))
 
 
 # Sampling.
