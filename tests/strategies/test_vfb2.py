@@ -73,21 +73,8 @@ def roster_of(parties: int) -> Roster:
 # Settings.
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"weight": -1.0},
-        {"weight": "none"},
-        {"skew": 0},
-        {"delay": "-1"},
-        {"delay": "0.1;0.2"},
-        {"jitter": "inf"},
-        {"extra_compute": "nan"},
-        {"window": 0},
-        {"problem": "hinge"},
-    ],
-)
-def test_a_wrong_setting_is_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize("wrong", [{"delay": "0.1;0.2"}, {"jitter": "inf"}, {"extra_compute": "nan"}])
+def test_seconds_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         VFB2Settings(**wrong)
 
