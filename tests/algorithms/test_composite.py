@@ -455,9 +455,6 @@ def test_the_exchange_before_round_1(strategy: str, data: dict[str, Scalar], tmp
     assert one.run.lines[0]["bytes_up"] == SITES * (handshake + 8)
 
 
-# What is saved.
-
-
 # Steps that are too long.
 
 

@@ -19,9 +19,7 @@ from payloads.record import ArraySpec, Payload, PayloadError, specs_of
 from payloads.wire import ARRAYS, METRICS, PAYLOAD, ROUND
 from simulations.engines.in_process import task_identity
 from strategies.rounds.errors import LONGEST_REASON
-from strategies.vfb2 import VFB2SGD
 from tests.battery.federation import OF_ROWS, Exchange, Run, federate, sites_of
-from tests.strategies.test_replies import Round
 
 TIMES = 100
 LOSER = 1
@@ -83,15 +81,6 @@ def test_an_enlarged_field_is_refused_by_name(strategy: str, phase: str, field: 
     said = reasons(tmp_path / "run", {"strategy": strategy}, tamper)
     assert hit
     assert f"{kind.__name__}.{field}: got " in said
-
-
-@pytest.mark.parametrize("strategy", list(ALGORITHMS))
-def test_every_dimension_of_a_reply_has_a_limit(strategy: str) -> None:
-    row = ALGORITHMS[strategy]
-    limits = VFB2SGD().limits(0) if row.strategy.vertical else Round(strategy).strategy.limits(0)
-    for kind in kinds_of(strategy).values():
-        letters = {dim for spec in specs_of(kind).values() for dim in spec.dims if isinstance(dim, str)}
-        assert letters <= {"d"} | set(limits)
 
 
 # name -> (keys, labels of the sites, p and q of each)

@@ -11,10 +11,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info, random_elements
-from clients.vertical.masking.ring import decode, encode
 
 PARTIAL, SNAPSHOT, EVALUATION = 1, 2, 3
 
@@ -108,49 +106,6 @@ def test_what_was_handed_out_in_order_takes_no_memory() -> None:
     for update in [1, 0, *range(2, 1000)]:
         masks.mask(PARTIAL, 0, update, 1)
     assert not masks._streams[PARTIAL, 0]._ahead
-
-
-UPDATES, LENGTH = 500, 32
-Recording = tuple[NDArray[np.float64], NDArray[np.uint64]]
-
-
-@pytest.fixture(scope="module")
-def recorded() -> Recording:
-    """(7, 500, 32) partials of the collaborators of dominator 0 in 500 updates of 32 rows, and what it receives."""
-    partials = np.random.default_rng(7).normal(size=(7, UPDATES, LENGTH))
-    masked = np.empty(partials.shape, dtype=np.uint64)
-    for i in range(7):
-        masks = party(i + 1, 8)
-        for t in range(UPDATES):
-            masked[i, t] = encode(partials[i, t]) + masks.mask(PARTIAL, 0, t, LENGTH)
-    return partials, masked
-
-
-def assert_uniform(elements: NDArray[np.uint64], place: int = 7) -> None:
-    """One byte of each is as often one number as another. The keys are fixed, so the outcome is too; a sound stream of
-    other keys would fail one time in a million."""
-    counts = np.bincount(elements.ravel() >> np.uint64(8 * place) & np.uint64(255), minlength=256)
-    mean = elements.size / 256
-    assert chi2.sf(((counts - mean) ** 2 / mean).sum(), 255) > 1e-6
-
-
-def test_masked_elements_and_their_sums_are_uniform(recorded: Recording) -> None:
-    _, masked = recorded
-    for collaborator in range(7):
-        for place in range(8):
-            assert_uniform(masked[collaborator], place)
-        assert_uniform(np.delete(masked, collaborator, axis=0).sum(axis=0))
-
-
-def test_a_dominator_with_all_but_two_collaborators_still_sees_a_uniform_mask(recorded: Recording) -> None:
-    # party 1 among dominator 0, colluding 3..7 and honest 2: take off all streams that the colluding ones know
-    partials, masked = recorded
-    left = masked[0].copy()
-    for t in range(UPDATES):
-        left[t] -= sum((counter_mode(key(1, r), PARTIAL, 0, t, LENGTH) for r in range(3, 8)), np.uint64(0))
-    assert_uniform(left)
-    honest = counter_mode(key(1, 2), PARTIAL, 0, 0, LENGTH)
-    np.testing.assert_allclose(decode(left[0] - honest), partials[0, 0], rtol=0, atol=2**-40)
 
 
 def test_random_elements_are_fresh_and_of_all_sizes() -> None:

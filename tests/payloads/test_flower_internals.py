@@ -38,7 +38,6 @@ PROMISED = {
 # what our tests alone use beyond that
 OF_TESTS = {
     "flwr.cli.build.build_fab_from_disk",
-    "flwr.clientapp.mod.comms_mods",
     "flwr.serverapp.exception.AggregationError",
 }
 

@@ -128,16 +128,6 @@ def test_a_regression_keeps_its_numbers(tmp_path: Path) -> None:
 
 
 @needs_real
-def test_uci_credit() -> None:
-    for folder in (REAL, REAL / "uci-credit"):
-        data = load_vertical(DataSpec(dataset="uci-credit", data_dir=str(folder)), 8)
-        assert (data.train_features.shape, data.test_features.shape) == ((24_000, 90), (6_000, 90))
-        assert ((data.train_labels > 0).sum(), (data.test_labels > 0).sum()) == (5_309, 1_327)
-        assert (data.train_features.min(), data.train_features.max()) == (0.0, 1.0)
-        assert sorted(len(columns) for columns in data.columns) == [11] * 6 + [12] * 2
-
-
-@needs_real
 def test_w8a() -> None:
     data = load_vertical(DataSpec(dataset="w8a", data_dir=str(REAL / "w8a" / "w8a.svm.gz")), 12)
     assert isinstance(data.train_features, sparse.csr_array)

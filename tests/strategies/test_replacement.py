@@ -11,7 +11,7 @@ from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
 from apps.sites.resources import federated_data, new_model
 from methods.fedsgda import GRADIENTS, FedSGDADown, LocalGradient
-from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_arrays, model_record
+from payloads.wire import METRICS, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
 from strategies.base import PayloadStrategy
 from strategies.rounds.errors import StrategyError
 from tests.battery.federation import Exchange, Wiretap, model_of
@@ -31,10 +31,6 @@ KEYS: dict[str, Scalar] = {
 Tamper = Callable[[Exchange], Message]
 
 
-def phase_of(exchange: Exchange) -> str:
-    return str(exchange.message.content.config_records[CONFIG].get(PHASE, ""))
-
-
 def broken(exchange: Exchange) -> Message:
     return Message(Error(2, "broke"), reply_to=exchange.message)
 
@@ -50,10 +46,10 @@ def failing(partitions: set[int], phase: str | None = None, how: Tamper = broken
     seen: set[tuple[int, str, int]] = set()
 
     def tamper(exchange: Exchange) -> Message:
-        key = (exchange.server_round, phase_of(exchange), exchange.partition)
+        key = (exchange.server_round, exchange.phase, exchange.partition)
         assert key not in seen
         seen.add(key)
-        fails = exchange.partition in partitions and phase in (None, phase_of(exchange))
+        fails = exchange.partition in partitions and phase in (None, exchange.phase)
         return how(exchange) if fails else exchange.reply
 
     return tamper
@@ -81,7 +77,7 @@ class Round:
 
     def asked(self, phase: str = "") -> list[int]:
         """Who got a message, in order."""
-        return [e.partition for e in self.grid.exchanges if phase_of(e) == phase]
+        return [e.partition for e in self.grid.exchanges if e.phase == phase]
 
     def is_mean_of(self, places: list[int], model: np.ndarray) -> None:
         """Whether the new model is the mean of these sites' ends."""
@@ -90,7 +86,7 @@ class Round:
         np.testing.assert_allclose(model, np.mean(ends, axis=0), rtol=1e-12, atol=1e-12)
 
     def replies(self, places: list[int], phase: str = "") -> list[Message]:
-        return [e.reply for e in self.grid.exchanges if phase_of(e) == phase and e.partition in places]
+        return [e.reply for e in self.grid.exchanges if e.phase == phase and e.partition in places]
 
 
 def sampled(**more: Any) -> list[int]:
@@ -233,7 +229,7 @@ def test_the_gradient_phase_replaces_for_itself(failures: int) -> None:
     exchanges = one.grid.exchanges
     assert len(exchanges) == 2 * WANTED + failures
     assert report.bytes_down == sum(count_bytes(e.message.content) for e in exchanges)
-    answers = [e.reply for e in exchanges if not (phase_of(e) and e.partition in bad)]
+    answers = [e.reply for e in exchanges if not (e.phase and e.partition in bad)]
     assert report.bytes_up == sum(count_bytes(reply.content) for reply in answers)
 
 

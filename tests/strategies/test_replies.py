@@ -176,16 +176,11 @@ def send(one: Round, **changes: Any) -> None:
 
 
 BATCH = {"fedx.positive-batch-size": 4, "fedx.negative-batch-size": 5}
-FEW = {"fedx.history-size": 3}
 
 
 @pytest.mark.parametrize(
     ("number", "keys", "changes", "reason"),
     [
-        (1, BATCH, {"positive_scores": np.zeros(9, "f4")}, "positive_scores: got shape (9,), allowed: at most (8)"),
-        (2, BATCH, {"partner_scores": np.zeros(11, "f4")}, "partner_scores: got shape (11,), allowed: at most (10)"),
-        (1, FEW, {"positive_scores": np.zeros(4, "f4")}, "positive_scores: got shape (4,), allowed: at most (3)"),
-        (2, FEW, {"partner_scores": np.zeros(4, "f4")}, "partner_scores: got shape (4,), allowed: at most (3)"),
         (1, BATCH, {"positive_scores": np.full(8, np.nan, "f4")}, "positive_scores: 8 of 8 values are not finite"),
         (2, BATCH, {"partner_labels": np.zeros(10, bool)}, "partner_labels: needed for auprc"),
         (2, {"loss": "auprc"}, {"partner_labels": None}, "partner_labels: needed for auprc"),

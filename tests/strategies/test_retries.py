@@ -251,18 +251,6 @@ def test_every_strategy_s_last_good_round_is_saved(data: dict[str, Scalar], tmp_
 # A client that lost its state.
 
 
-class Forgetful(Recorder):
-    """One client's context is emptied after a round."""
-
-    def _answer(self, message: Message) -> Message:
-        reply = super()._answer(message)
-        if message.metadata.message_type == MessageType.TRAIN:
-            server_round = message.content.config_records[CONFIG][ROUND]
-            if server_round == 2 and message.metadata.dst_node_id == FIRST_NODE_ID + 3:
-                self._contexts[FIRST_NODE_ID + 3].state.clear()
-        return reply
-
-
 @pytest.mark.parametrize(("kept", "asked"), [(1, 3), (2, 4), (4, 2), (4, 3)])
 def test_a_record_of_another_round_is_none(kept: int, asked: int) -> None:
     """Not of the round before, nor of the round itself: the correction is 0, as in the first round."""
@@ -274,12 +262,6 @@ def test_a_record_of_another_round_is_none(kept: int, asked: int) -> None:
     assert not client.state.correction.any()
     client.fit([point], {"server-round": asked + 1})
     assert client.state.correction.all()
-
-
-def test_with_checkpoints_it_reads_its_state_from_the_disk(data: dict[str, Scalar], tmp_path: Path) -> None:
-    flat: dict[str, Scalar] = {**data, "checkpoint-every": 10}
-    forgetful, whole = Played(tmp_path, flat, SITES, grid=Forgetful), play(tmp_path, flat)
-    assert forgetful.run.model_bytes == whole.run.model_bytes
 
 
 # The exchange before round 1.
