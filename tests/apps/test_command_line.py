@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from simulations.__main__ import main
-from tests.battery.federation import Run, log_to_stderr
+from tests.battery.federation import log_to_stderr
 from tests.programs import ran
 
 ROOT = Path(__file__).parents[2]
@@ -33,13 +33,6 @@ class Line:
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
     return Line(monkeypatch, capfd)
-
-
-def test_a_run_ends_with_exit_code_0(command: Line, tmp_path: Path) -> None:
-    code, *_ = command("run", "--out", tmp_path / "run", "--clients", 2, "-c", TINY, "-c", 'strategy="local-sgd"')
-    assert code == 0
-    result = Run(tmp_path / "run").result
-    assert (result["clients"], result["strategy"], result["rounds"]) == (2, "local-sgd", 1)
 
 
 # Refused before anything starts: one line on stderr.
@@ -82,7 +75,6 @@ def assert_refused(answer: tuple[int, str, str], *parts: str) -> None:
 @pytest.mark.parametrize(
     ("config", "parts"),
     [
-        ('dataset="npz" data-dir="/nowhere.npz"', ["/nowhere.npz", "exist"]),
         ('model="no.such.module:net"', ["no.such.module"]),
         ('model="resnet20"', ["resnet20", "images"]),
     ],

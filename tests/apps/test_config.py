@@ -195,10 +195,7 @@ def test_auto_is_the_strategys_own_loss(strategy: str) -> None:
 
 def wrong(key: str) -> list[Scalar]:
     """Values of another type than the key's, and beyond its bounds."""
-    kind = FIELDS[key].annotation
-    bounds = {
-        name: getattr(m, name) for m in FIELDS[key].metadata for name in ("ge", "gt", "le", "lt") if hasattr(m, name)
-    }
+    kind, bounds = FIELDS[key].annotation, bounds_of(key)
     beyond = [bounds[name] for name in ("gt", "lt") if name in bounds]
     beyond += [bounds[name] + step for name, step in (("ge", -1), ("le", 1)) if name in bounds]
     values: dict[Any, list[Scalar]] = {
@@ -224,18 +221,11 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "'mlp'?"]),
     ({"loss": "auroc"}, ["loss", "'auroc'", "kl-opauc", "cross-entropy"]),
     ({"strategy": "local-sgd", "loss": "psm"}, ["loss", "'psm'", "cross-entropy", "local-sgd", "fedx1"]),
-    ({"strategy": "fedx2", "loss": "cross-entropy"}, ["loss", "'cross-entropy'", "kl-opauc", "local-sgd"]),
-    (
-        {"strategy": "composite", "loss": "psm"},
-        ["loss", "'psm'", "strategy 'composite', allowed: auto, cross-entropy, squared-error;"],
-    ),
+    ({"strategy": "composite", "loss": "psm"}, ["'psm'", "'composite', allowed: auto, cross-entropy, squared-error;"]),
     ({"learning_rate": 0.1}, ["learning_rate", "unknown", "did you mean 'learning-rate'?"]),
     ({"fedx.gama": 0.1}, ["fedx.gama", "unknown", "did you mean 'fedx.gamma'?"]),
     ({"xyzzy": 1}, ["xyzzy", "unknown", "docs/configuration.md"]),
-    (
-        {"dataset": "synthetic-sparse-logistic", "partition": "dirichlet"},
-        ["'synthetic-sparse-logistic'", "partition: got 'dirichlet'", "'natural'"],
-    ),
+    ({"dataset": "synthetic-sparse-logistic", "partition": "linear"}, ["partition: got 'linear'", "'natural'"]),
     ({"client-weights": "equal"}, ["client-weights: got 'equal', allowed: 'examples', since", "pairs of all sites"]),
     ({"strategy": "vfb2-sgd", "client-weights": "equal"}, ["client-weights: got 'equal'", "columns of the same rows"]),
     ({"partition-rows": "9:0.5"}, ["partition-rows: got '9:0.5'", "but with partition 'given'"]),
@@ -248,16 +238,13 @@ REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"strategy": "vfb2-sgd", "partition-sites": 9}, ["partition-sites: got 9, allowed: 0", "columns"]),
     (
         {"partition": "own", "dataset": "csv", "data-dir": "a.csv", "validation-fraction": 0.2},
-        ["validation-fraction: got 0.2", "the server evaluates on its own file", "leave data-dir out"],
+        ["validation-fraction: got 0.2", "the server evaluates on its own file"],
     ),
     ({"loss": "p-norm-push", "fedx.surrogate": "psm"}, ["surrogate", "'psm'", "squared-hinge, logistic"]),
     ({"composite.parameters": ""}, ["composite.parameters", "''", "auto (all but biases), all, or names"]),
     ({"composite.upper": float("inf")}, ["composite.upper", "inf", "or none"]),
     ({"vfb2.delay": "0.1,-1"}, ["vfb2.delay", "'0.1,-1'"]),
-    (
-        {"strategy": "composite", "composite.penalty": "box"},
-        ["composite.penalty: got 'box', but lower or upper must be finite", "[-inf, inf]"],
-    ),
+    ({"strategy": "composite", "composite.penalty": "box"}, ["composite.penalty: got 'box'", "must be finite"]),
     (
         {"strategy": "fedda", "composite.penalty": "box", "composite.lower": 1.0, "composite.upper": 0.5},
         ["lower must be <= upper", "[1.0, 0.5]", "empty set"],

@@ -201,6 +201,8 @@ def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.Monk
     (wrong,) = [line for line in told("superlink", *files, *places, code=1) if line.startswith("wrong")]
     assert NO_INSTALLATION in wrong
     assert len(told("superlink", *files, *places, "--disable-runtime-dependency-installation")) == 5
+    nowhere = told("superlink", "--port", "0", "--database", f"{tmp_path}/none/state.db", code=1)
+    assert any(f"database: folder: got {tmp_path}/none, allowed: one that exists" in line for line in nowhere)
 
 
 def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

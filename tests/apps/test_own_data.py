@@ -184,29 +184,18 @@ def test_sites_metrics_are_those_of_all_held_out_rows(nodes: list[dict[str, Scal
     assert run.result["metrics"]["loss"] == pytest.approx(float(entropy), abs=2e-3)
 
 
-HELD_OUT = np.array([3, 2])
-
-
 @pytest.mark.parametrize(
-    ("payload", "told"),
+    ("negatives", "positives", "told"),
     [
-        (
-            ScoreCounts.of(np.zeros(5, np.int64), np.array([True] * 3 + [False] * 2)),
-            "ScoreCounts.negatives: counts of 2 rows, but the site holds out 3",
-        ),
-        (
-            ScoreCounts(negatives=np.bincount([0, 1, 2], minlength=BINS), positives=np.bincount([0], minlength=BINS)),
-            "ScoreCounts.positives: counts of 1 rows, but the site holds out 2",
-        ),
-        (
-            ScoreCounts(negatives=np.array([4, -1] + [0] * (BINS - 2)), positives=np.bincount([0, 0], minlength=BINS)),
-            "ScoreCounts.negatives",
-        ),
+        ([5], [0], "ScoreCounts.negatives: counts of 5 rows, but the site holds out 3"),
+        ([1, 1, 1], [1], "ScoreCounts.positives: counts of 1 rows, but the site holds out 2"),
+        ([4, -1], [2], "ScoreCounts.negatives"),
     ],
 )
-def test_what_cannot_be_is_no_score(payload: ScoreCounts, told: str) -> None:
+def test_what_cannot_be_is_no_score(negatives: list[int], positives: list[int], told: str) -> None:
+    first, second = (np.array(counts + [0] * (BINS - len(counts))) for counts in (negatives, positives))
     with pytest.raises(PayloadError) as caught:
-        payload.check_rows(HELD_OUT)
+        ScoreCounts(negatives=first, positives=second).check_rows(np.array([3, 2]))
     assert told in str(caught.value)
 
 
@@ -217,18 +206,13 @@ def test_edges_that_descend_are_refused() -> None:
         ScoreEdges(edges=edges[::-1]).check_order()
 
 
-def replaced(exchange: Exchange, payload: ScoreCounts) -> Message:
-    records = exchange.reply.content
-    records[PAYLOAD] = payload.to_record()
-    return exchange.reply
-
-
 def test_a_site_that_tells_wrong_scores_is_left_out(nodes: list[dict[str, Scalar]], tmp_path: Path) -> None:
     one = ScoreCounts.of(np.zeros(1, int), np.zeros(1, bool))
 
     def tamper(exchange: Exchange) -> Message:
-        wrong = exchange.phase == SCORE_COUNTS and exchange.partition == 1 and exchange.server_round == 2
-        return replaced(exchange, one) if wrong else exchange.reply
+        if exchange.phase == SCORE_COUNTS and exchange.partition == 1 and exchange.server_round == 2:
+            exchange.reply.content[PAYLOAD] = payload_record(one) or ConfigRecord()
+        return exchange.reply
 
     run, _ = play(tmp_path / "run", nodes, {"strategy": "local-sgd"}, tamper)
     assert [list(line["dropped"]) for line in run.lines] == [[], [], ["1"], []]

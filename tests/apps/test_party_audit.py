@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from apps.config import Scalar
-from clients.vertical.transport.identity import Identity, fingerprint
-from tests.apps.test_party_policy import identified
-from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
+from clients.vertical.transport.identity import Identity
+from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files, play
 from tests.battery.federation import payloads_of
 
 IDS = [f"patient-{number:03}" for number in range(60)]
@@ -23,7 +22,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     nodes, _ = own_files(tmp_path, [IDS[:50], IDS[5:], IDS[:2] + IDS[10:]])
-    nodes = identified(tmp_path, nodes, [0, 1, 2])
+    nodes = identified(tmp_path, nodes)
     nodes[0]["state-dir"] = str(tmp_path / "state")
     nodes[1]["audit-log"] = str(tmp_path / "logs" / "one.jsonl")
     nodes[2]["share-block"] = False

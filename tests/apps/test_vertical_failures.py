@@ -1,7 +1,5 @@
 """A vertical run in which a party fails, or that is continued."""
 
-import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +12,6 @@ from apps.server_app import app as server_app
 from simulations.engines.in_process import FIRST_NODE_ID
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Exchange, Run, Wiretap, federate, flat_config, serve
-from tests.vertical.sabotage import FULL, Saboteur
-
-
-def test_a_failed_segment_is_made_again_from_its_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = {"strategy": "vfb2-saga", "num-server-rounds": 4}
-    whole, _ = play(tmp_path / "whole", config)
-    saboteur = Saboteur(2, 3, "midway", times=2)
-    saboteur.install(monkeypatch)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        run, _ = play(tmp_path / "run", config)
-    assert run.model_bytes == whole.model_bytes
-    assert [line["dropped"] for line in run.lines] == [{}] * 5
-    assert saboteur.serials == [4, 5, 6]
-    assert re.search(f"round 3: retry 2 of 3: party 2: .*{FULL}", caplog.text)
-
-
-def test_a_party_that_never_joins_is_named_by_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    Saboteur(2, 1, "before").install(monkeypatch)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        play(tmp_path / "run", {"vfb2.join-timeout": 2.0})
-    told = f"round 1: retry 1 of 3: party 2: .*{FULL}; the others say: it never joined within 2 s"
-    assert re.search(told, caplog.text)
 
 
 def test_parties_that_had_finished_go_back(tmp_path: Path) -> None:
@@ -103,18 +75,6 @@ def test_a_party_that_hangs_ends_the_run(tmp_path: Path, monkeypatch: pytest.Mon
         serve(grid, server_app, flat)
     grid.close()
     assert sum(e.server_round == 2 and not e.phase for e in grid.exchanges) == PARTIES
-
-
-def test_a_segment_that_keeps_failing_ends_the_run_with_the_culprit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saboteur = Saboteur(1, 2, "midway", times=99)
-    saboteur.install(monkeypatch)
-    named = f"round 2: partition 1 gave no good reply, max-retries is 1: .*{FULL}.*trains a block of columns"
-    with pytest.raises(RuntimeError, match=named):
-        play(tmp_path / "run", {"max-retries": 1, "checkpoint-every": 2})
-    assert len(saboteur.serials) == 2
-    assert len(Run(tmp_path / "run").lines) == 2
 
 
 def test_a_resumed_run_needs_the_parties_states(tmp_path: Path) -> None:

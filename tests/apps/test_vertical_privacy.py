@@ -3,21 +3,21 @@
 import dataclasses
 import tempfile
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from apps.config import Scalar, parse_run_config
-from clients.parties import NoModel, Party, sockets
+from apps.config import Scalar
+from clients.parties import Party, sockets
 from clients.vertical.segment.plan import Holding, Outcome
 from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.identity import Identity
 from payloads.vfb2 import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
-from tests.apps.vertical_runs import KEYS, PARTIES, play
-from tests.battery.federation import flat_config, payloads_of
+from tests.apps.vertical_runs import PARTIES, client_of, play, segment_of
+from tests.battery.federation import payloads_of
 from tests.battery.ports import free_ports
 
 
@@ -54,10 +54,13 @@ def test_blocks_that_are_not_shared_stay_at_the_parties(
 
 def test_a_party_does_not_give_what_it_does_not_share(tmp_path: Path) -> None:
     """Whatever the server asks."""
-    client = client_of(tmp_path)
+    rows = Mock(labelled=True, columns=3, names=("a", "b", "c"))
+    rows.holding.return_value = Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
+    rows.ids.return_value, rows.keepsake.return_value, rows.training_marks.return_value = ["1", "2", "3"], {}, None
+    client = client_of(tmp_path, Party(0, 3, lambda: rows))
     client.run = lambda segment, start: Outcome(np.ones(3))
     client.state = VFB2State.empty()
-    segment = _segment(share=True)
+    segment = segment_of([b""] * 3, share=True)
     assert client.take_part(segment).weights is not None
     client.party = dataclasses.replace(client.party, share=False)
     assert client.take_part(segment).weights is None
@@ -118,17 +121,9 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({}, {"advertise": 8080}, "advertise: got 8080, allowed: text"),
         ({}, {"peer-cert": "a.pem"}, "got peer-cert without peer-key"),
         ({}, {"peer-ca": "a.pem"}, "peer-ca 'a.pem' alone, allowed: that with peer-cert and peer-key"),
-        (
-            {},
-            {"peer-cert": "/nowhere.pem", "peer-key": "/nowhere.key"},
-            "peer-cert: got '/nowhere.pem', which does not exist",
-        ),
+        ({}, {"peer-cert": "/nowhere.pem", "peer-key": "b"}, "peer-cert: got '/nowhere.pem', which does not exist"),
         ({}, {"data-path": "/nowhere.csv"}, "allowed: csv, parquet, since a party with a data-path reads a table"),
-        (
-            {"dataset": "csv"},
-            {},
-            "partition 0: data-path: got nothing, .* dataset 'csv' is read from files; give the node a data-path",
-        ),
+        ({"dataset": "csv"}, {}, "partition 0: data-path: got nothing, .* 'csv' is read from files; give the node a"),
         ({"vfb2.alignment": "intersection"}, {}, "simulated parties, who hold the same rows"),
     ],
 )
@@ -161,46 +156,8 @@ def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatc
     assert run.lines[-1]["clients_answered"] == 3
 
 
-# Parts by hand.
-
-
-class _Rows:
-    """Data of three columns."""
-
-    labelled = True
-    columns = 3
-    names: tuple[str, ...] = ("a", "b", "c")
-
-    def ids(self, rows: Any) -> list[str]:
-        return ["1", "2", "3"]
-
-    def holding(self, rows: Any) -> Any:
-        return Holding(np.ones((2, 3)), np.ones((1, 3)), np.ones(2), np.ones(1))
-
-    def keepsake(self, rows: Any) -> dict[str, Any]:
-        return {}
-
-    def training_marks(self, rows: Any) -> None:
-        return None
-
-
-def client_of(folder: Path) -> Any:
-    """The client of party 0 of 3."""
-    config = parse_run_config(flat_config(folder, KEYS))
-    party = Party(0, 3, _Rows)  # type: ignore[arg-type]
-    return config.algorithm.client(party, NoModel(), config.training, config.family)
-
-
-def _segment(*, share: bool) -> Segment:
-    one, empty, lengths = np.array([1]), np.zeros(0, np.uint8), np.zeros(3, np.int64)
-    flags = {"evaluate": np.array([True]), "share": np.array([share]), "last": np.array([False])}
-    numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "curvature": one > 1}
-    texts = {"certificates": empty, "certificate_lengths": lengths, "addresses": empty, "address_lengths": lengths}
-    return Segment(salt=np.zeros(16, np.uint8), active=one * 0, **flags, **numbers, **texts)
-
-
 def test_a_party_s_credentials_stay_the_same(tmp_path: Path) -> None:
-    client = client_of(tmp_path)
+    client = client_of(tmp_path, Party(0, 3, Mock()))
     told = {"server-round": 0, "phase": CREDENTIALS, "salt": "ab" * 16}
     shown = []
     for _ in range(2):

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from apps.client_app import app as client_app
-from apps.config import Scalar
+from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
+from clients.parties import NoModel, Party
+from clients.vertical.transport.identity import fingerprint
+from payloads.vfb2 import Segment, joined
 from tests.battery.federation import Run, Wiretap, flat_config, serve
+from tests.clients.test_identity import Authority
 
 PARTIES = 4
 # with the blocks at the server in the end, to be looked at
@@ -50,3 +55,34 @@ def own_files(folder: Path, ids: Sequence[Sequence[str]], labelled: int = 2) -> 
         part.to_csv(folder / f"party-{party}.csv", index=False)
         nodes.append({"data-path": str(folder / f"party-{party}.csv")})
     return nodes, whole
+
+
+def identified(folder: Path, nodes: Sequence[Mapping[str, Scalar]]) -> list[dict[str, Scalar]]:
+    """The nodes with certificates, each of an authority of its own, and the pins of all authorities."""
+    own, pins, known = list[dict[str, Scalar]](), [], b""
+    for place, node in enumerate(nodes):
+        (folder / str(place)).mkdir()
+        authority = Authority(folder / str(place), f"of member {place}")
+        known += b"".join(part.public_bytes(Encoding.PEM) for part in (authority.root, authority.middle))
+        pins.append(f"member-{place}={fingerprint(authority.middle.public_bytes(Encoding.DER))}")
+        certificate, key = authority.party(f"party-{place}")
+        own.append({**node, "peer-cert": str(certificate), "peer-key": str(key)})
+    (folder / "authorities.pem").write_bytes(known)
+    return [{**node, "peer-ca": str(folder / "authorities.pem"), "pinned-peers": " ".join(pins)} for node in own]
+
+
+def client_of(folder: Path, party: Party) -> Any:
+    """The client of a party."""
+    config = parse_run_config(flat_config(folder, KEYS))
+    return config.algorithm.client(party, NoModel(), config.training, config.family)  # type: ignore[arg-type]
+
+
+def segment_of(certificates: Sequence[bytes], share: bool = False) -> Segment:
+    """The first segment of parties with these certificates."""
+    whole, lengths = joined(certificates)
+    one, flag = np.array([1]), np.array([False])
+    numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "curvature": one > 1}
+    places = {"addresses": np.zeros(0, np.uint8), "address_lengths": lengths * 0}
+    flags = {"evaluate": flag, "share": np.array([share]), "last": flag}
+    shown = {"certificates": whole, "certificate_lengths": lengths}
+    return Segment(salt=np.zeros(16, np.uint8), active=one * 0, **numbers, **flags, **shown, **places)

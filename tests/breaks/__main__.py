@@ -34,18 +34,12 @@ def copy_tree(source: Path, target: Path) -> None:
 
 def attempt(one: Break, tree: Path) -> Verdict:
     """What became of a break in a copy of the tree, which is afterwards as before."""
-    path = tree / one.file
-    if not path.is_file():
-        return Verdict(f"no file {one.file}")
-    if missing := [name for name in one.tests.split() if not (tree / name).exists()]:
-        return Verdict(f"no tests {missing[0]}")
-    source = path.read_text(encoding="utf-8")
     try:
-        broken = one.broken(source)
-        if path.suffix == ".py":
-            compile(broken, one.file, "exec")
+        broken = one.broken(tree)
     except (ValueError, SyntaxError) as error:
         return Verdict(str(error))
+    path = tree / one.file
+    source = path.read_text(encoding="utf-8")
     path.write_text(broken, encoding="utf-8")
     try:
         for tests in one.tests.split():

@@ -30,11 +30,17 @@ class Break:
     breaks: str
     message: bool = False
 
-    def broken(self, source: str) -> str:
-        """The file's text with the mistake in it; ValueError where the old text is not there exactly once."""
+    def broken(self, tree: Path) -> str:
+        """The file's text with the mistake in it; ValueError or SyntaxError where it cannot be made or tried."""
+        if missing := [name for name in (self.file, *self.tests.split()) if not (tree / name).exists()]:
+            raise ValueError(f"no {missing[0]}")
+        source = (tree / self.file).read_text(encoding="utf-8")
         if (count := source.count(self.old)) != 1:
             raise ValueError(f"its old text occurs {count} times in {self.file}")
-        return source.replace(self.old, self.new)
+        broken = source.replace(self.old, self.new)
+        if self.file.endswith(".py"):
+            compile(broken, self.file, "exec")
+        return broken
 
 
 def read_breaks() -> Iterator[Break]:

@@ -1,4 +1,4 @@
-"""The documentation's site: every page is in its nav, every link leads somewhere, nothing comes from another host."""
+"""The documentation's site: every page is in its nav, nothing comes from another host; MkDocs looks at the links."""
 
 import ast
 import importlib.util
@@ -20,24 +20,19 @@ CONFIG = PROJECT / "mkdocs.yml"
 
 
 class Page(HTMLParser):
-    """A built page: its anchors, where its links lead, and what a browser loads for it."""
+    """A built page: its anchors, and what a browser loads for it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.anchors: set[str] = set()
-        self.links: list[str] = []
         self.loaded: list[str] = []
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {key: value for key, value in attrs if value}
         self.anchors |= {values[key] for key in ("id", "name") if key in values}
-        if tag == "a" and "href" in values:
-            self.links.append(values["href"])
-        elif tag in ("script", "img", "iframe", "source") and "src" in values:
-            self.loaded.append(values["src"])
-        elif tag == "link" and "href" in values:
-            self.loaded.append(values["href"])
+        place = "href" if tag == "link" else "src" if tag in ("script", "img", "iframe", "source") else ""
+        self.loaded += [values[place]] if place in values else []
 
 
 @pytest.fixture(scope="module")
@@ -107,25 +102,6 @@ def test_every_page_and_module_is_built(hooks: ModuleType, built: Path, pages: d
         module = hooks.module_name(source)
         expected = {f"{module}.{name}" for name in public if not name.startswith("_")}
         assert expected | {module} <= pages[(built / page).with_suffix(".html")].anchors, source
-
-
-@pytest.mark.slow
-def test_no_link_of_the_site_is_broken(built: Path, pages: dict[Path, Page]) -> None:
-    broken = []
-    for path, page in pages.items():
-        if path.name == "404.html":  # served at any address, so its links are absolute
-            continue
-        for link in page.links + page.loaded:
-            parts = urllib.parse.urlsplit(link)
-            if parts.scheme or parts.netloc:
-                continue
-            there = (path.parent / urllib.parse.unquote(parts.path)).resolve() if parts.path else path
-            there = there / "index.html" if there.is_dir() else there
-            anchor = urllib.parse.unquote(parts.fragment)
-            if not there.exists() or (anchor and there in pages and anchor not in pages[there].anchors):
-                broken.append(f"{path.relative_to(built)}: {link}")
-    assert not broken
-    assert sum(len(page.links) for page in pages.values()) > 1000
 
 
 @pytest.mark.slow

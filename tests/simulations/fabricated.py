@@ -2,10 +2,13 @@
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 import tomli_w
 
 from apps.config import Scalar, parse_run_config
@@ -163,6 +166,13 @@ class Runs:
             else:
                 fake(path, task.config, found, clients=task.clients, missing=self.missing(task.config))
                 ended(task, "")
+
+
+def replace_tuning(monkeypatch: pytest.MonkeyPatch, run_trials: Callable[..., None]) -> None:
+    """Let a sweep's trials be run by a function instead of Ray."""
+    module = ModuleType("simulations.sweeps.tuning")
+    monkeypatch.setattr(module, "run_trials", run_trials, raising=False)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
 
 
 def not_drawn(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.mod import arrays_size_mod, message_size_mod
 from flwr.serverapp import Grid, ServerApp
 
 NODES = 3
@@ -153,17 +152,6 @@ def stranger(message: Message, context: Context) -> Message:
     return told(told(message, first=True), second=True)
 
 
-def adds_one(message: Message, context: Context, call_next: Any) -> Message:
-    reply: Message = call_next(message, context)
-    reply.content.config_records["facts"]["mod"] = context.node_config["partition-id"]
-    return reply
-
-
-@client_app.train("modded", mods=[adds_one, message_size_mod, arrays_size_mod])
-def modded(message: Message, context: Context) -> Message:
-    return told(message, kind="modded")
-
-
 # The server's questions.
 
 
@@ -288,7 +276,6 @@ def what_is_pulled(grid: Grid, ids: list[str]) -> list[str]:
 @probe
 def kinds(grid: Grid) -> Observation:
     seen = {kind: [a["kind"] for a in answers(grid, kind)] for kind in ("query", "train", "evaluate")}
-    seen["modded"] = [a["mod"] for a in answers(grid, "train.modded", sample_records())]
     replies = ask(grid, to_each(grid, "evaluate.unheard_of"))
     return {**seen, "unregistered": [failure(reply) for reply in replies]}
 

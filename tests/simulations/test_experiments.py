@@ -157,11 +157,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "parts"),
     [
-        (
-            "figure =",
-            "figur =",
-            ["small.toml: figure: got nothing", "small.toml: figur: got an unknown key", "paper-values"],
-        ),
+        ("figure =", "figur =", ["small.toml: figure: got nothing", "small.toml: figur: got an unknown key"]),
         ('title = "Two', "title = [", ["small.toml: got a file that cannot be read (Invalid value", "allowed: TOML"]),
         ('metrics = ["auc", "loss"]', 'metrics = ["f1"]', ["'small': metrics: got 'f1'", "auc"]),
         ("clients = 2", 'x = ["round", "round"]', ["x: got round, round", "each once"]),
@@ -174,20 +170,12 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
         ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
         ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
-        (
-            'name = "Local SGD"',
-            'name = "FedX"',
-            ["'FedX digits K = 1', which would both be curve 'FedX 1'", "'digits'"],
-        ),
+        ('name = "Local SGD"', 'name = "FedX"', ["'FedX digits K = 1', which would both be curve 'FedX 1'"]),
         ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx digits K = 1'"]),
         ('curve = "{method} {K}"', 'curve = "{method} {k}"', ["curve: got {k}", "coordinate"]),
         ("only = { K = [1] }", "only = { K = [3] }", ["profiles.smoke.only.K: got 3, allowed: 1, 2"]),
         ("only = { K = [1] }", "only = { P = [3] }", ["profiles.smoke.only.P: got 3", "no such coordinate"]),
-        (
-            "at = { K = 2 }\nmean",
-            "at = { K = 3 }\nmean",
-            ["paper-values[0]: got method = FedX, K = 3, which no run has"],
-        ),
+        ("at = { K = 2 }\nmean", "at = { K = 3 }\nmean", ["paper-values[0]: got method = FedX, K = 3, which no run"]),
         ("mean = 0.75", 'mean = 0.75\nmetric = "accuracy"', ["paper-values[0].metric: got 'accuracy'", "auc, loss"]),
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
     ],
@@ -205,10 +193,7 @@ def test_a_wrong_file_is_one_line(
     ("arguments", "parts"),
     [
         (["nowhere.toml"], ["nowhere.toml: got a file that cannot be read (No such file", "allowed: TOML"]),
-        (
-            ["SMALL", "--profile", "full"],
-            ["--profile: got 'full'", "allowed: those of experiment 'small': smoke, quick;"],
-        ),
+        (["SMALL", "--profile", "full"], ["--profile: got 'full'", "allowed: those of experiment 'small': smoke,"]),
         (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )

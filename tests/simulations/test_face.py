@@ -2,9 +2,6 @@
 
 import json
 import logging
-import os
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
@@ -26,8 +23,8 @@ from simulations.experiments.reproduce import Reproduction
 from simulations.results.compare import Comparison
 from simulations.sweeps.plan import Sweep
 from simulations.sweeps.sweep import run_sweep
+from tests.programs import PROJECT, ran
 
-PROJECT = Path(__file__).resolve().parents[2]
 SMALL = {"num-server-rounds": 1, "local-steps": 2, "checkpoint-every": 0, "fedx": {"gamma": 0.5}}
 MODEL = """
 import torch
@@ -60,9 +57,8 @@ def test_every_public_name_is_found_and_every_algorithms_types_are_public() -> N
 
 
 def test_importing_the_face_imports_nothing_of_the_project_or_its_libraries() -> None:
-    code = "import sys, florilegium; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(done.stdout.split())
+    imported = ran("-c", "import sys, florilegium; print(*{name.partition('.')[0] for name in sys.modules})").split()
+    assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(imported)
 
 
 def test_the_version_is_that_of_the_code_that_runs() -> None:
@@ -86,12 +82,9 @@ def test_the_command_works_where_packages_have_its_names_and_finds_a_users_modul
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not this one')\n")
     (tmp_path / "mine.py").write_text(MODEL)
-    command = [sys.executable, "-m", "florilegium", "run", "--clients", "2", "--out", "out", "--json"]
     config = 'model="mine:tiny" num-server-rounds=1 local-steps=2 checkpoint-every=0'
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    done = subprocess.run([*command, "-c", config], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["config"]["model"] == "mine:tiny"
+    command = ("-m", "florilegium", "run", "--clients", "2", "--out", "out", "--json", "-c", config)
+    assert json.loads(ran(*command, cwd=tmp_path))["config"]["model"] == "mine:tiny"
 
 
 def sweep(folder: Path) -> None:

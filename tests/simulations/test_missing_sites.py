@@ -1,9 +1,10 @@
 """Runs say which sites were missing, why, and what to turn; and what is not a number becomes no state."""
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from payloads.wire import ARRAYS, model_record
 from simulations.experiments.tuned_values import read_tuned
 from simulations.results.compare import Comparison
 from simulations.results.records import read_run
-from simulations.sweeps.plan import Sweep, Trial
-from simulations.sweeps.standings import Row, standings
+from simulations.sweeps.plan import Sweep
 from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import TINY, Line
 from tests.battery.federation import Exchange, Run, federate, model_of
@@ -156,6 +156,16 @@ def test_good_replies_whose_sum_overflows_end_the_run(strategy: str, of: str, tm
 # What else ends a run leaves a sentence.
 
 
+@contextlib.contextmanager
+def heard_by(listen: Callable[[dict[str, Any]], object]) -> Iterator[None]:
+    """Let a function hear every line of a run."""
+    token = apps.training.ROUND_LISTENER.set(listen)
+    try:
+        yield
+    finally:
+        apps.training.ROUND_LISTENER.reset(token)
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("every", [0, 2])
 def test_a_run_that_is_stopped_says_where(
@@ -165,12 +175,8 @@ def test_a_run_that_is_stopped_says_where(
         if line["round"] == 3:
             raise stop
 
-    token = apps.training.ROUND_LISTENER.set(listen)
-    try:
-        with pytest.raises(stop):
-            federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 4, "checkpoint-every": every})
-    finally:
-        apps.training.ROUND_LISTENER.reset(token)
+    with heard_by(listen), pytest.raises(stop):
+        federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 4, "checkpoint-every": every})
     reason = json.loads((tmp_path / "run" / "failure.json").read_text())["reason"]
     assert reason.startswith("interrupted in round 3 of 4; " if stop is KeyboardInterrupt else "stopped by `flwr stop`")
     assert reason.endswith("from the checkpoint of round 2" if every else "there is no checkpoint")
@@ -183,12 +189,11 @@ def test_a_stopped_simulation_says_where(monkeypatch: pytest.MonkeyPatch, tmp_pa
     run, _ = federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
     handlers[0]()
     assert not (run.path / "failure.json").exists()
-    token = apps.training.ROUND_LISTENER.set(lambda line: handlers[1]() if line["round"] == 1 else None)
-    try:
-        with pytest.raises(RunFailedError, match="closed"):  # the rounds go on while Flower ends the process
-            federate(tmp_path / "other", {**LOCAL, "num-server-rounds": 3})
-    finally:
-        apps.training.ROUND_LISTENER.reset(token)
+    with (
+        heard_by(lambda line: handlers[1]() if line["round"] == 1 else None),
+        pytest.raises(RunFailedError, match="closed"),  # the rounds go on while Flower ends the process
+    ):
+        federate(tmp_path / "other", {**LOCAL, "num-server-rounds": 3})
     reason = json.loads((tmp_path / "other" / "failure.json").read_text())["reason"]
     assert reason == "stopped by `flwr stop` or a signal in round 1 of 3; there is no checkpoint"
 
@@ -200,30 +205,13 @@ def test_a_full_disk_is_named_by_its_path(monkeypatch: pytest.MonkeyPatch, tmp_p
     def fill(line: dict[str, Any]) -> None:
         monkeypatch.setattr(os, "fsync", full)
 
-    token = apps.training.ROUND_LISTENER.set(fill)
-    try:
-        with pytest.raises(
-            RunFailedError, match=r"run/checkpoints: got No space left|run/model\.safetensors: got No space"
-        ):
-            federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
-    finally:
-        apps.training.ROUND_LISTENER.reset(token)
+    full_at = r"run/checkpoints: got No space left|run/model\.safetensors: got No space"
+    with heard_by(fill), pytest.raises(RunFailedError, match=full_at):
+        federate(tmp_path / "run", {**LOCAL, "num-server-rounds": 1})
     assert not (tmp_path / "run" / "result.json").exists()
 
 
 # A configuration that went without sites wins over none that did not.
-
-
-def test_standings_put_missing_sites_last() -> None:
-    rows = {
-        "a": Row("finished", final=0.9, missing=1),
-        "b": Row("finished", final=0.6),
-        "c": Row("failed"),
-        "d": Row("finished", final=0.95, missing=3),
-    }
-    trials = [Trial(name, {"x": name}, 0, {"num-server-rounds": 1}, Path(name)) for name in rows]
-    found = standings(trials, rows, "max")
-    assert [(one.varied["x"], one.missing) for one in found] == [("b", 0), ("d", 1), ("a", 1), ("c", 0)]
 
 
 def test_a_comparison_names_missing_sites_and_gives_no_verdict(tmp_path: Path) -> None:

@@ -69,9 +69,6 @@ class Page(HTMLParser):
         if tag in ("td", "th"):
             self.tables[-1][-1].append("")
 
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        pass
-
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from simulations.results.records import read_run
 from simulations.sweeps.plan import Sweep
 from tests.apps.test_command_line import Line
-from tests.simulations.fabricated import fake, refusal
+from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 TEXT = 'model="linear" num-server-rounds=2 checkpoint-every=0'
 GRID = ("--grid", "learning-rate=0.1,0.5", "--seeds", "2")
@@ -35,9 +33,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             made.append(f"{trial.path.parent.name}/{trial.name} {held}")
             ended(trial, "")
 
-    module = ModuleType("simulations.sweeps.tuning")
-    monkeypatch.setattr(module, "run_trials", run_trials, raising=False)
-    monkeypatch.setitem(sys.modules, "simulations.sweeps.tuning", module)
+    replace_tuning(monkeypatch, run_trials)
     return made
 
 

@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 from simulations.sweeps.sweep import Books
 from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
-from tests.simulations.fabricated import fake, refusal
+from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
 DEFAULTS = {"learning-rate": 0.1, "batch-size": 32}  # `federate` has others
@@ -36,9 +35,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("Ray was asked for")
 
-    module = ModuleType("simulations.sweeps.tuning")
-    monkeypatch.setattr(module, "run_trials", never, raising=False)
-    monkeypatch.setitem(sys.modules, "simulations.sweeps.tuning", module)
+    replace_tuning(monkeypatch, never)
 
 
 # What is varied.
@@ -130,6 +127,10 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([*GRID, "-c", 'seed="a"'], ["seed", "'a'"]),
         ([*GRID, "--resume"], ["--resume: got --out", "there is no sweep"]),
         ([*GRID, "--asha", "--grace", "4"], ["--grace", "got 4", "3 rounds"]),
+        ([], ["sweep: got no trials, allowed: two at least; give --grid, --random or --seeds"]),
+        (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
+        (["--grid", "local-steps=2,3"], ["local-steps: got 2 by --config, but it is varied too"]),
+        (["--grid", "learning-rate=0.1,0.0"], ["trial learning-rate=0.0: learning-rate: got 0.0"]),
     ],
 )
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
@@ -309,18 +310,13 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 # Metrics.
 
 
-def asked(command: Line, out: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> dict[str, Any]:
-    """What sweep.toml holds of a sweep whose trials are never run."""
-    monkeypatch.setattr(sys.modules["simulations.sweeps.tuning"], "run_trials", lambda *arguments: None)
-    command("sweep", "--out", out, "-c", TEXT, *GRID, *options)
-    return tomllib.loads((out / "sweep.toml").read_text())
-
-
 @pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min"), ("rmse", "min")])
 def test_which_values_are_better(
     command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str
 ) -> None:
-    assert asked(command, tmp_path / "s", monkeypatch, "--metric", metric)["mode"] == mode
+    replace_tuning(monkeypatch, lambda *arguments: None)
+    command("sweep", "--out", tmp_path / "s", "-c", TEXT, *GRID, "--metric", metric)
+    assert tomllib.loads((tmp_path / "s" / "sweep.toml").read_text())["mode"] == mode
 
 
 # On Ray: each test is one command, or a few in turn.

@@ -195,6 +195,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
         (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which no search chooses values for FedX digits K = 1"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
+        (TUNE + "validation-fraction = 0.0\n", r"validation-fraction: got 0.*allowed: a number above 0, since 'auc'"),
     ],
 )
 def test_a_wrong_grid(tmp_path: Path, text: str, message: str) -> None:
