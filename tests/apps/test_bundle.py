@@ -43,9 +43,7 @@ def imported(waiting: list[Path]) -> set[str]:
     return found
 
 
-def test_the_bundle_has_what_the_apps_import_and_the_licence_and_nothing_of_the_workshop(
-    bundle: zipfile.ZipFile,
-) -> None:
+def test_the_bundle_has_what_the_apps_import_and_the_licence_and_nothing_else(bundle: zipfile.ZipFile) -> None:
     there = set(bundle.namelist())
     assert imported([PROJECT / "apps" / "server_app.py", PROJECT / "apps" / "client_app.py"]) <= there
     assert {"LICENSE", "pyproject.toml"} <= there

@@ -112,9 +112,7 @@ def test_a_changed_value_is_refused(small: RunDirectory, sound: bytes) -> None:
 
 
 @given(data=st.data())
-def test_changed_anywhere_it_is_refused_or_says_the_same(
-    small: RunDirectory, sound: bytes, data: st.DataObject
-) -> None:
+def test_changed_anywhere_it_is_refused_or_the_same(small: RunDirectory, sound: bytes, data: st.DataObject) -> None:
     """What may change is how the header is written, not what it says."""
     newest(small).write_bytes(sound)
     expected = small.newest_checkpoint()
@@ -127,9 +125,8 @@ def test_changed_anywhere_it_is_refused_or_says_the_same(
         found = small.newest_checkpoint()
     except ConfigError as error:
         reason = str(error)
-    assert reason.startswith(f"resume: got an unusable checkpoint, {newest(small)}: ") or (
-        not reason and same(found, expected)
-    )
+    told = f"resume: got an unusable checkpoint, {newest(small)}: "
+    assert reason.startswith(told) or (not reason and same(found, expected))
 
 
 def sealed_again(path: Path, change: Callable[[dict[str, Any], dict[str, str]], Any]) -> None:
@@ -153,10 +150,7 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] =
         "model: 'parameters' is float32(64,), expected float32(65,)",
     ),
     "short state": (lambda a, m: a.pop("strategy.runs"), "FedXState.runs: missing"),
-    "other sites": (
-        lambda a, m: a.update({"sites.kept": np.zeros(4, int)}),
-        "SiteStates.kept: got shape (4,), expected (3)",
-    ),
+    "other sites": (lambda a, m: a.update({"sites.kept": np.zeros(4, int)}), "SiteStates.kept: got shape (4,)"),
 }
 
 
@@ -188,11 +182,10 @@ def test_the_refusal_says_how_to_go_on(copy: Path) -> None:
     ],
 )
 def test_a_foreign_file_is_refused(content: bytes, told: str, copy: Path) -> None:
-    (copy / "checkpoints" / "round-000009.safetensors").write_bytes(content)
+    path = copy / "checkpoints" / "round-000009.safetensors"
+    path.write_bytes(content)
     reason = refusal(copy)
-    assert reason.startswith(
-        f"resume: got an unusable checkpoint, {copy / 'checkpoints' / 'round-000009.safetensors'}: "
-    )
+    assert reason.startswith(f"resume: got an unusable checkpoint, {path}: ")
     assert told in reason
 
 
@@ -251,10 +244,8 @@ def test_a_run_token_that_is_none_is_refused(token: bytes | None, copy: Path) ->
 def test_a_config_cut_anywhere_is_refused(copy: Path) -> None:
     """But where what is left says the same: its last number is 0.0, or 0."""
     (copy / "config.toml").rename(copy / "kept.toml")
-    told = (
-        f"resume: got true, but there is no run in {copy}, allowed: true where there is one; set run-name (or --out), "
-    )
-    assert refusal(copy) == told + "or leave resume out"
+    told = f"resume: got true, but there is no run in {copy}, allowed: true where there is one; set run-name"
+    assert refusal(copy) == f"{told} (or --out), or leave resume out"
     (copy / "kept.toml").rename(copy / "config.toml")
     config = parse_run_config(flat_config(copy, {**CONFIG, "resume": True, "num-server-rounds": 4}))
     whole = (copy / "config.toml").read_bytes()
@@ -350,9 +341,7 @@ def test_every_memory_has_a_name_of_its_own() -> None:
 # Writing.
 
 
-def test_a_file_is_on_the_disk_before_its_name_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     fsync, rename = files.os.fsync, Path.replace
 
@@ -386,9 +375,7 @@ def test_the_lines_are_on_the_disk_before_the_checkpoint(small: RunDirectory, mo
     assert steps == ["metrics.jsonl", "round-000007.safetensors"]
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomic(tmp_path / "file", b"old")
 
     def full(descriptor: int) -> None:

@@ -48,9 +48,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
     ],
 )
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
-def test_a_wrong_config_is_one_line(
-    command: Line, tmp_path: Path, subcommand: str, text: str, parts: list[str]
-) -> None:
+def test_wrong_config_is_one_line(command: Line, tmp_path: Path, subcommand: str, text: str, parts: list[str]) -> None:
     code, out, err = command(subcommand, "--out", tmp_path / "run", "-c", text)
     assert code != 0
     assert out == ""
@@ -74,10 +72,7 @@ def assert_refused(answer: tuple[int, str, str], *parts: str) -> None:
 
 @pytest.mark.parametrize(
     ("config", "parts"),
-    [
-        ('model="no.such.module:net"', ["no.such.module"]),
-        ('model="resnet20"', ["resnet20", "images"]),
-    ],
+    [('model="no.such.module:net"', ["no.such.module"]), ('model="resnet20"', ["resnet20", "images"])],
 )
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
 def test_a_run_that_cannot_be(command: Line, tmp_path: Path, subcommand: str, config: str, parts: list[str]) -> None:

@@ -78,9 +78,7 @@ def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"'])
     with pytest.raises(WrongError) as wrong:
         packages()
-    assert str(wrong.value).startswith(
-        f"numpy: got {np.__version__}, allowed: >=99; no-such-package: got nothing, allowed: "
-    )
+    assert str(wrong.value).startswith(f"numpy: got {np.__version__}, allowed: >=99; no-such-package: got nothing, ")
 
 
 # A site.
@@ -108,9 +106,7 @@ def test_a_good_site(folder: Path, tmp_path: Path) -> None:
     (NODE, "strategy=fedx2", "configuration", "--run-config"),
     (NODE, "/nowhere/a.toml", "configuration", "--run-config: got '/nowhere/a.toml': No such file"),
 ])  # fmt: skip
-def test_a_site_hears_what_is_wrong(
-    node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sites_hear_what_is_wrong(node: str, run: str, name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     lines = told("site", "--node-config", node, "--run-config", run, code=1)
     (wrong,) = [line for line in lines if line.startswith(f"wrong  {name}: ")]

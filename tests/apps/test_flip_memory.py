@@ -84,9 +84,7 @@ def test_flips_of_another_reporter_are_kept_beside_ones_own(tmp_path: Path) -> N
     assert (kept.tolist(), new) == ([*own.tolist(), *told[10:].tolist()], 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("label-flips.key", "with 3 bytes"), ("label-flips-1.0.safetensors", "1.0")]
-)
+@pytest.mark.parametrize(("name", "told"), [("label-flips.key", "3 bytes"), ("label-flips-1.0.safetensors", "1.0")])
 def test_what_is_damaged_is_not_drawn_again(name: str, told: str, tmp_path: Path) -> None:
     FlipMemory(tmp_path).recall(MARKS[:5], 1.0)
     (tmp_path / name).write_bytes(b"cut")

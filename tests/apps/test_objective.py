@@ -89,9 +89,7 @@ def written_out(one: Evaluated, x: np.ndarray) -> float:
 
 @pytest.mark.parametrize("client_weights", ["examples", "equal"])
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
-def test_the_objective_is_the_mean_over_the_sites_and_g(
-    loss: str, client_weights: str, data: dict[str, Scalar]
-) -> None:
+def test_the_objective_is_the_mean_over_sites_and_g(loss: str, client_weights: str, data: dict[str, Scalar]) -> None:
     one = Evaluated({**data, "loss": loss, "client-weights": client_weights})
     assert [len(A) for A in one.features] == [4, 4, 3]
     # l1 and ridge act on the weights 0.7, 0, -0.4, 0, not on the bias

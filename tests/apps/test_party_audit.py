@@ -51,9 +51,7 @@ def test_every_message_leaves_a_line(tmp_path: Path) -> None:
     assert told[3]["bytes-to-peers"] > 40 * 32
     flips = {"drawn": 32, "reused": 0, "epsilon-spent": 1.0}
     common = {"rows": 32, "test-rows": 8, "active": [0], "masking": "pairwise", "label-epsilon": 1.0, "evaluated": True}
-    segments = [
-        {"segment": n, "attempt": n + 2, "epochs": min(n, 1), "flips": flips if not n else None} for n in range(3)
-    ]
+    segments = [{"segment": n, "attempt": n + 2, "epochs": min(n, 1), "flips": None if n else flips} for n in range(3)]
     for line, segment in zip(told[4:], segments, strict=True):
         expected = {**common, **segment}
         assert {name: line.get(name) for name in expected} == expected

@@ -109,7 +109,7 @@ def never() -> Any:
 @pytest.mark.parametrize("phase", [DATA_SUMMARY, INTERSECTION, ALIGNMENT, ""])
 def test_no_message_gets_past_the_pins(phase: str, tmp_path: Path) -> None:
     me, friend, stranger = (Identity.create(name) for name in ("me", "friend", "stranger"))
-    policy = Policy(pins={friend.fingerprint: "friend"}, allow_intersection=False)
+    policy = Policy(pins={fingerprint(friend.certificate): "friend"}, allow_intersection=False)
     client = client_of(tmp_path, Party(0, 2, never, identity=me, policy=policy))
     client.inbox = segment_of([me.certificate, stranger.certificate])
     with pytest.raises(PolicyError, match="party 0: pinned-peers: got party 1 under no pin"):

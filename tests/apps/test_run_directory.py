@@ -94,9 +94,7 @@ def test_the_events_hold_the_metrics(whole: Run) -> None:
     assert scalars == [(line["round"], line["auc"]) for line in whole.lines]
 
 
-def test_without_pictures_nothing_is_drawn_nor_imported_to_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_pictures_nothing_is_drawn_nor_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apps.run_directory.curves", None)
     run, _ = federate(tmp_path / "run", {"pictures": False})
     assert (run.path / "result.json").exists()

@@ -127,9 +127,7 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
         ({"vfb2.alignment": "intersection"}, {}, "simulated parties, who hold the same rows"),
     ],
 )
-def test_what_a_party_cannot_use_says_why(
-    config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path
-) -> None:
+def test_what_a_party_cannot_use(config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", config, [{}, node, {}])
 

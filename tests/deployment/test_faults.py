@@ -151,9 +151,7 @@ def test_a_site_restarted_without_its_state_dir_has_lost_its_state(deployment: D
     assert np.isfinite(run.numbers()).all()
 
 
-def test_training_goes_on_without_a_killed_site_and_ends_when_too_few_are_left(
-    deployment: Deployment, tmp_path: Path
-) -> None:
+def test_training_goes_on_without_a_killed_site_and_ends_with_too_few(deployment: Deployment, tmp_path: Path) -> None:
     path = tmp_path / "run"
     config = {**STATEFUL, "num-server-rounds": 60, "min-train-nodes": 2, "round-timeout": 60.0}
     run_id = deployment.submit(path, config)

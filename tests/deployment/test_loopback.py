@@ -46,9 +46,7 @@ def test_deployed_sites_compute_what_one_process_does(strategy: str, deployment:
     assert run.lines[-1]["clients_answered"] == 3
 
 
-def test_sites_with_files_of_their_own_compute_what_one_process_does(
-    deployment_with_tables: Deployment, tmp_path: Path
-) -> None:
+def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tables: Deployment, tmp_path: Path) -> None:
     """Columns agreed on and scaled over all sites; the sites evaluate."""
     config = {**OWN, "strategy": "fedx2", "num-server-rounds": 2}
     nodes = [{"data-path": str(deployment_with_tables.own_file(site))} for site in range(3)]

@@ -6,18 +6,8 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCS = PROJECT / "docs"
-OTHER = [
-    PROJECT / name
-    for name in (
-        "README.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-        "CODE_OF_CONDUCT.md",
-        "SECURITY.md",
-        "examples/README.md",
-    )
-]
-PAGES = [*OTHER, *sorted(DOCS.glob("**/*.md"))]
+OTHER = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "examples/README.md")
+PAGES = [*(PROJECT / name for name in OTHER), *sorted(DOCS.glob("**/*.md"))]
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ def test_the_defaults_are_those_of_pyproject() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "allowed"),
-    [("strategy", list(ALGORITHMS)), ("model", ["auto", *MODELS, "package.module:factory"])],
+    ("key", "allowed"), [("strategy", list(ALGORITHMS)), ("model", ["auto", *MODELS, "package.module:factory"])]
 )
 def test_the_choices_are_all_there(key: str, allowed: list[str]) -> None:
     (row,) = [row for row in DOCUMENTED if row[0] == f"`{key}`"]
@@ -54,10 +53,6 @@ def test_data_names_every_set_and_partition(title: str, names: dict[str, str]) -
 
 def test_fedx_names_every_loss_with_its_strategies() -> None:
     table = rows(section(PROJECT / "docs" / "fedx.md", "The problem"))
-    losses = {codes(row[0])[0]: row[3].split(", ") for row in table if len(row) == 5}
-    assert losses == {
-        loss: [name for name, row in ALGORITHMS.items() if loss in row.losses] for loss in PAIRWISE_LOSSES
-    }
-    assert [loss for loss, strategies in losses.items() if "fedx1" in strategies] == sorted(
-        LINEAR, key=list(losses).index
-    )
+    told = {codes(row[0])[0]: row[3].split(", ") for row in table if len(row) == 5}
+    assert told == {loss: [name for name, row in ALGORITHMS.items() if loss in row.losses] for loss in PAIRWISE_LOSSES}
+    assert [loss for loss, strategies in told.items() if "fedx1" in strategies] == sorted(LINEAR, key=list(told).index)

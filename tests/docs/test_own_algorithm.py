@@ -15,12 +15,8 @@ from tests.docs.markdown import PROJECT, blocks
 
 PAGE = PROJECT / "docs" / "tutorials" / "your-own-algorithm.md"
 SCRIPTS = Path(sys.executable).parent
-METHOD, TEST, REGISTRY, PYPROJECT = (
-    "methods/fed_avgm.py",
-    "tests/algorithms/test_fed_avgm.py",
-    "apps/registry.py",
-    "pyproject.toml",
-)
+METHOD, TEST = "methods/fed_avgm.py", "tests/algorithms/test_fed_avgm.py"
+REGISTRY, PYPROJECT = "apps/registry.py", "pyproject.toml"
 # what a whole algorithm may take, its row and its imports included
 MOST_LINES = 50
 
@@ -76,9 +72,7 @@ class Workplace:
     def run(self, command: str, fails: bool = False) -> str:
         """A line of the shell, with this copy's modules and this interpreter's commands."""
         environment = {**os.environ, "PYTHONPATH": str(self.root), "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
-        done = subprocess.run(
-            command, shell=True, cwd=self.root, env=environment, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, shell=True, cwd=self.root, env=environment, capture_output=True, text=True)
         assert (done.returncode != 0) == fails, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         return done.stdout + done.stderr
 

@@ -53,6 +53,4 @@ def test_tables_are_whole(page: Path) -> None:
 
 def test_bash_blocks_are_the_readme_s_two() -> None:
     """The gate runs these two as they are; every other example is `sh`."""
-    assert [block.page.name for page in PAGES for block in blocks(page) if block.language == "bash"] == [
-        "README.md"
-    ] * 2
+    assert [one.page.name for page in PAGES for one in blocks(page) if one.language == "bash"] == ["README.md"] * 2

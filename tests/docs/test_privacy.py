@@ -25,8 +25,7 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     expected = "refused" if config.algorithm.objection else "model" if uncovered(config.algorithm.client) else "covered"
     assert changing == [expected] * 3
     assert (beside == "nothing") == (not uncovered(config.algorithm.client) and not config.algorithm.strategy.vertical)
-    if (
-        strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical
-    ):  # these share fedx2's records
+    # fedx1 and local-pair share fedx2's records
+    if strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical:
         told = {field: word in beside or field in codes(beside) for field, word in NAMED.items()}
         assert [field for field in uncovered(config.algorithm.client) if not told.get(field, True)] == []

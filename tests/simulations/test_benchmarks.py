@@ -55,9 +55,7 @@ def test_the_loops_by_hand_are_those_of_algorithms(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TIMED)
-def test_the_loop_by_hand_learns_what_the_federation_learns(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loop_by_hand_learns_as_a_federation(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
     by_hand, harness = importlib.import_module("by_hand"), importlib.import_module("harness")
     clients, rounds = 20, 30

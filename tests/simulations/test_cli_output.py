@@ -61,11 +61,7 @@ def test_a_failure_is_one_line(command: Line, tmp_path: Path, subcommand: str, o
 @pytest.mark.parametrize(
     ("config", "code", "told"),
     [
-        (
-            f"{TINY} fedx.gamma=0.5",
-            0,
-            ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"],
-        ),
+        (f"{TINY} fedx.gamma=0.5", 0, ["3 sites; model linear: 65 par", "site 2: ", "no effect", "fedx.gamma=0.5"]),
         (FAILING, 1, ["error: dataset 'npz': data-dir: got '/nowhere.npz'"]),
         ('strategy="fedavg"', 1, ["strategy: got 'fedavg'", "its name here is 'local-sgd'"]),
         ('seed=1 model "mlp"', 1, ["""'model "mlp"' is no pair"""]),

@@ -24,11 +24,8 @@ from tests.simulations.probes import NODES, REASON, Observation, client_app, obs
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SECONDS_OF_FLOWER = 300
-ENGINES = [
-    "in-process",
-    "in-process-4-threads",
-    pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow, pytest.mark.gate]),
-]
+FLOWER = pytest.param("flower", marks=[pytest.mark.flower, pytest.mark.slow, pytest.mark.gate])
+ENGINES = ["in-process", "in-process-4-threads", FLOWER]
 UNKNOWN_ERROR, APP_RAISED, NODE_UNAVAILABLE = 0, 2, 5
 
 Ask = Callable[[str], Observation]
@@ -45,12 +42,10 @@ def in_process(threads: int) -> dict[str, Observation]:
 
 def with_flower(path: Path) -> dict[str, Observation]:
     """In a process of its own: Ray leaves threads behind, and Flower an identity."""
-    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(PROJECT)}
+    variables = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(PROJECT)}
     command = [sys.executable, "-m", "tests.simulations.probes", str(path)]
     with (path.parent / "log").open("w") as log:
-        process = subprocess.Popen(
-            command, cwd=PROJECT, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen(command, cwd=PROJECT, env=variables, stdout=log, stderr=log, start_new_session=True)
         try:
             status = process.wait(SECONDS_OF_FLOWER)
         except subprocess.TimeoutExpired:

@@ -180,9 +180,7 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ('strategy = "fedx1"', 'dataset = "w8a"', ["'small' reads files of w8a", "--data-dir"]),
     ],
 )
-def test_a_wrong_file_is_one_line(
-    command: Line, runs: Runs, tmp_path: Path, before: str, after: str, parts: list[str]
-) -> None:
+def test_a_wrong_file(command: Line, runs: Runs, tmp_path: Path, before: str, after: str, parts: list[str]) -> None:
     path = write(tmp_path, (before, after))
     err = refusal(command, "reproduce", path, "--out", tmp_path / "out", "--profile", "smoke")
     assert [part for part in parts if part not in err] == []
@@ -197,9 +195,7 @@ def test_a_wrong_file_is_one_line(
         (["SMALL", "--data-dir", "/nowhere"], ["--data-dir: got /nowhere, which does not exist"]),
     ],
 )
-def test_a_wrong_argument_is_one_line(
-    command: Line, runs: Runs, tmp_path: Path, arguments: list[str], parts: list[str]
-) -> None:
+def test_a_wrong_argument(command: Line, runs: Runs, tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
     path = write(tmp_path)
     given = [str(path) if argument == "SMALL" else argument for argument in arguments]
     err = refusal(command, "reproduce", *given, "--out", tmp_path / "out")

@@ -30,9 +30,7 @@ def test_resources_of_a_client(options: dict[str, float], told: str, monkeypatch
         ("auto", 8, 4, 1.0),
     ],
 )
-def test_clients_share_the_gpus(
-    device: str, gpus: int, cpus: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clients_share_gpus(device: str, gpus: int, cpus: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr("os.cpu_count", lambda: cpus)

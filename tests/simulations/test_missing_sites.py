@@ -73,9 +73,7 @@ def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: 
         ([0.5, 0.5], 0.4, None),
     ],
 )
-def test_scores_that_say_nothing_are_told_of_once(
-    aucs: list[float | None], areas: float, told: tuple[int, str] | None
-) -> None:
+def test_empty_scores_are_told_of_once(aucs: list[float | None], areas: float, told: tuple[int, str] | None) -> None:
     watch, found = Watch("inner", "learning-rate"), []
     assert not watch.take({"round": 0, "dropped": {}, "auc_inner": 0.5, "pauc_fpr30_inner": 0.5}, [])
     for number, auc in enumerate(aucs, start=1):
@@ -92,9 +90,7 @@ def test_many_sites_and_long_reasons_fit_on_a_line() -> None:
     assert len(text) < 2000
 
 
-def test_the_exit_code_of_a_run_with_sites_missing(
-    command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_exit_code_where_sites_are_missing(command: Line, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = [*("-c", TINY), *("-c", 'dataset="breast-cancer" strategy="local-sgd"')]
     made = apps.client_app.make_client
 
@@ -168,9 +164,7 @@ def heard_by(listen: Callable[[dict[str, Any]], object]) -> Iterator[None]:
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("every", [0, 2])
-def test_a_run_that_is_stopped_says_where(
-    stop: type[BaseException], every: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_says_where(stop: type[BaseException], every: int, tmp_path: Path) -> None:
     def listen(line: dict[str, Any]) -> None:
         if line["round"] == 3:
             raise stop

@@ -168,9 +168,7 @@ def test_failed_runs_and_runs_that_were_not_made(tmp_path: Path) -> None:
     assert f"FedX ends above Local SGD: {UNMEASURED} in 2 of 2 settings." in text
 
 
-def test_the_page_is_the_same_bytes_and_its_figure_takes_its_colours(
-    tmp_path: Path, figure: Callable[[], None]
-) -> None:
+def test_the_page_is_the_same_bytes_and_its_figure_has_its_colours(tmp_path: Path, figure: Callable[[], None]) -> None:
     figure()
     expansion = expanded(tmp_path, adding(BETTER))
     text, again = (written(expansion, tmp_path / name, ENDS) for name in ("one", "two"))
@@ -215,10 +213,7 @@ def test_the_verdict(tmp_path: Path, gaps: Sequence[float | None], verdict: str)
     """Seeds differ by more than the methods, and by as much for both."""
     fedx = [None if gap is None else start + gap for start, gap in zip(LIKE, gaps, strict=True)]
     (claim,) = judged(tmp_path, BETTER, ends(FedX=fedx, Local_SGD=LIKE), seeds=5)
-    assert [(finding.setting, finding.verdict) for finding in claim.findings] == [
-        ("K = 1", verdict),
-        ("K = 2", verdict),
-    ]
+    assert [(one.setting, one.verdict) for one in claim.findings] == [("K = 1", verdict), ("K = 2", verdict)]
     assert claim.sentence == f"FedX ends above Local SGD: {verdict} in 2 of 2 settings."
 
 
@@ -254,17 +249,12 @@ than = { method = "Local SGD", K = 1 }
         return 0.4, 0.5 + sign * 0.1 * at["K"] + 0.001 * at["seed"]
 
     every, some, both = judged(tmp_path, text, aucs, seeds=5)
-    assert [(finding.setting, finding.verdict) for finding in every.findings] == [
-        ("FedX", SHOWS),
-        ("Local SGD", CONTRARY),
-    ]
+    assert [(one.setting, one.verdict) for one in every.findings] == [("FedX", SHOWS), ("Local SGD", CONTRARY)]
     assert every.sentence == "K = 2 is ahead: shows up in 1, does not show up in 1 of 2 settings."
-    assert [(finding.setting, finding.verdict) for finding in some.findings] == [("FedX", SHOWS)]
+    assert [(one.setting, one.verdict) for one in some.findings] == [("FedX", SHOWS)]
     assert some.sentence == "K = 2 is ahead with FedX: shows up."
     assert (some.better, some.than) == ("K = 2", "K = 1")
-    assert [(finding.better.mean, finding.than.mean) for finding in both.findings] == [
-        (pytest.approx(0.702), pytest.approx(0.402))
-    ]
+    assert [(one.better.mean, one.than.mean) for one in both.findings] == [(pytest.approx(0.702), pytest.approx(0.402))]
 
 
 def test_a_claim_that_a_profile_leaves_out(tmp_path: Path) -> None:

@@ -75,9 +75,8 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
     assert code == 1
     assert "1 of 2" in told
     assert [line.split("  ")[1] for line in err.splitlines()[:-1]].count("failed") == 2
-    assert err.splitlines()[-1] == (
-        "error: 2 of 8 runs failed; the first, fedx_digits_k-1_seed-1: the model has diverged"
-    )
+    told_last = "error: 2 of 8 runs failed; the first, fedx_digits_k-1_seed-1: the model has diverged"
+    assert err.splitlines()[-1] == told_last
     assert [row["seeds"] for row in table(out)] == ["1"] * 4 + ["2"] * 4
     assert "- FedX  digits  K = 2  seed 1: the model has diverged" in (out / "table.md").read_text()
     assert read_run(out / "runs" / "fedx_digits_k-1_seed-1").reason == "the model has\ndiverged"

@@ -38,9 +38,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("given", "fraction"), [("", 0.2), ("validation-fraction=0.3", 0.3)])
-def test_a_sweep_chooses_on_validation_rows(
-    command: Line, ran: list[str], tmp_path: Path, given: str, fraction: float
-) -> None:
+def test_validation_rows_choose(command: Line, ran: list[str], tmp_path: Path, given: str, fraction: float) -> None:
     out = tmp_path / "s"
     code, text, _ = command("sweep", "--out", out, "--clients", 2, "-c", f"{TEXT} {given}", *GRID)
     assert code == 0

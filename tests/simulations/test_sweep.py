@@ -311,7 +311,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min"), ("rmse", "min")])
-def test_which_values_are_better(
+def test_which_values_win(
     command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str
 ) -> None:
     replace_tuning(monkeypatch, lambda *arguments: None)
@@ -352,7 +352,7 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 4 + 2  # one a trial, two of the best, and no other word
     assert "100000" in done.stderr
     assert sorted(path.name for path in out.iterdir()) == [
-        *("best", "best.csv", "best.toml", "sweep.csv", "sweep.toml", "trials"),
+        *("best", "best.csv", "best.toml", "sweep.csv", "sweep.toml", "trials")
     ]
     for seed in range(2):
         config = {**SMALL, **DEFAULTS, "fedx.positive-batch-size": 16, "seed": seed}

@@ -71,11 +71,7 @@ ROWS = [
     ),
     # own data of sites and parties
     Row("no file of a site", sites(paths=("", "")), ("data-path", "''", "a path in every node config", "docs/data.md")),
-    Row(
-        "relative path",
-        sites(paths=("a.csv", "a.csv")),
-        ("partition 0: ", "'a.csv', which is relative", "a whole path", "give it"),
-    ),
+    Row("relative", sites(paths=("a.csv", "a.csv")), ("partition 0: ", "which is relative", "a whole path", "give it")),
     Row(
         "sites of other columns",
         sites(),
