@@ -165,10 +165,8 @@ def test_the_superlink_is_reached(folder: Path) -> None:
 
 
 def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
-    with (
-        listening(folder / "tls") as address,
-        pytest.raises(WrongError, match="got TLS that fails .self-signed|got TLS that fails .*issuer"),
-    ):
+    told = "TLS that fails .*(self-signed|issuer)"
+    with listening(folder / "tls") as address, pytest.raises(WrongError, match=told):
         doctor.reachable(address, folder / "other" / "ca.crt")
 
 

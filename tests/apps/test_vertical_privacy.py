@@ -96,10 +96,7 @@ def test_a_folder_of_somebody_else_is_not_used(kind: str, tmp_path: Path) -> Non
     else:
         theirs.mkdir(mode=0o700)
         folder.symlink_to(theirs)
-    with (
-        pytest.raises(PermissionError, match="is not a private folder of this user"),
-        sockets(Address("unix", str(folder / "1-0"))),
-    ):
+    with pytest.raises(PermissionError, match="not a private folder"), sockets(Address("unix", str(folder / "1-0"))):
         pass
     assert folder.exists()
 

@@ -70,7 +70,6 @@ def test_the_page_as_one_script(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            check=False,
         )
     finally:
         end_processes(tmp_path / "flwr")

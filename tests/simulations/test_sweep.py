@@ -78,12 +78,8 @@ def test_draws_are_addressed() -> None:
 def test_trials_are_points_times_seeds(tmp_path: Path) -> None:
     sweep = Sweep(2, {**SMALL, "seed": 5}, grid={"learning-rate": [0.1, 1]}, seeds=2)
     trials = sweep.trials(tmp_path)
-    assert [trial.name for trial in trials] == [
-        "learning-rate=0.1_seed=5",
-        "learning-rate=0.1_seed=6",
-        "learning-rate=1_seed=5",
-        "learning-rate=1_seed=6",
-    ]
+    names = [f"learning-rate={rate}_seed={seed}" for rate in (0.1, 1) for seed in (5, 6)]
+    assert [trial.name for trial in trials] == names
     assert trials[1].path == tmp_path / "trials" / "learning-rate=0.1_seed=6"
     config = {**SMALL, "learning-rate": 0.1, "seed": 6, "validation-fraction": 0.2}
     assert trials[1].config == placed(config, trials[1].path)
@@ -169,10 +165,8 @@ def test_what_is_kept(tmp_path: Path) -> None:
     sweep.ended(d, "")
     outcome = sweep.close()
     rows = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
-    assert (
-        " ".join(rows[0])
-        == "trial learning-rate seed status auc best_auc rounds seconds reason rounds_with_missing_sites"
-    )
+    columns = "trial learning-rate seed status auc best_auc rounds seconds reason rounds_with_missing_sites"
+    assert " ".join(rows[0]) == columns
     assert [(row["status"], row["auc"], row["best_auc"], row["rounds"]) for row in rows[:3]] == [
         ("finished", auc, "0.95", "2") for auc in ("0.6", "0.8", "0.9")
     ]
