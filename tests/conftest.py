@@ -12,6 +12,7 @@ with warnings.catch_warnings():
     import typer  # noqa: F401
 
 from tests.battery.engines import Engine, Flower, InProcess, flower_home
+from tests.programs import Line
 
 # an example's time says how busy the machine is, not whether the law holds
 hypothesis.settings.register_profile("any-machine", deadline=None)
@@ -43,3 +44,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         return InProcess()
     flower: Flower = request.getfixturevalue("flower_engine")
     return flower
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
+    return Line(monkeypatch, capfd)

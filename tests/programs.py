@@ -1,9 +1,14 @@
-"""Programs in processes of their own, as a user starts them."""
+"""Programs in processes of their own, as a user starts them, and the command line in this one."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from simulations.__main__ import main
+from tests.battery.federation import log_to_stderr
 
 PROJECT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -29,3 +34,19 @@ def ran(*words: str | Path, cwd: Path = PROJECT, seconds: float = 300.0, code: i
     )
     assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+class Line:
+    """``python -m simulations``, called in this process: exit code, and what it printed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capfd = monkeypatch, capfd
+
+    def __call__(self, *arguments: object) -> tuple[int, str, str]:
+        self.monkeypatch.setattr(sys, "argv", ["simulations", *map(str, arguments)])
+        self.capfd.readouterr()
+        log_to_stderr(self.monkeypatch)
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        code = 0 if stopped.value.code is None else int(stopped.value.code)
+        return code, *self.capfd.readouterr()

@@ -1,38 +1,13 @@
 """``python -m simulations``: wrong input is one line and a non-zero exit code, never a traceback."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from simulations.__main__ import main
-from tests.battery.federation import log_to_stderr
-from tests.programs import ran
+from tests.programs import Line, ran
 
-ROOT = Path(__file__).parents[2]
 TINY = 'model="linear" num-server-rounds=1 local-steps=1 pictures=false'
-
-
-class Line:
-    """The command line, called in this process: exit code, and what it printed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capfd = monkeypatch, capfd
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        self.monkeypatch.setattr(sys, "argv", ["simulations", *map(str, arguments)])
-        self.capfd.readouterr()
-        log_to_stderr(self.monkeypatch)
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        code = 0 if stopped.value.code is None else int(stopped.value.code)
-        return code, *self.capfd.readouterr()
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    return Line(monkeypatch, capfd)
 
 
 # Refused before anything starts: one line on stderr.

@@ -1,14 +1,8 @@
-"""Fixtures for the tests of the command line and of experiments."""
+"""Fixtures for the tests of experiments."""
 
 import pytest
 
-from tests.apps.test_command_line import Line
 from tests.simulations.fabricated import Runs, not_drawn
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Line:
-    return Line(monkeypatch, capfd)
 
 
 @pytest.fixture

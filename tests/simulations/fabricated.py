@@ -18,7 +18,7 @@ from simulations.engines.workers import Task
 from simulations.experiments.expansion import Expansion, expand
 from simulations.experiments.experiment import read_experiment
 from simulations.results.records import METRICS, RunRecord, read_run
-from tests.apps.test_command_line import Line
+from tests.programs import Line
 
 OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)
 RANKING = [name for name in METRICS if name not in OTHERS]  # of a binary classifier

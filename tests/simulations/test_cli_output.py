@@ -18,8 +18,8 @@ from simulations.__main__ import cli
 from simulations.experiments import experiment
 from simulations.experiments.experiment import Experiment, packaged
 from simulations.results.output import print_json
-from tests.apps.test_command_line import Line
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
+from tests.programs import Line
 from tests.simulations.fabricated import refusal
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'

@@ -10,8 +10,8 @@ import pytest
 
 from simulations.results.compare import Comparison, mean_and_spread
 from simulations.results.records import BOOKKEEPING, read_run
-from tests.apps.test_command_line import Line
 from tests.battery.federation import federate
+from tests.programs import Line
 from tests.simulations.fabricated import RANKING, fake, refusal
 
 PNG = b"\x89PNG\r\n"

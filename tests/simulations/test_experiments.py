@@ -10,7 +10,7 @@ from apps.config import known_keys
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import Case, Profile, Run, find_experiment, packaged
 from simulations.experiments.reports.tables import rows
-from tests.apps.test_command_line import Line
+from tests.programs import Line
 from tests.simulations.fabricated import Runs, expanded, refusal, write
 
 # What comes with the project.

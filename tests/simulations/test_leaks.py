@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+import typer
 
 from clients.vertical.masking.pairwise import PairwiseMasks
 from clients.vertical.masking.ring import decode, encode
@@ -83,3 +84,5 @@ def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) ->
     printed = json.loads(capsys.readouterr().out)
     assert list(printed) == ["float-masks"]
     assert printed["float-masks"]["error of the sum, ring"] < 1e-11
+    with pytest.raises(typer.BadParameter, match="got nothing, allowed: one or more of labels, label-cost, gram"):
+        main(["nothing"])

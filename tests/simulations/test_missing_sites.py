@@ -25,8 +25,9 @@ from simulations.results.compare import Comparison
 from simulations.results.records import read_run
 from simulations.sweeps.plan import Sweep
 from simulations.sweeps.sweep import Books
-from tests.apps.test_command_line import TINY, Line
+from tests.apps.test_command_line import TINY
 from tests.battery.federation import Exchange, Run, federate, model_of
+from tests.programs import Line
 from tests.simulations.fabricated import Runs, adding, fake, write
 
 LOCAL = {"strategy": "local-sgd", "dataset": "breast-cancer"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulations.results.paired import LEAST_SEEDS, Difference, difference
-from tests.apps.test_command_line import Line
+from tests.programs import Line
 from tests.simulations.fabricated import fake
 
 VALUES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=10)

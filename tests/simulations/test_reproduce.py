@@ -19,8 +19,8 @@ from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment, packaged
 from simulations.experiments.reproduce import Reproduction
 from simulations.results.records import read_run
-from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run
+from tests.programs import PROJECT, Line
 from tests.simulations.fabricated import Runs, expanded, refusal, table, write
 
 slow = pytest.mark.slow
@@ -253,14 +253,14 @@ def test_the_command(tmp_path: Path) -> None:
     """Its runs are those of `run` and `centralized`, bit for bit; --json is all of stdout."""
     path = write(tmp_path, ("learning-rate = 0.3", 'engine = "centralized"'))
     command = reproduce(path, "--out", tmp_path / "out", "--profile", "smoke", "--json")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert [row["seeds"] for row in json.loads(done.stdout)["rows"]] == [1] * 4
     assert len(done.stderr.splitlines()) == 2
     shared = 'model="linear" num-server-rounds=1 local-steps=1 checkpoint-every=0 fedx.gamma=0.5'
     for name, engine, strategy in (("fedx", "run", "fedx1"), ("local-sgd", "centralized", "local-sgd")):
         plain = tmp_path / engine
         command = [sys.executable, "-m", "simulations", engine, "--out", str(plain), "--clients", "2", "--quiet"]
-        subprocess.run([*command, "-c", f'{shared} strategy="{strategy}"'], cwd=ROOT, check=True)
+        subprocess.run([*command, "-c", f'{shared} strategy="{strategy}"'], cwd=PROJECT, check=True)
         kept = Run(tmp_path / "out" / "runs" / f"{name}_digits_k-1_seed-0")
         assert kept.model_bytes == Run(plain).model_bytes
 
@@ -268,7 +268,7 @@ def test_the_command(tmp_path: Path) -> None:
 def interrupted(command: Sequence[str], out: Path, early: bool) -> int:
     """Ctrl-C while the processes start, or after the first run; returns how many runs have finished."""
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             assert process.stderr is not None
@@ -296,7 +296,7 @@ def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(tmp_path: Path) -
     assert interrupted(command, out, early=True) == 0
     assert 1 <= interrupted(command, out, early=False) < 8
     results = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
-    done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "--quiet"], cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert len(list(out.glob("runs/*/result.json"))) == 8
     assert {path: path.stat().st_mtime_ns for path in results} == results

@@ -12,7 +12,7 @@ import pytest
 
 from simulations.results.records import read_run
 from simulations.sweeps.plan import Sweep
-from tests.apps.test_command_line import Line
+from tests.programs import Line
 from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 TEXT = 'model="linear" num-server-rounds=2 checkpoint-every=0'

@@ -21,8 +21,8 @@ from simulations.sweeps.plan import Sweep, Trial, trial_name
 from simulations.sweeps.ranges import parse_grid, parse_random
 from simulations.sweeps.standings import Outcome, Row, best_toml, standings
 from simulations.sweeps.sweep import Books
-from tests.apps.test_command_line import ROOT, Line
 from tests.battery.federation import Run, federate, patients
+from tests.programs import PROJECT, Line
 from tests.simulations.fabricated import fake, refusal, replace_tuning
 
 SMALL = {"model": "linear", "num-server-rounds": 3, "local-steps": 2, "checkpoint-every": 0}
@@ -325,7 +325,7 @@ def sweep_command(out: Path, *options: str, clients: Sequence[str] = ("--clients
 def call(out: Path, *options: str, **clients: Sequence[str]) -> subprocess.CompletedProcess[str]:
     command = sweep_command(out, *options, **clients)
     elsewhere = {**os.environ, "RAY_ADDRESS": "127.0.0.1:1"}  # only --address counts
-    return subprocess.run(command, cwd=ROOT, env=elsewhere, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(command, cwd=PROJECT, env=elsewhere, capture_output=True, text=True, check=False, timeout=600)
 
 
 def statuses(out: Path) -> dict[str, str]:
@@ -380,7 +380,7 @@ def test_asha_stops_the_worse_trials(tmp_path: Path) -> None:
 def test_ctrl_c_and_resume(tmp_path: Path) -> None:
     out = tmp_path / "s"
     options = ["-c", TEXT, "-c", "num-server-rounds=40", "--grid", "learning-rate=0.01,0.02,0.03,0.04,0.05,0.06"]
-    with subprocess.Popen(sweep_command(out, *options), cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(sweep_command(out, *options), cwd=PROJECT, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             first = process.stderr.readline()

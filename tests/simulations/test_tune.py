@@ -12,7 +12,7 @@ from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import PACKAGED, find_experiment, packaged, read_experiment
 from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped
-from tests.apps.test_command_line import Line
+from tests.programs import Line
 from tests.simulations.fabricated import Runs, adding, table, write
 
 TUNE = """
