@@ -274,7 +274,6 @@ def test_a_state_is_read_as_it_was_written(store: StateStore) -> None:
         state, found = store.load(InnerEstimates, since, before)
         assert found == made
         if made:
-            assert state is not None
             np.testing.assert_array_equal(state.u, ESTIMATES.u * made)
         else:
             assert state is None

@@ -215,7 +215,6 @@ def test_a_value_of_another_type_or_beyond_a_bound_is_refused(key: str) -> None:
         assert [part for part in (key, repr(value), known_keys()[key]) if part not in str(refused.value)] == []
 
 
-STRATEGIES = ", ".join(ALGORITHMS)
 REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [
     ({"partition": "idd"}, ["partition", "'idd'", ", ".join(PARTITIONS), "did you mean 'iid'?"]),
     ({"model": "mlpp"}, ["model", "'mlpp'", ", ".join(["auto", *MODELS]), "package.module:factory", "'mlp'?"]),

@@ -15,7 +15,6 @@ from packaging.requirements import Requirement
 
 PROJECT = Path(__file__).resolve().parents[2]
 DEPLOY = PROJECT / "deploy"
-PAGE = PROJECT / "docs" / "deployment.md"
 UNITS = ["florilegium-superlink.service", "florilegium-supernode@.service"]
 COMPOSE = ["superlink.compose.yml", "supernode.compose.yml"]
 VARIABLE = re.compile(r"\$\{(\w+)[^}]*\}")

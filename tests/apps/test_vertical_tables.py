@@ -85,7 +85,6 @@ def test_some_rows_in_an_order_of_their_own(tmp_path: Path) -> None:
     raw, signs = np.array([50.0, 10.0, 30.0, 0.0]), np.array([1.0, 1.0, 1.0, -1.0])
     low, high = raw[train].min(), raw[train].max()
     np.testing.assert_allclose(holding.features[:, 0], (raw[train] - low) / (high - low))
-    assert holding.labels is not None
     assert holding.labels.tolist() == signs[train].tolist()
     assert party.holding(None).features.shape == (4, 1)  # of six rows, two are for testing
 

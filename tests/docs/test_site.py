@@ -38,8 +38,6 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
     spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    assert spec
-    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

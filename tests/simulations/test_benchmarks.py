@@ -61,20 +61,10 @@ def test_a_loop_by_hand_learns_as_a_federation(name: str, tmp_path: Path, monkey
     clients, rounds = 20, 30
     everyone = ALGORITHMS[name].strategy.needs_all_clients
     plan = by_hand.Plan(cohort=clients if everyone else 5, steps=5, batch=10, learning_rate=0.05)
-    flat = harness.config(
-        "",
-        dataset="digits",
-        positive_label="first-half",
-        strategy=name,
-        model="mlp",
-        num_server_rounds=rounds,
-        fraction_train=plan.cohort / clients,
-        local_steps=plan.steps,
-        batch_size=plan.batch,
-        learning_rate=plan.learning_rate,
-        fedx__positive_batch_size=plan.batch,
-        fedx__negative_batch_size=plan.batch,
-    )
+    data = {"dataset": "digits", "positive_label": "first-half", "strategy": name, "model": "mlp"}
+    sizes = {"num_server_rounds": rounds, "fraction_train": plan.cohort / clients, "local_steps": plan.steps}
+    batches = dict.fromkeys(("batch_size", "fedx__positive_batch_size", "fedx__negative_batch_size"), plan.batch)
+    flat = harness.config("", **data, **sizes, **batches, learning_rate=plan.learning_rate)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         loop = by_hand.LOOPS[name](harness.tensors(flat, clients), plan, by_hand.mlp(64))

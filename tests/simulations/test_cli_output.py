@@ -1,4 +1,4 @@
-"""What the command line prints: --quiet, --json, list, and the options that the documentation names."""
+"""What the command line prints and refuses, and the options that the documentation names."""
 
 import json
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
 from pydantic import BaseModel
 
@@ -19,16 +20,15 @@ from simulations.experiments import experiment
 from simulations.experiments.experiment import Experiment, packaged
 from simulations.results.output import print_json
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
-from tests.programs import Line
+from tests.programs import Line, ran
 from tests.simulations.fabricated import refusal
 
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=2 local-steps=1 checkpoint-every=0 pictures=false'
 FAILING = f'{TINY} dataset="npz" data-dir="/nowhere.npz"'
-SUBCOMMANDS = ["run", "centralized"]
 PAGE = PROJECT / "docs" / "simulations.md"
 
 
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
+@pytest.mark.parametrize("subcommand", ["run", "centralized"])
 def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
     def ran(name: str, *options: str) -> tuple[str, str, str]:
         """stdout, stderr and the result."""
@@ -46,17 +46,6 @@ def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
     told, silent = (err, out) if subcommand == "run" else (out, err)
     assert "round 2" in told
     assert silent == ""
-
-
-@pytest.mark.parametrize("subcommand", SUBCOMMANDS)
-@pytest.mark.parametrize("options", [["--quiet"], ["--quiet", "--json"], ["--json"]])
-def test_a_failure_is_one_line(command: Line, tmp_path: Path, subcommand: str, options: list[str]) -> None:
-    code, out, err = command(subcommand, "--out", tmp_path / "run", "-c", FAILING, *options)
-    assert (code, out) == (1, "")
-    assert "/nowhere.npz" in err.splitlines()[-1]
-    if "--quiet" in options:
-        assert len(err.splitlines()) == 1
-        assert err.startswith("error: ")
 
 
 @pytest.mark.parametrize(
@@ -78,6 +67,67 @@ def test_check_says_what_a_run_would_be(
     for words in told:
         assert words in (err if code else out)
     assert not list(tmp_path.iterdir())
+
+
+# Refused before anything starts: one line on stderr.
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("local-steps=0", "local-steps: got 0, allowed: an integer >= 1"),
+        ("fedx={", "fedx={"),
+        ('run-name="x"', "--out"),
+        ('output-dir="x"', "--out"),
+    ],
+)
+@pytest.mark.parametrize("subcommand", ["run", "centralized"])
+def test_a_wrong_config(command: Line, tmp_path: Path, subcommand: str, text: str, told: str) -> None:
+    assert told in refusal(command, subcommand, "--out", tmp_path / "run", "-c", text)
+    assert not (tmp_path / "run").exists()
+
+
+# Refused by the run: the reason is the last line.
+
+
+def assert_refused(answer: tuple[int, str, str], *parts: str) -> None:
+    code, out, err = answer
+    assert (code, out) == (1, "")
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ") or "run failed: " in last
+    assert [part for part in parts if part not in last] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "parts"),
+    [('model="no.such.module:net"', ["no.such.module"]), ('model="resnet20"', ["resnet20", "images"])],
+)
+@pytest.mark.parametrize("subcommand", ["run", "centralized"])
+def test_a_run_that_cannot_be(command: Line, tmp_path: Path, subcommand: str, config: str, parts: list[str]) -> None:
+    assert_refused(command(subcommand, "--out", tmp_path / "run", "--json", "-c", config), *parts)
+    assert not (tmp_path / "run" / "result.json").exists()
+    if subcommand == "run":
+        assert parts[0] in (tmp_path / "run" / "failure.json").read_text("utf-8")
+
+
+@pytest.mark.parametrize("subcommand", ["run", "centralized"])
+def test_an_existing_run_is_not_overwritten(command: Line, tmp_path: Path, subcommand: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("kept\n")
+    assert_refused(command(subcommand, "--out", tmp_path / "run", "-c", TINY), "already holds a run", "resume=true")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == "kept\n"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+@pytest.mark.parametrize("subcommand", ["run", "centralized"])
+def test_cuda_where_there_is_none(command: Line, tmp_path: Path, subcommand: str) -> None:
+    answer = command(subcommand, "--out", tmp_path / "run", "-c", f'{TINY} device="cuda"')
+    assert_refused(answer, "device", "'cuda'", "allowed: auto, cpu")
+
+
+def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
+    assert ran("-m", "simulations", "run", "--out", tmp_path / "run", "-c", "fedx.gama=1", code=1) == ""
 
 
 # list

@@ -215,7 +215,6 @@ def test_less_is_better_for_a_loss(tmp_path: Path) -> None:
     (claim,) = judged(tmp_path, text, ends(FedX=LIKE, Local_SGD=[value + 0.3 for value in LIKE]), seeds=5)
     assert claim.metric == "loss"
     gap = claim.findings[0].gap
-    assert gap is not None
     assert gap.mean == pytest.approx(0.15)  # the fabricated loss is half the AUC
     assert claim.findings[0].verdict == SHOWS
 
