@@ -9,12 +9,11 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from sklearn.metrics import roc_auc_score
 
-from payloads.vfb2 import VFB2State
 from problems.data.disturb import split_rows
 from problems.vertical.analysis import value
 from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
-from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play
+from tests.apps.vertical_runs import CSV, EVERYBODY, own_files, play, states_of
 from tests.battery.federation import Run
 
 
@@ -54,12 +53,10 @@ def test_the_rows_that_all_hold_are_found(tmp_path: Path) -> None:
     config = {**CSV, "vfb2.alignment": "intersection", "checkpoint-every": 2, "batch-size": 0}
     kept = [{**node, "state-dir": str(tmp_path / "state")} for node in nodes]
     run, grid = play(tmp_path / "run", config, kept)
-    states = [context.state.config_records["client-state"] for context in grid._contexts.values()]
     ids = []
-    for node, state in zip(nodes, states, strict=True):
+    for node, state in zip(nodes, states_of(grid), strict=True):
         own = sorted(pd.read_csv(str(node["data-path"]))["id"])
-        rows = VFB2State.from_record(state).aligned
-        ids.append([own[row] for row in rows])
+        ids.append([own[row] for row in state.aligned])
     # in their order, so that the test rows, drawn by place, are the same in every run
     assert ids[0] == ids[1] == ids[2] == EVERYBODY[10:50]
     train_rows, _ = split_rows(40, 0.2, 0, "vertical split")

@@ -14,7 +14,6 @@ from apps.config import Scalar
 from clients.parties import Party, sockets
 from clients.vertical.segment.plan import Holding, Outcome
 from clients.vertical.transport.addresses import Address
-from clients.vertical.transport.identity import Identity
 from payloads.vfb2 import CREDENTIALS, Credentials, DataSummary, Segment, VFB2Settings, VFB2State
 from tests.apps.vertical_runs import PARTIES, client_of, play, segment_of
 from tests.battery.federation import payloads_of
@@ -127,19 +126,6 @@ def test_the_last_party_to_leave_a_folder_removes_it(tmp_path: Path) -> None:
 def test_what_a_party_cannot_use(config: dict[str, Scalar], node: dict[str, Scalar], told: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=told):
         play(tmp_path / "run", config, [{}, node, {}])
-
-
-def test_certificates_of_their_own(tmp_path: Path) -> None:
-    nodes, pinned = [], []
-    for party in range(3):
-        identity = Identity.create(f"bank {party}")
-        (tmp_path / f"{party}.pem").write_bytes(identity.chain)
-        (tmp_path / f"{party}.key").write_bytes(identity.key)
-        nodes.append({"peer-cert": str(tmp_path / f"{party}.pem"), "peer-key": str(tmp_path / f"{party}.key")})
-        pinned.append(identity.certificate)
-    _, tap = play(tmp_path / "run", {}, nodes)
-    segments = [payloads_of("vfb2-sgd", exchange)[0] for exchange in tap.exchanges if exchange.phase != CREDENTIALS]
-    assert all(isinstance(segment, Segment) and segment.peers()[0] == pinned for segment in segments)
 
 
 def test_parties_of_several_hosts_use_their_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

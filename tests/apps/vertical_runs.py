@@ -13,7 +13,7 @@ from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
 from clients.parties import NoModel, Party
 from clients.vertical.transport.identity import fingerprint
-from payloads.vfb2 import Segment, joined
+from payloads.vfb2 import Segment, VFB2State, joined
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority
 
@@ -39,6 +39,11 @@ def play(path: Path, config: Mapping[str, Scalar], nodes: Sequence[Mapping[str, 
     finally:
         grid.close()
     return Run(path), grid
+
+
+def states_of(grid: Wiretap) -> list[VFB2State]:
+    """What the parties keep."""
+    return [VFB2State.from_record(one.state.config_records["client-state"]) for one in grid._contexts.values()]
 
 
 def own_files(folder: Path, ids: Sequence[Sequence[str]], labelled: int = 2) -> tuple[list[dict[str, Scalar]], Any]:

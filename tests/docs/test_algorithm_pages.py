@@ -18,7 +18,7 @@ from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment
 from tests.battery.federation import federate, payloads_of
 from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
-from tests.docs.test_configuration import DOCUMENTED
+from tests.docs.test_tables import DOCUMENTED
 
 FOLDER = PROJECT / "docs" / "algorithms"
 INDEX = FOLDER / "index.md"

@@ -1,15 +1,15 @@
 """The documentation's site: every page is in its nav, nothing comes from another host; MkDocs looks at the links."""
 
 import ast
-import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 import urllib.parse
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,11 +36,8 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_hooks", DOCS / "hooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def hooks() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(DOCS / "hooks.py")))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +64,7 @@ def flat(nav: list[Any]) -> Iterator[str]:
             yield from flat(inner) if isinstance(inner, list) else [inner]
 
 
-def test_a_link_may_be_spread_over_two_lines_but_not_be_in_code(hooks: ModuleType) -> None:
+def test_a_link_may_be_spread_over_two_lines_but_not_be_in_code(hooks: SimpleNamespace) -> None:
     page = "The [first\nlink](a.md#part) and `[no](b.md)`.\n\n```\n[no](c.md)\n```\n| [in a table](d.md) |"
     assert [*hooks.links(page)] == ["a.md", "d.md"]
     assert "\n".join(block for block, _ in hooks.blocks(page)) == page
@@ -88,7 +85,7 @@ def test_every_page_is_in_the_nav_once() -> None:
 
 
 @pytest.mark.slow
-def test_every_page_and_module_is_built(hooks: ModuleType, built: Path, pages: dict[Path, Page]) -> None:
+def test_every_page_and_module_is_built(hooks: SimpleNamespace, built: Path, pages: dict[Path, Page]) -> None:
     for page in [page for page in PAGES if DOCS in page.parents]:
         assert built / page.relative_to(DOCS).with_suffix(".html") in pages, page
     for name in ("readme", "examples", "contributing", "changelog", "api/index"):

@@ -76,10 +76,7 @@ def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
     for arguments, told in (
         ([run, tmp_path], f"{tmp_path}: got no run (there is no config.toml), allowed: a run's directory"),
         ([run, tmp_path / "none"], f"{tmp_path / 'none'}: got no run"),
-        (
-            [run, "--metric", "f1"],
-            f"--metric: got 'f1', allowed: those of these runs: {', '.join(RANKING)}; leave it out",
-        ),
+        ([run, "--metric", "f1"], f"got 'f1', allowed: those of these runs: {', '.join(RANKING)}; leave it out"),
         ([unmeasured, "--metric", "auc"], "got 'auc', allowed: those of these runs: none, there is no evaluated round"),
         ([run, "--out", tmp_path / "file" / "below"], str(tmp_path / "file")),
     ):

@@ -10,16 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from apps.client_app import app as real_client_app
-from apps.config import Scalar
 from apps.registry import ALGORITHMS
-from apps.server_app import app as real_server_app
-from simulations.engines.in_process import InProcessGrid, run_in_process, task_identity
-from tests.battery.federation import SAMPLING, Run, flat_config
+from simulations.engines.in_process import InProcessGrid, task_identity
+from tests.battery.federation import SAMPLING, federate
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -204,15 +200,7 @@ def test_a_client_without_an_answer_is_silence_in_flower_and_an_error_here(seen:
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)
 def test_threads_change_no_result(strategy: str, tmp_path: Path) -> None:
-    def run(threads: int) -> Run:
-        path = tmp_path / f"threads-{threads}"
-        config: dict[str, Scalar] = {"strategy": strategy, "model": "mlp"}
-        if strategy in SAMPLING:
-            config["fraction-train"] = 0.8
-        options: dict[str, Any] = {"threads": threads}
-        run_in_process(real_server_app, real_client_app, 6, flat_config(path, config), **options)
-        return Run(path)
-
-    alone, together = run(1), run(4)
+    config = {"strategy": strategy, "model": "mlp", "fraction-train": 0.8 if strategy in SAMPLING else 1.0}
+    alone, together = (federate(tmp_path / f"threads-{n}", config, clients=6, threads=n)[0] for n in (1, 4))
     assert together.untimed == alone.untimed
     assert together.model_bytes == alone.model_bytes

@@ -1,0 +1,156 @@
+"""The tables and examples of README, configuration, data, fedx, privacy and symbols name what there is, rightly."""
+
+import importlib
+import inspect
+import itertools
+import re
+import shlex
+import tomllib
+from typing import Any
+
+import pytest
+
+from apps.config import flattened, known_keys, parse_run_config
+from apps.mods import uncovered
+from apps.pairs import parse_pairs
+from apps.registry import ALGORITHMS
+from problems.data import DATASETS, PARTITIONS
+from problems.models import MODELS
+from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES
+from tests.docs.markdown import DOCS, PROJECT, blocks, codes, prose, rows, section
+
+# docs/configuration.md, docs/data.md and docs/fedx.md
+
+CONFIGURATION = DOCS / "configuration.md"
+TABLES = re.findall(r"^## (Table .+)$", prose(CONFIGURATION), re.MULTILINE)
+SECTIONS = ("The run", "Local training", "Results", "Data", *TABLES)
+DOCUMENTED = [row for title in SECTIONS for row in rows(section(CONFIGURATION, title))]
+
+
+def typed(values: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    return {key: (type(value).__name__, value) for key, value in values.items()}
+
+
+def defaults() -> dict[str, Any]:
+    return {codes(row[0])[0]: tomllib.loads(f"value = {codes(row[1])[0]}")["value"] for row in DOCUMENTED}
+
+
+def test_the_page_names_exactly_the_known_keys() -> None:
+    assert sorted(codes(row[0])[0] for row in DOCUMENTED) == sorted(known_keys())
+
+
+def test_the_defaults_are_those_of_pyproject() -> None:
+    """Which are those of the settings, see ``tests/apps/test_config.py``."""
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
+    assert typed(defaults()) == typed(flattened(project["tool"]["flwr"]["app"]["config"]))
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"), [("strategy", list(ALGORITHMS)), ("model", ["auto", *MODELS, "package.module:factory"])]
+)
+def test_the_choices_are_all_there(key: str, allowed: list[str]) -> None:
+    (row,) = [row for row in DOCUMENTED if row[0] == f"`{key}`"]
+    assert sorted(codes(row[2])) == sorted(allowed)
+
+
+@pytest.mark.parametrize(("title", "names"), [("Data sets", DATASETS), ("Partitions", PARTITIONS)])
+def test_data_names_every_set_and_partition(title: str, names: dict[str, str]) -> None:
+    table = rows(section(DOCS / "data.md", title))
+    assert [name for row in table for name in codes(row[0])] == list(names)
+
+
+def test_fedx_names_every_loss_with_its_strategies() -> None:
+    table = rows(section(DOCS / "fedx.md", "The problem"))
+    told = {codes(row[0])[0]: row[3].split(", ") for row in table if len(row) == 5}
+    assert told == {loss: [name for name, row in ALGORITHMS.items() if loss in row.losses] for loss in PAIRWISE_LOSSES}
+    assert [loss for loss, strategies in told.items() if "fedx1" in strategies] == sorted(LINEAR, key=list(told).index)
+
+
+# README.md
+
+README = PROJECT / "README.md"
+
+
+def given(line: str) -> list[str]:
+    """The run configs on a command line."""
+    words = shlex.split(line)
+    return [value for option, value in itertools.pairwise(words) if option in ("--run-config", "-c", "--config")]
+
+
+EXAMPLES = [
+    (command, config)
+    for block in blocks(README)
+    if block.language == "sh"
+    for command in block.text.splitlines()
+    for config in given(command)
+]
+
+
+def test_the_table_names_every_strategy_once() -> None:
+    named = []
+    for row in rows(section(README, "The algorithms")):
+        first, *others = codes(row[0])
+        stem = first.rpartition("-")[0]
+        named += [first, *(stem + other if other.startswith("-") else other for other in others)]
+    assert sorted(named) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize(("command", "config"), EXAMPLES, ids=lambda text: text[:50])
+def test_an_examples_run_config_is_accepted(command: str, config: str) -> None:
+    parse_run_config(parse_pairs("--run-config", config))
+
+
+# docs/privacy.md
+
+TABLE = {name: row for row in rows(section(DOCS / "privacy.md", "Which with which")) for name in codes(row[0])}
+# what a field of a payload is called there
+NAMED = {"momentum": "momentum", "change": "control variate", "gradient": "gradient", "positive_scores": "scores"}
+
+
+def test_every_algorithm_has_a_row() -> None:
+    assert sorted(TABLE) == sorted(ALGORITHMS)
+
+
+@pytest.mark.parametrize("strategy", ALGORITHMS)
+def test_the_row_is_what_the_code_does(strategy: str) -> None:
+    config = parse_run_config({"strategy": strategy})
+    _, size, *changing, beside = TABLE[strategy]
+    assert size == "works"
+    expected = "refused" if config.algorithm.objection else "model" if uncovered(config.algorithm.client) else "covered"
+    assert changing == [expected] * 3
+    assert (beside == "nothing") == (not uncovered(config.algorithm.client) and not config.algorithm.strategy.vertical)
+    # fedx1 and local-pair share fedx2's records
+    if strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical:
+        told = {field: word in beside or field in codes(beside) for field, word in NAMED.items()}
+        assert [field for field in uncovered(config.algorithm.client) if not told.get(field, True)] == []
+
+
+# docs/symbols.md
+
+PACKAGES = ("apps", "clients", "methods", "payloads", "problems", "strategies")
+
+
+def exists(module: str, name: str) -> bool:
+    """Whether a module has the class or function, and that the field, method or attribute after the dot."""
+    outer, _, inner = name.partition(".")
+    found = getattr(importlib.import_module(module), outer, None)
+    if not inner or hasattr(found, inner):
+        return found is not None
+    given = rf"^    {inner}: |\bself\.{inner}\b[^=\n]* = "
+    own = [base for base in getattr(found, "__mro__", ()) if base.__module__.partition(".")[0] in PACKAGES]
+    return any(re.search(given, inspect.getsource(base), re.MULTILINE) for base in own)
+
+
+@pytest.mark.parametrize("paper", ["FedX", "LocalSCGDAM", "FedSGDA", "Composite FL", "VFB2"])
+def test_every_code_name_is_there(paper: str) -> None:
+    table = rows(section(DOCS / "symbols.md", paper))
+    assert table
+    missing = []
+    for _, _, code, where in table:
+        (link,) = re.findall(r"\]\(([^)]+)\)", where)
+        if link == "configuration.md":
+            missing += [name for name in codes(code) if name not in known_keys()]
+        else:
+            module = link.removeprefix("../").removesuffix(".py").replace("/", ".")
+            missing += [f"{module}: {name}" for name in codes(code) if not exists(module, name)]
+    assert not missing
