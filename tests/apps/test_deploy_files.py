@@ -92,9 +92,8 @@ def test_a_container_has_what_its_command_reads(name: str, made: set[str]) -> No
         for path in re.findall(r"(?<==)/[\w./]+", " ".join(service["command"])):
             assert path in targets or str(Path(path).parent) in targets
         assert service["restart"] == "unless-stopped"
-        assert (
-            DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]
-        ).resolve() == DEPLOY / "Dockerfile"
+        build = service["build"]
+        assert (DEPLOY / build["context"] / build["dockerfile"]).resolve() == DEPLOY / "Dockerfile"
 
 
 def test_the_port_is_not_published_to_the_world() -> None:

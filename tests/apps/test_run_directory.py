@@ -42,31 +42,25 @@ def config_of(run: Path, **more: Scalar) -> RunConfig:
 # What a run leaves.
 
 
-def test_config_toml_is_the_whole_config(whole: Run) -> None:
-    written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
-    assert written == config_of(whole.path).resolved() == whole.result["config"]
-
-
-def test_metrics_jsonl_holds_a_line_a_round(whole: Run) -> None:
-    assert [line["round"] for line in whole.lines] == list(range(6))
-    assert all(0 <= line["server_seconds"] <= line["seconds"] for line in whole.lines)
-
-
 def test_rounds_without_evaluation_have_no_metrics(tmp_path: Path) -> None:
     run, _ = federate(tmp_path / "run", {"evaluate-every": 3, "num-server-rounds": 5})
     assert [line["round"] for line in run.lines if "auc" in line] == [0, 3, 5]
     assert not any(METRICS & set(line) for line in run.lines if "auc" not in line)
 
 
-def test_result_json(whole: Run) -> None:
+def test_config_lines_and_result(whole: Run) -> None:
+    """The whole config, a line a round, and what sums them up."""
     result, lines = whole.result, whole.lines
+    written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
+    assert written == config_of(whole.path).resolved() == result["config"]
+    assert [line["round"] for line in lines] == list(range(6))
+    assert all(0 <= line["server_seconds"] <= line["seconds"] for line in lines)
     assert result["metrics"] == {name: lines[-1][name] for name in METRICS}
     assert result["best"] == {name: (min if name == "loss" else max)(line[name] for line in lines) for name in METRICS}
     assert result["bytes_up"] == sum(line["bytes_up"] for line in lines)
     assert result["bytes_down"] == sum(line["bytes_down"] for line in lines)
     assert (result["strategy"], result["dataset"], result["seed"]) == ("fedx2", "digits", 0)
     assert (result["engine"], result["rounds"], result["clients"]) == ("in-process", 5, 3)
-    assert {"python", "florilegium", "flwr", "torch", "numpy", "scikit-learn"} == set(result["versions"])
 
 
 def test_the_model_loads_into_the_plain_module_and_scores_as_reported(whole: Run) -> None:

@@ -20,6 +20,7 @@ KEYS = f"{LIST} keys`"
 OWN = "tests.apps.own_models"
 TINY = 'strategy="local-sgd" model="linear" num-server-rounds=1 local-steps=1 batch-size=2'
 DATA = f'{TINY} dataset="breast-cancer"'
+FILES = f'{TINY} dataset="csv" data-dir="{{tmp}}/data"'
 GOOD = "a,b,label\n" + "".join(f"{x * 7 % 40},{x % 3},{x % 2}\n" for x in range(40))
 LONGEST = 500  # characters without paths
 
@@ -42,13 +43,9 @@ def run(*configs: str, clients: int = 2, nodes: tuple[str, ...] = ()) -> tuple[s
     return ("run", "--out", "{tmp}/run", "--quiet", *(word for config in configs for word in ("-c", config)), *sites)
 
 
-def data(dataset: str, *configs: str) -> tuple[str, ...]:
-    return run(f'{TINY} dataset="{dataset}" data-dir="{{tmp}}/data"', *configs)
-
-
-def sites(*configs: str, paths: tuple[str, ...] = ("{tmp}/a.csv", "{tmp}/b.csv")) -> tuple[str, ...]:
+def sites(*paths: str) -> tuple[str, ...]:
     nodes = tuple(f'data-path="{path}"' if path else "x=1" for path in paths)
-    return run(f'{TINY} dataset="csv" partition="own"', *configs, nodes=nodes)
+    return run(f'{TINY} dataset="csv" partition="own"', nodes=nodes)
 
 
 def parties() -> tuple[str, ...]:
@@ -76,7 +73,7 @@ ROWS = [
     ),
     # files of a data set
     Row("no files", run('dataset="csv"'), ("data-dir", "nothing", "'csv' is read from files", "docs/data.md")),
-    Row("no such folder", data("csv"), ("data-dir", "{tmp}/data', which does not exist", "a file", "set data-dir")),
+    Row("no such folder", run(FILES), ("data-dir", "{tmp}/data', which does not exist", "a file", "set data-dir")),
     Row(
         "file where a folder is needed",
         run(f'{TINY} dataset="cifar10" data-dir="{{tmp}}/a.bin"'),
@@ -85,16 +82,16 @@ ROWS = [
     ),
     Row(
         "no column of labels",
-        data("csv", 'label-column="c"'),
+        run(FILES, 'label-column="c"'),
         ("{tmp}/data/a.csv", "no column 'c'", "one of a, b, label", "set label-column; see docs/data.md"),
         {"data/a.csv": GOOD},
     ),
     # own data of sites and parties
-    Row("no file of a site", sites(paths=("", "")), ("data-path", "''", "a path in every node config", "docs/data.md")),
-    Row("relative", sites(paths=("a.csv", "a.csv")), ("partition 0: ", "which is relative", "a whole path", "give it")),
+    Row("no file of a site", sites("", ""), ("data-path", "''", "a path in every node config", "docs/data.md")),
+    Row("relative", sites("a.csv", "a.csv"), ("partition 0: ", "which is relative", "a whole path", "give it")),
     Row(
         "sites of other columns",
-        sites(),
+        sites("{tmp}/a.csv", "{tmp}/b.csv"),
         ("partition 1: columns", "lacks 'b' and 'c' besides", "the columns of partition 0", "set feature-columns"),
         {"a.csv": GOOD, "b.csv": GOOD.replace("b", "c", 1)},
     ),

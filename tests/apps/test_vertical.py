@@ -1,6 +1,5 @@
 """What vertical runs compute, and what a run config may not ask of them."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from problems.data import DataSpec
 from problems.vertical.analysis import minimum, value
 from problems.vertical.data import load_vertical
 from problems.vertical.objectives import make_objective
-from simulations.__main__ import main
 from simulations.engines.launch import run_nonfederated
 from simulations.references.vertical import train
 from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
+from tests.programs import Line
 
 # What they compute.
 
@@ -107,15 +106,11 @@ def test_what_has_no_meaning_for_columns_is_refused(config: dict[str, Scalar], t
         parse_run_config({**KEYS, **config})
 
 
-def test_the_command_nonfederated_prints_and_saves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_nonfederated_prints_and_saves(command: Line, tmp_path: Path) -> None:
     config = 'strategy="vfb2-svrg" dataset="breast-cancer" num-server-rounds=2 learning-rate=0.02'
-    monkeypatch.setattr(sys, "argv", ["simulations", "nonfederated", "--out", str(tmp_path / "run"), "-c", config])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
-    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [["round", "1"], ["round", "2"]]
+    code, out, _ = command("nonfederated", "--out", tmp_path / "run", "-c", config)
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()] == [["round", "1"], ["round", "2"]]
     run = Run(tmp_path / "run")
     assert {"auc", "accuracy", "objective", "suboptimality", "loss"} == set(run.result["metrics"])
     assert run.model["weights"].shape == (30,)

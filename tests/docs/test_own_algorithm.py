@@ -39,11 +39,6 @@ def page_row() -> tuple[str, str]:
     return added, row
 
 
-def page_table() -> str:
-    (table,) = (block.text for block in blocks(PAGE) if block.language == "toml")
-    return table
-
-
 def page_commands() -> list[str]:
     return [line for block in blocks(PAGE) if block.language == "sh" for line in block.text.splitlines()]
 
@@ -109,7 +104,8 @@ def test_the_tutorial_holds_to_the_letter(tmp_path: Path) -> None:
     registry = (tmp_path / REGISTRY).read_text("utf-8")
     assert registry.endswith("    ),\n}\n")  # the end of the table
     place.put(REGISTRY, registry.removesuffix("}\n") + row + "}\n")
-    place.put(PYPROJECT, f"{(tmp_path / PYPROJECT).read_text('utf-8')}\n{page_table()}")
+    (table,) = (block.text for block in blocks(PAGE) if block.language == "toml")
+    place.put(PYPROJECT, f"{(tmp_path / PYPROJECT).read_text('utf-8')}\n{table}")
     config = tomllib.loads((tmp_path / PYPROJECT).read_text("utf-8"))["tool"]["flwr"]["app"]["config"]
     assert config["fed-avgm"] == {"momentum": 0.9}
     assert place.changed() == {*pages, REGISTRY, PYPROJECT}

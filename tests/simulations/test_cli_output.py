@@ -30,19 +30,19 @@ PAGE = PROJECT / "docs" / "simulations.md"
 
 @pytest.mark.parametrize("subcommand", ["run", "centralized"])
 def test_json_and_quiet(command: Line, tmp_path: Path, subcommand: str) -> None:
-    def ran(name: str, *options: str) -> tuple[str, str, str]:
+    def printed(name: str, *options: str) -> tuple[str, str, str]:
         """stdout, stderr and the result."""
         code, out, err = command(subcommand, "--out", tmp_path / name, "--clients", 2, "-c", TINY, *options)
         assert code == 0
         return out, err, (tmp_path / name / "result.json").read_text("utf-8")
 
-    assert ran("a", "--quiet")[:2] == ("", "")
-    out, err, result = ran("b", "--quiet", "--json")
+    assert printed("a", "--quiet")[:2] == ("", "")
+    out, err, result = printed("b", "--quiet", "--json")
     assert (out, err) == (result, "")
     assert json.loads(result)["rounds"] == 2
-    out, err, result = ran("c", "--json")  # the rounds are told, but elsewhere
+    out, err, result = printed("c", "--json")  # the rounds are told, but elsewhere
     assert (out, len(re.findall(r"round 2", err))) == (result, 1)
-    out, err, _ = ran("d")
+    out, err, _ = printed("d")
     told, silent = (err, out) if subcommand == "run" else (out, err)
     assert "round 2" in told
     assert silent == ""
@@ -75,7 +75,7 @@ def test_check_says_what_a_run_would_be(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("local-steps=0", "local-steps: got 0, allowed: an integer >= 1"),
+        ("local-steps=0", "local-steps: got 0, allowed: local steps K"),
         ("fedx={", "fedx={"),
         ('run-name="x"', "--out"),
         ('output-dir="x"', "--out"),

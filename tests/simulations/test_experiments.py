@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from apps.config import known_keys
+from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import Case, Profile, Run, find_experiment, packaged
 from simulations.experiments.reports.tables import rows
@@ -18,12 +19,13 @@ from tests.simulations.fabricated import Runs, expanded, refusal, write
 
 @pytest.mark.parametrize("name", packaged())
 @pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
-def test_a_packaged_experiment_can_be_run(name: str, profile: str) -> None:
-    """The paper's values stand beside the paper's own data, and a smoke reads bundled data only."""
+def test_a_packaged_experiment_can_be_run(name: str, profile: str, tmp_path: Path) -> None:
+    """And its grid; the paper's values stand beside the paper's own data, and a smoke reads bundled data only."""
     experiment = find_experiment(name)
     expansion = expand(experiment, profile, data_dir=Path("/data"))
     assert experiment.name == name
     assert expansion.runs
+    assert experiment.tune is None or Choosing(expansion, tmp_path / "out").runs
     for (place, _), value in expansion.paper.items():
         assert profile != "smoke"
         assert expansion.lines[place].dataset == value.at.get("dataset", experiment.config.get("dataset"))

@@ -190,14 +190,11 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("in_this_process")
 def test_a_federation_and_a_reference_of_vertical_learning_are_run(command: Line, tmp_path: Path) -> None:
     reference = 'strategy = "vfb2-svrg"\nengine = "nonfederated"\ndataset = "breast-cancer"\nnum-server-rounds = 3'
-    path = write(
-        tmp_path, ('strategy = "local-sgd"', reference), ("fedx.gamma = 0.5", "evaluate-every = 2\npictures = false")
-    )
+    evaluation = ("fedx.gamma = 0.5", "evaluate-every = 2\npictures = false")
+    path = write(tmp_path, ('strategy = "local-sgd"', reference), evaluation)
     assert command("reproduce", path, "--out", tmp_path / "out", "--seeds", 1)[0] == 0
-    federation, record = (
-        read_run(tmp_path / "out" / "runs" / f"{name}_k-1_seed-0")
-        for name in ("fedx_digits", "local-sgd_breast-cancer")
-    )
+    names = ("fedx_digits", "local-sgd_breast-cancer")
+    federation, record = (read_run(tmp_path / "out" / "runs" / f"{name}_k-1_seed-0") for name in names)
     assert (federation.result["engine"], federation.result["clients"]) == ("in-process", 2)
     assert (record.result["engine"], record.result["clients"]) == ("nonfederated", 1)
     assert list(record.curve("auc")) == [0, 2, 3]

@@ -126,7 +126,7 @@ GRID = ["--grid", "learning-rate=0.1,1"]
         ([], ["sweep: got no trials, allowed: two at least; give --grid, --random or --seeds"]),
         (["--grid", "loss=psm,auprc"], ["--grid 'loss=psm,auprc': got 'psm,auprc'", "strings in double quotes"]),
         (["--grid", "local-steps=2,3"], ["local-steps: got 2 by --config, but it is varied too"]),
-        (["--grid", "learning-rate=0.1,0.0"], ["trial learning-rate=0.0: learning-rate: got 0.0"]),
+        (["--grid", "learning-rate=0.1,0.0"], ["trial learning-rate=0", "learning-rate: got 0.0"]),
     ],
 )
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path, options: list[str], parts: list[str]) -> None:
@@ -300,7 +300,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min"), ("rmse", "min")])
-def test_which_values_win(
+def test_which_value_wins(
     command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str
 ) -> None:
     replace_tuning(monkeypatch, lambda *arguments: None)

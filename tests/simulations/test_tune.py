@@ -10,7 +10,7 @@ import pytest
 from apps.config import ConfigError
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
-from simulations.experiments.experiment import PACKAGED, find_experiment, packaged, read_experiment
+from simulations.experiments.experiment import PACKAGED, find_experiment, read_experiment
 from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped
 from tests.programs import Line
 from tests.simulations.fabricated import Runs, adding, table, write
@@ -118,9 +118,8 @@ def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, r
     assert {round(float(row["mean"]), 6) for row in table(out) if row["metric"] == "auc"} == {0.83, 0.84}
 
     rate = {"FedX": 0.1, "Local SGD": 1.0}
-    copy = expand(
-        read_experiment(path), "quick", tuned=find_tuned(str(out / "experiment.toml"), "small", "quick", path)
-    )
+    tuned = find_tuned(str(out / "experiment.toml"), "small", "quick", path)
+    copy = expand(read_experiment(path), "quick", tuned=tuned)
     assert {line.method: line.config["learning-rate"] for line in copy.lines} == rate
     assert find_tuned(str(path), "small", "quick", tmp_path / "new") is None
     assert find_tuned(str(out / "experiment.toml"), "small", "smoke", tmp_path / "new") is None
@@ -215,14 +214,7 @@ def test_a_wrong_tuned_toml(command: Line, runs: Runs, tmp_path: Path, before: s
 
 # What comes with the project.
 
-TUNED = [name for name, path in packaged().items() if read_experiment(path).tune is not None]
 SHIPPED = sorted((PACKAGED / "tuned").glob("*.toml"))
-
-
-@pytest.mark.parametrize("name", TUNED)
-@pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
-def test_a_packaged_grid_can_be_run(name: str, profile: str, tmp_path: Path) -> None:
-    assert Choosing(expand(find_experiment(name), profile, data_dir=Path("/data")), tmp_path / "out").runs
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
