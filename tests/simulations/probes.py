@@ -374,11 +374,7 @@ def no_answer(grid: Grid) -> Observation:
     seen: Observation = {}
     for kind in ("nothing", "stranger"):
         messages = to_each(grid, f"train.{kind}")
-        try:
-            replies = list(grid.send_and_receive(messages, timeout=SILENCE))
-        except Exception as error:
-            seen[kind] = f"{type(error).__name__}: {error}"
-            continue
+        replies = list(grid.send_and_receive(messages, timeout=SILENCE))
         asked = [message.metadata.message_id for message in messages]
         seen[kind] = [(reply.metadata.reply_to_message_id in asked, failure(reply)) for reply in replies]
     return seen
