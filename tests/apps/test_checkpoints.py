@@ -334,9 +334,6 @@ def test_every_memory_has_a_name_of_its_own() -> None:
     assert len({kind.__name__ for kind in kinds if kind is not None}) == len(kinds) >= 4
 
 
-# Writing.
-
-
 def test_a_file_is_on_the_disk_before_its_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     fsync, rename = files.os.fsync, Path.replace

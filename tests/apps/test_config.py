@@ -121,7 +121,6 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "composite.penalty": st.sampled_from(sorted(set(PENALTIES) - {"box"})),
         "composite.lower": st.one_of(st.just("none"), st.floats(-1e6, 0)),
         "composite.upper": st.one_of(st.just("none"), st.floats(0, 1e6)),
-        "composite.radius": st.floats(0, 1e6, exclude_min=True),
         "composite.strong-convexity": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "vfb2.weight": st.one_of(st.just("auto"), st.floats(0, 1e6)),
         "min-train-nodes": st.one_of(st.integers(1, 10**6), st.floats(0, 1, exclude_min=True)),

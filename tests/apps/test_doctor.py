@@ -47,9 +47,6 @@ def told(*arguments: str, code: int = 0) -> list[str]:
     return result.output.splitlines()
 
 
-# The scripts.
-
-
 def test_a_new_server_certificate_keeps_the_authority(folder: Path, tmp_path: Path) -> None:
     script("certificates.sh", tmp_path, "tls", "localhost")
     first = [(tmp_path / "tls" / name).read_bytes() for name in ("ca.crt", "server.pem")]
@@ -71,17 +68,11 @@ def test_the_scripts_refuse_what_they_cannot_use(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "a.pub", "keys"]
 
 
-# Packages.
-
-
 def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"'])
     with pytest.raises(WrongError) as wrong:
         packages()
     assert str(wrong.value).startswith(f"numpy: got {np.__version__}, allowed: >=99; no-such-package: got nothing, ")
-
-
-# A site.
 
 
 def test_a_good_site(folder: Path, tmp_path: Path) -> None:
@@ -175,9 +166,6 @@ def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, mon
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: resolve("127.0.0.1", *rest))
     with listening(folder / "other") as address, pytest.raises(WrongError, match="Hostname mismatch"):
         doctor.reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
-
-
-# A SuperLink.
 
 
 def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

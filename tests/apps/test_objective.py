@@ -84,9 +84,6 @@ def written_out(one: Evaluated, x: np.ndarray) -> float:
     return float(np.average(means, weights=[len(A) for A in one.features] if examples else None))
 
 
-# The numbers.
-
-
 @pytest.mark.parametrize("client_weights", ["examples", "equal"])
 @pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
 def test_the_objective_is_the_mean_over_sites_and_g(loss: str, client_weights: str, data: dict[str, Scalar]) -> None:
@@ -162,9 +159,6 @@ def test_a_network_has_an_objective_and_nonzeros_only(data: dict[str, Scalar]) -
     penalised = np.concatenate([hidden, output])
     g = WEIGHT * np.abs(penalised).sum() + RIDGE / 2 * (penalised**2).sum()
     assert found["objective"] == pytest.approx(np.average(means, weights=[4, 4, 3]) + g, rel=1e-12)
-
-
-# What is refused.
 
 
 REFUSED: list[tuple[dict[str, Scalar], list[str]]] = [

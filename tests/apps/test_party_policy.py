@@ -99,9 +99,6 @@ def test_the_handshake_tells_no_counts(tmp_path: Path) -> None:
     assert {exchange.message.metadata.dst_node_id - FIRST_NODE_ID for exchange in first} == {0, 1, 2}
 
 
-# Whatever the server sends.
-
-
 def never() -> Any:
     raise AssertionError("the data were read")
 

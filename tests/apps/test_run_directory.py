@@ -20,13 +20,8 @@ from tests.battery.federation import SMALL, Run, federate, flat_config
 
 METRICS = {"auc", "pauc_fpr30", "pauc_fpr30_raw", "pauc_fpr50", "pauc_fpr50_raw", "average_precision"}
 METRICS |= {"accuracy", "loss"}
-WHOLE: dict[str, Scalar] = {
-    "model": "mlp",
-    "num-server-rounds": 5,
-    "checkpoint-every": 1,
-    "learning-rate": 0.1,
-    "pictures": True,
-}
+WHOLE: dict[str, Scalar] = {"model": "mlp", "num-server-rounds": 5, "checkpoint-every": 1, "learning-rate": 0.1}
+WHOLE |= {"pictures": True}
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ from tests.apps.vertical_runs import KEYS, PARTIES, play
 from tests.battery.federation import Run, flat_config, payloads_of
 from tests.programs import Line
 
-# What they compute.
-
 
 @pytest.mark.parametrize("algorithm", ["sgd", "svrg", "saga"])
 def test_one_active_party_in_step_is_the_nonfederated_run(algorithm: str, tmp_path: Path) -> None:
@@ -84,9 +82,6 @@ def test_parties_reach_each_other_by_tcp(tmp_path: Path) -> None:
     assert all(address.startswith("tcp:127.0.0.1:") for address in segments[0].peers()[1])
     by_path, _ = play(tmp_path / "unix", {})
     assert run.model_bytes == by_path.model_bytes
-
-
-# What a run config may not ask.
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,3 @@ def test_a_finished_run_that_is_resumed_keeps_its_model(tmp_path: Path) -> None:
     before = run.model_bytes
     again, _ = play(run.path, {"checkpoint-every": 2, "resume": True})
     assert again.model_bytes == before
-
-
-def test_a_step_too_large_is_refused_before_round_1(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="learning-rate: got 1, allowed: below .*, the stable steps"):
-        play(tmp_path / "run", {"learning-rate": 1.0, "vfb2.check-step": "refuse"})
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()

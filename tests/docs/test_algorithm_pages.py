@@ -1,6 +1,5 @@
 """docs/algorithms: every algorithm has its page, and the bytes, keys and figures there are those of the code."""
 
-import json
 import re
 import shlex
 from dataclasses import dataclass
@@ -8,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from apps.registry import ALGORITHMS
 from payloads.vfb2 import COUNTERS
-from simulations.__main__ import cli
-from simulations.arguments import overrides_of
+from simulations.arguments import overrides_of, placed
+from simulations.engines.launch import run_federation
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment
-from tests.battery.federation import federate, payloads_of
+from tests.battery.federation import Run, federate, payloads_of
 from tests.docs.markdown import PROJECT, anchors, blocks, codes, links, prose, rows, section
 from tests.docs.test_tables import DOCUMENTED
 
@@ -62,9 +60,6 @@ def test_every_key_of_a_family_is_on_one_of_its_pages(table: str) -> None:
     pages = {PAGE_OF[name] for name, row in ALGORITHMS.items() if row.table == table}
     named = {key for page in pages for row in rows(section(page, "Hyper-parameters")) for key in codes(row[0])}
     assert {key for key in DEFAULTS if key.startswith(f"{table}.")} <= named
-
-
-# Figures.
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -142,11 +137,8 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if strategy not in done:
             _, clients, config = command_of(page)
             out = tmp_path_factory.mktemp("runs") / strategy
-            pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in {"strategy": strategy, **config}.items())
-            words = ["run", "--clients", str(clients), "-c", pairs, "--out", str(out), "--quiet"]
-            outcome = CliRunner().invoke(cli, words)
-            assert outcome.exit_code == 0, outcome.output
-            done[strategy] = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+            run_federation(clients, placed({"strategy": strategy, **config}, out))
+            done[strategy] = Run(out).lines
         return done[strategy]
 
     return run

@@ -80,6 +80,18 @@ def test_a_loop_by_hand_learns_as_a_federation(name: str, tmp_path: Path, monkey
     assert auc == pytest.approx(run.result["metrics"]["auc"], abs=0.02)
 
 
+@pytest.mark.faults
+def test_a_smoke_run_of_the_soak_prints_its_table() -> None:
+    """Sites are killed and come back, and no round is lost."""
+    lines = ran(PROJECT / "benchmarks" / "soak.py", "--smoke", "--no-check", seconds=900).splitlines()
+    (row,) = [line for line in lines if line.startswith("6 rounds ")]
+    kills, restarts, dropped, seconds, first, most, last = map(float, row.split()[2:])
+    assert kills == restarts >= 1
+    assert 1 <= dropped <= 6
+    assert seconds > 0
+    assert most >= max(first, last) > 100
+
+
 @pytest.mark.slow
 @pytest.mark.flower
 @pytest.mark.usefixtures("flower_engine")

@@ -130,9 +130,6 @@ def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
     assert ran("-m", "simulations", "run", "--out", tmp_path / "run", "-c", "fedx.gama=1", code=1) == ""
 
 
-# list
-
-
 def test_list_as_json(command: Line) -> None:
     code, out, err = command("list", "--json")
     assert (code, err) == (0, "")
@@ -144,9 +141,6 @@ def test_list_as_json(command: Line) -> None:
     assert {tuple(row) for row in found["experiments"].values()} == {
         ("title", "paper", "figure", "datasets", "minutes")
     }
-
-
-# The pieces.
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,8 +186,6 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
     told_elsewhere = "reproduced runs.axes runs.clients axes.clients profiles.clients profiles.seeds"
     assert keys == there - set(told_elsewhere.split())
 
-
-# Node configs.
 
 OWN = 'dataset="csv" partition="own" strategy="local-sgd" model="linear" num-server-rounds=1 checkpoint-every=0'
 

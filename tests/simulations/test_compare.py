@@ -67,9 +67,6 @@ def test_a_run_without_a_result(command: Line, tmp_path: Path, clients: int | No
     assert (f"b {status}: {' '.join(failure.split())}" in out) == bool(failure)
 
 
-# Wrong input.
-
-
 def test_wrong_input_is_one_line(command: Line, tmp_path: Path) -> None:
     run, unmeasured = fake(tmp_path / "a"), fake(tmp_path / "b", auc=(), clients=None)
     (tmp_path / "file").write_text("in the way")
@@ -102,9 +99,6 @@ def test_a_file_that_cannot_be_read_is_one_line(command: Line, tmp_path: Path, n
     assert refusal(command, "compare", path).startswith(f"error: {path}: got what cannot be read as a run (")
 
 
-# Files and JSON.
-
-
 def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
     paths = [fake(tmp_path / f"s{seed}", {"seed": seed, "learning-rate": 0.2}) for seed in range(2)]
     paths.append(fake(tmp_path / "other", {"fedx.independent-history": True}))
@@ -131,9 +125,6 @@ def test_json(command: Line, tmp_path: Path) -> None:
         (str(paths[0]), "finished", "", 0.8, {"seed": 0}),
         (str(paths[1]), "failed", "why", 0.8, {"seed": 1}),
     ]
-
-
-# Curves.
 
 
 def test_runs_that_differ_only_in_their_seed_are_one_curve(tmp_path: Path) -> None:
@@ -174,12 +165,8 @@ def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp
     runs = [fake(tmp_path / "a"), fake(tmp_path / "b", {"validation-fraction": 0.2})]
     for paths, metric in ((runs[:1], "auc"), (runs[1:], "loss"), (runs, "auc"), (runs, "objective")):
         Comparison.of(paths).save(tmp_path / "out", metric)
-    assert said == [
-        "AUC on the test set",
-        "loss on validation rows",
-        "AUC on the test set or validation rows",
-        "objective",
-    ]
+    tested = "AUC on the test set"
+    assert said == [tested, "loss on validation rows", f"{tested} or validation rows", "objective"]
 
 
 def test_mean_and_standard_deviation() -> None:

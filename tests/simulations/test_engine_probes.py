@@ -11,9 +11,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from threadpoolctl import threadpool_info
 
 from apps.registry import ALGORITHMS
+from apps.sites.resources import hold_threads
+from payloads.settings import TrainingSettings
 from simulations.engines.in_process import InProcessGrid, task_identity
 from tests.battery.federation import SAMPLING, federate
 from tests.simulations.probes import NODES, REASON, Observation, client_app, observe
@@ -195,7 +200,16 @@ def test_a_client_without_an_answer_is_silence_in_flower_and_an_error_here(seen:
         assert [(ours, failure.get("code")) for ours, failure in answered] == [(True, APP_RAISED)] * NODES
 
 
-# Threads of the in-process engine.
+# Threads: of the in-process engine, and of what computes in it.
+
+
+def test_torch_and_numpy_take_the_threads_of_the_run() -> None:
+    assert np.dot(np.ones((2, 2)), np.ones(2)).tolist() == [2, 2]  # its BLAS is there
+    before = torch.get_num_threads()
+    for threads in (2, 1, 1, 2, before):
+        hold_threads(TrainingSettings(torch_threads=threads))
+        blas = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+        assert (torch.get_num_threads(), blas) == (threads, {threads})
 
 
 @pytest.mark.parametrize("strategy", ALGORITHMS)

@@ -4,29 +4,21 @@ A pair inside a site sees the feature without the offset, so local pairs learn t
 useless. The AUC is over the mixture of the sites. Three seeds draw data, initial weights and batches anew.
 """
 
-import json
 from pathlib import Path
 
 import pytest
 
-from apps.client_app import app as client_app
-from apps.config import parse_run_config
-from apps.server_app import app as server_app
+from apps.config import Scalar, parse_run_config
 from apps.sites import resources
-from simulations.engines.in_process import run_in_process
+from simulations.arguments import placed
+from simulations.engines.launch import run_federation
 from simulations.references.centralized import centralized
+from tests.battery.federation import Run
 
 SITES = 16
-COMMON = {
-    "dataset": "synthetic-offset-sites",
-    "model": "linear",
-    "num-server-rounds": 60,
-    "local-steps": 8,
-    "evaluate-every": 60,
-    "checkpoint-every": 0,
-    "fedx.positive-batch-size": 20,
-    "fedx.negative-batch-size": 20,
-}
+COMMON: dict[str, Scalar] = {"dataset": "synthetic-offset-sites", "model": "linear", "num-server-rounds": 60}
+COMMON |= {"local-steps": 8, "evaluate-every": 60, "checkpoint-every": 0}
+COMMON |= {"fedx.positive-batch-size": 20, "fedx.negative-batch-size": 20}
 # Raw scores reach +-10 here (offsets have deviation 3), which bounds the step of the losses that grow with them.
 METHODS = {
     "psm": ("fedx1", {"learning-rate": 0.2}),
@@ -35,11 +27,10 @@ METHODS = {
 }
 
 
-def federated_auc(config: dict[str, object], folder: Path) -> float:
-    flat = {**config, "output-dir": str(folder), "run-name": str(config["strategy"])}
-    run_in_process(server_app, client_app, SITES, flat)
-    result = json.loads((folder / str(config["strategy"]) / "result.json").read_text())
-    return float(result["metrics"]["auc"])
+def federated_auc(config: dict[str, Scalar], folder: Path) -> float:
+    place = folder / str(config["strategy"])
+    run_federation(SITES, placed(config, place))
+    return float(Run(place).result["metrics"]["auc"])
 
 
 @pytest.mark.slow

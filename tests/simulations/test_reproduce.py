@@ -91,9 +91,6 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
     assert told.splitlines()[-1].startswith("table.csv, table.md, report.html: in ")
 
 
-# What is kept.
-
-
 def test_finished_runs_are_not_run_again(command: Line, runs: Runs, tmp_path: Path) -> None:
     out, path = tmp_path / "out", write(tmp_path)
     command("reproduce", path, "--out", out, "--seeds", 1)

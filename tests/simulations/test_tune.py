@@ -212,8 +212,6 @@ def test_a_wrong_tuned_toml(command: Line, runs: Runs, tmp_path: Path, before: s
         expand(read_experiment(path), "quick", tuned=find_tuned(str(path), "small", "quick", out))
 
 
-# What comes with the project.
-
 SHIPPED = sorted((PACKAGED / "tuned").glob("*.toml"))
 
 
