@@ -18,13 +18,8 @@ from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority
 
 PARTIES = 4
-# with the blocks at the server in the end, to be looked at
-KEYS: dict[str, Scalar] = {
-    "strategy": "vfb2-sgd",
-    "dataset": "breast-cancer",
-    "learning-rate": 0.02,
-    "vfb2.assemble": True,
-}
+KEYS: dict[str, Scalar] = {"strategy": "vfb2-sgd", "dataset": "breast-cancer", "learning-rate": 0.02}
+KEYS |= {"vfb2.assemble": True}  # the blocks are at the server in the end, to be looked at
 EVERYBODY = [f"row-{number:03}" for number in range(60)]
 # for parties with files of their own
 CSV: dict[str, Scalar] = {"dataset": "csv", "vfb2.active-parties": 1}

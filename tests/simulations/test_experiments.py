@@ -83,16 +83,11 @@ METHOD = ("learning-rate = 0.3", "learning-rate = 0.3\nclients = 3")
 OWN = (METHOD[0], f"{METHOD[1]}\nprofiles.smoke = {{ learning-rate = 0.6 }}")
 
 
-@pytest.mark.parametrize(
-    ("changes", "rate", "clients"),
-    [
-        ([CONFIG], 0.3, 2),
-        ([CONFIG, METHOD], 0.3, 3),
-        ([METHOD, CASE], 0.4, 4),
-        ([METHOD, CASE, PROFILE], 0.5, 5),
-        ([OWN, CASE, PROFILE], 0.6, 5),
-    ],
-)
+LEVELS = [([CONFIG], 0.3, 2), ([CONFIG, METHOD], 0.3, 3), ([METHOD, CASE], 0.4, 4)]
+LEVELS += [([METHOD, CASE, PROFILE], 0.5, 5), ([OWN, CASE, PROFILE], 0.6, 5)]
+
+
+@pytest.mark.parametrize(("changes", "rate", "clients"), LEVELS)
 def test_later_keys_win(tmp_path: Path, changes: list[tuple[str, str]], rate: float, clients: int) -> None:
     """[config], the method, its case, the profile, the method's own word on the profile."""
     line = expanded(tmp_path, *changes, profile="smoke").lines[1]
