@@ -147,6 +147,10 @@ FORGED: dict[str, tuple[Callable[[dict[str, Any], dict[str, str]], Any], str]] =
         "model: 'parameters' is float32(64,), expected float32(65,)",
     ),
     "short state": (lambda a, m: a.pop("strategy.runs"), "FedXState.runs: missing"),
+    "misshapen state": (
+        lambda a, m: a.update({"strategy.momentum": np.zeros(64)}),
+        "FedXState.momentum: got shape (64,)",
+    ),
     "other sites": (lambda a, m: a.update({"sites.kept": np.zeros(4, int)}), "SiteStates.kept: got shape (4,)"),
 }
 

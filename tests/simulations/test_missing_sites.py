@@ -73,7 +73,7 @@ def test_a_site_that_is_dropped_in_the_rounds_that_ask_it_is_named_once(reason: 
         ([0.5, 0.5], 0.4, None),
     ],
 )
-def test_empty_scores_are_told_of_once(aucs: list[float | None], areas: float, told: tuple[int, str] | None) -> None:
+def test_useless_scores_are_told_of_once(aucs: list[float | None], areas: float, told: tuple[int, str] | None) -> None:
     watch, found = Watch("inner", "learning-rate"), []
     assert not watch.take({"round": 0, "dropped": {}, "auc_inner": 0.5, "pauc_fpr30_inner": 0.5}, [])
     for number, auc in enumerate(aucs, start=1):
