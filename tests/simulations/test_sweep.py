@@ -297,7 +297,7 @@ def test_a_stepped_run_can_be_stopped_and_another_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("metric", "mode"), [("auc", "max"), ("loss", "min"), ("grad_phi_sq", "min"), ("rmse", "min")])
-def test_what_wins(command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str) -> None:
+def test_metric_modes(command: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, mode: str) -> None:
     replace_tuning(monkeypatch, lambda *arguments: None)
     command("sweep", "--out", tmp_path / "s", "-c", TEXT, *GRID, "--metric", metric)
     assert tomllib.loads((tmp_path / "s" / "sweep.toml").read_text())["mode"] == mode
