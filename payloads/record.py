@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -76,10 +76,14 @@ def array(
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
 
 
-@cache
+_specs: dict[type, dict[str, ArraySpec]] = {}
+
+
 def specs_of(payload: type[Payload]) -> dict[str, ArraySpec]:
     """The declared fields of a payload class, in order."""
-    return {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
+    if payload not in _specs:
+        _specs[payload] = {field.name: field.metadata["spec"] for field in dataclasses.fields(payload)}
+    return _specs[payload]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

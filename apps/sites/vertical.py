@@ -47,16 +47,17 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
         got = f"{spec.dataset!r}, whose clients draw rows of their own"
         raise ConfigError("dataset", got=got, allowed=f"any but {', '.join(DRAWN)}, {clients_columns}", hint=_PAGE)
     partitions = " or ".join(COLUMN_PARTITIONS)
-    for key, got, fits, allowed in (
+    required: tuple[tuple[str, object, bool, str], ...] = (
         ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
         ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
         ("standardise", spec.standardise, spec.standardise, "True"),
         ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),
         ("partition-sites", spec.partition_sites, spec.partition_sites == 0, "0"),
-    ):
+    )
+    for key, value, fits, allowed in required:
         if not fits:
             allowed = f"{allowed}, {clients_columns}"
-            raise ConfigError(key, got=repr(got), allowed=allowed, hint=f"leave it out, {_PAGE}")
+            raise ConfigError(key, got=repr(value), allowed=allowed, hint=f"leave it out, {_PAGE}")
     if vfb2.label_epsilon and not make_objective(vfb2.problem).classification:
         allowed, way_out = f"0, since problem {vfb2.problem!r} has no classes", "leave it out, or set vfb2.problem"
         raise ConfigError("vfb2.label-epsilon", got=vfb2.label_epsilon, allowed=allowed, hint=way_out)

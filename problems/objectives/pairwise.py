@@ -190,11 +190,11 @@ class AUPRC(PairwiseObjective):
     inner_dim = 2
     partners = "all"
 
-    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
+    def observe(self, s: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         loss = self.surrogate.value(s)
         return torch.stack([_weighted_mean(loss * labels, weights), _weighted_mean(loss, weights)], dim=1)
 
-    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(self, s: Tensor, labels: Tensor, u: Tensor, num_partners: float = math.inf) -> Tensor:
         floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
         u1, u2 = u[:, :1], u[:, 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
         return (u1 / u2 - labels) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2

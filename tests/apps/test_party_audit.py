@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from apps.config import Scalar
-from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.identity import Identity, fingerprint
 from tests.apps.vertical_runs import CSV, EVERYBODY, identified, own_files, play
 from tests.battery.federation import payloads_of
 

@@ -13,7 +13,7 @@ from apps.server_app import app as server_app
 from apps.sites import party_table
 from clients.parties import Party
 from clients.vertical.policy import Policy, PolicyError
-from clients.vertical.transport.identity import Identity
+from clients.vertical.transport.identity import Identity, fingerprint
 from payloads.vfb2 import ALIGNMENT, DATA_SUMMARY, INTERSECTION
 from payloads.wire import PHASE, ROUND
 from simulations.engines.in_process import FIRST_NODE_ID
