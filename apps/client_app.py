@@ -1,7 +1,5 @@
 """The ClientApp: turns messages into calls of a ``NumPyClient`` and its answers into replies."""
 
-from __future__ import annotations
-
 import platform
 from functools import lru_cache
 from typing import Any

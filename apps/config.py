@@ -5,8 +5,6 @@ Flower hands over a flat dictionary whose values it has not checked, and in whic
 names the key, what it got and what is allowed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

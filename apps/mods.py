@@ -9,8 +9,6 @@
 docs/privacy.md says which mods make sense for which algorithm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from logging import WARNING
 from typing import Any

@@ -1,7 +1,5 @@
 """Run-config values from a command line or a TOML file, as the flat dictionary that Flower hands over."""
 
-from __future__ import annotations
-
 import re
 
 from apps.run_config.settings import ConfigError, Scalar

@@ -3,8 +3,6 @@
 A row combines a strategy and a client class (`pair`), or makes both from a `Method` (`adapt`).
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

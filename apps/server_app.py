@@ -1,7 +1,5 @@
 """The ServerApp: reads the run config, opens the run directory, trains, and logs how the run ended as its last line."""
 
-from __future__ import annotations
-
 from logging import ERROR
 
 from flwr.app import Context

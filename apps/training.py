@@ -1,7 +1,5 @@
 """The round loop: what Flower's ``Strategy.start`` does, plus records, checkpoints, resume and server timing."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Callable, Mapping

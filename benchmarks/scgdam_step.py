@@ -26,7 +26,7 @@ from methods.scgdam import SCGDAMDown, SCGDAMSettings
 from payloads.settings import TrainingSettings
 from problems.minimax import CompositionalOracle
 from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 
 LIMITS: dict[Literal["exact", "identity"], float] = {"exact": 4.0, "identity": 2.2}
 MODEL, SHAPE, ROWS = "table3-cnn", (1, 28, 28), 640

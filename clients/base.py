@@ -4,8 +4,6 @@ Beside the model, a client receives a record in `inbox` before ``fit`` and leave
 between rounds is `state`. docs/architecture.md drives one by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 

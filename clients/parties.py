@@ -1,7 +1,5 @@
 """A party of vertical learning: its data and identity, and the folder where parties of one host meet."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

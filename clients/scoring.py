@@ -1,7 +1,5 @@
 """The client classes of the methods; each method is a module of `methods`. Vertical learning has its own in `vfb2`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -2,8 +2,6 @@
 it ends with. The segment itself runs in `clients.vertical.segment`; `payloads.vfb2` gives the paper and its symbols.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import Callable

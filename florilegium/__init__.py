@@ -51,12 +51,11 @@ if TYPE_CHECKING:
     from methods.fedx import FedXPool, FedXPredictions, FedXState
     from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, Task
     from methods.pairwise import FedXSettings, InnerEstimates, Momentum
-    from methods.penalised import CompositeSettings
+    from methods.penalised import CompositeSettings, Smoothness
     from methods.scaffold import ControlChange, ControlVariate
     from methods.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
     from methods.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings
     from methods.sgdm import LocalMomentum, SGDMDown, SGDMSettings
-    from methods.smoothness import Smoothness
     from payloads.handshake import Scaling, SiteReport
     from payloads.held_out import ScoreCounts, ScoreEdges
     from payloads.record import Payload, PayloadError

@@ -19,8 +19,6 @@ Where the published code and the formulas differ, the formulas are the default. 
 p(1-p) (``coda.scaled-dual``) and uses noise as the first stage's reference (``coda.reference-noise``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,8 +32,8 @@ from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, Se
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
-from problems.means import Weights
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
+from problems.models.vectors import Weights
 from problems.randomness import Purpose, stream
 from problems.sampling import Indices
 

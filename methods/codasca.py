@@ -11,8 +11,6 @@ Communication Complexity", ICML 2021): CoDA with the control variates of SCAFFOL
 The new c_k is the mean of the round's uncorrected stochastic gradients (Option II of SCAFFOLD, as published).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

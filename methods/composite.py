@@ -15,8 +15,6 @@ same correction. Without a memory of the round before, the correction is 0. A re
 started from, so the server notices a lost one and makes all clients start afresh.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

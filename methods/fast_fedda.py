@@ -8,8 +8,6 @@ With b_t = gamma + mu t / 2 after t local steps of the run,
 The paper's clients send the sums of their gradients and of their points. The method needs only v, made of both.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from torch import Tensor

@@ -4,8 +4,6 @@ FedMid takes proximal steps at the clients and at the server. FedDA moves a dual
 parameter is the sum of all steps of the run so far.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from torch import Tensor

@@ -5,8 +5,6 @@ mu travels as a number in the messages' config under the name that Flower's own 
 works with Flower's strategy, and our strategy with Flower's clients.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pydantic import Field

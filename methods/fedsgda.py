@@ -19,8 +19,6 @@ clients send their gradients at both points; here they send only the combination
 learning rate has no effect: the steps in x and y have constants of their own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -37,9 +35,9 @@ from methods.method import ClientHalf, Method, Phase, Plan, Records, ServerHalf,
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
-from problems.means import exact_mean
 from problems.minimax import AUC_MINIMAX, Oracle
 from problems.minimax.oracle import peek
+from problems.models.vectors import exact_mean
 from problems.sampling import Indices
 
 # the exchange before a round's own: clients send gradients and take no step

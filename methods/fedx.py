@@ -208,9 +208,8 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     unknown = task.f.tracked and bool(positives.u.isnan().any())
     # line 11, and the sample of line 14; the scoring round took the first K batches
     samples = active_batches(task, own, training.local_steps)
-    others: Iterator[ActiveBatch | None] = repeat(None)
-    if settings.independent_history:
-        others = active_batches(task, own, training.local_steps, INDEPENDENT)
+    rest = active_batches(task, own, training.local_steps, INDEPENDENT)
+    others: Iterator[Any] = rest if settings.independent_history else repeat(None)
     for iteration, active, other in zip(task.iterations, samples, others, strict=False):
         # line 12
         lazy = positives.take(first.take(settings.positive_batch_size))
@@ -254,11 +253,8 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
     scores, u, partner_scores, labels = joined
-    every: Any = slice(None)
-    p = q = every
-    if settings.history_size:
-        rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
-        p, q = (draw_some(len(values), settings.history_size, rng) for values in (scores, partner_scores))
+    rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
+    p, q = (draw_some(len(values), settings.history_size or len(values), rng) for values in (scores, partner_scores))
     with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
         predictions = FedXPredictions(
             positive_scores=scores[p].astype(dtype),
@@ -350,12 +346,6 @@ def update(
     return average(x, collect(x, state, replies, plan), replies, plan)
 
 
-class TrackedRisk(PairwiseRisk):
-    """FedX2's F, with u and a momentum for linear f too."""
-
-    tracks_linear = True
-
-
 FEDX1 = Method(
     ClientHalf(PairwiseRisk, draw_batches, start, step, finish),
     ServerHalf(init, tell, update),
@@ -367,7 +357,7 @@ FEDX1 = Method(
 
 FEDX2 = replace(
     FEDX1,
-    client=replace(FEDX1.client, objective=TrackedRisk),
+    client=replace(FEDX1.client, objective=partial(PairwiseRisk, tracked=True)),
     server=replace(FEDX1.server, tell=partial(tell, tracked=True)),
     records=replace(FEDX1.records, memory=InnerEstimates),
     loss="kl-opauc",

@@ -6,8 +6,6 @@ On the union of all data it is the centralised reference: mini-batch pairwise SG
 are those of `methods.pairwise`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from methods.method import ClientHalf, Method, Plan, Records, ServerHalf

@@ -1,7 +1,5 @@
 """Local SGD (Stich 2019, "Local SGD Converges Fast and Communicates Little"): K steps at every site, then the mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

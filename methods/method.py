@@ -17,8 +17,6 @@ At a client x is a (d,) tensor on the run's device, and a carry is a frozen reco
 them in place, since a carry is never used again after it was passed to a step. At the server all arrays are NumPy's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
@@ -30,8 +28,8 @@ from torch import Tensor
 
 from payloads.record import FloatArray, Payload
 from payloads.settings import EXAMPLES, Settings, TrainingSettings
-from problems.means import Weights, exact_mean, mean
 from problems.models import NUMPY_DTYPES
+from problems.models.vectors import Weights, exact_mean, mean
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.site import Site
 

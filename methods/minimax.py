@@ -5,8 +5,6 @@ x first. Where sites are weighted by their samples, the weight is part of f_i. S
 (p, n / N): the share of positives of all sites together, and the sites' mean number of samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ from torch import Tensor
 from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
-from problems.means import mean
 from problems.models import FlatModel
+from problems.models.vectors import mean
 from problems.objectives.pairwise import PairwiseObjective, make_objective, pairwise_score
 from problems.randomness import Purpose
 from problems.sampling import Indices, on_device
@@ -55,9 +55,7 @@ class FedXSettings(Settings):
     positive_batch_size: int = Field(16, ge=1, description="positives a local step takes, an integer >= 1")
     negative_batch_size: int = Field(16, ge=1, description="negatives a local step takes, an integer >= 1")
     tau: int = Field(1, ge=1, description="rounds of predictions the pool keeps, an integer >= 1")
-    history_size: int = Field(
-        0, ge=0, description="predictions of each kind a client sends a round, an integer >= 0 (0: all)"
-    )
+    history_size: int = Field(0, ge=0, description="predictions of each kind sent a round, an integer >= 0 (0: all)")
     independent_history: bool = Field(
         False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
     )
@@ -109,19 +107,17 @@ class PairwiseRisk:
     """The risk F as one site sees it: its own S_1 and S_2, and the scores that the pair loss compares.
 
     Attributes:
-        tracked: whether there are u and a momentum: for non-linear f, and with ``tracks_linear`` for every f.
+        tracked: whether there are u and a momentum: for non-linear f, and if the argument says so, for every f.
     """
 
-    tracks_linear: ClassVar[bool] = False
-
     def __init__(
-        self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: FedXSettings
+        self, model: FlatModel, site: Site, loss: str, run: TrainingSettings, fedx: FedXSettings, tracked: bool = False
     ) -> None:
         self.model, self.positives = model, site.positives
-        self.objective = make_objective(loss, **settings.objective_options)
-        self.tracked = self.tracks_linear or not self.objective.linear
+        self.objective = make_objective(loss, **fedx.objective_options)
+        self.tracked = tracked or not self.objective.linear
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
-        self.score = pairwise_score(training.score, loss)
+        self.score = pairwise_score(run.score, loss)
 
     def forward(self, w: Tensor, batch: ActiveBatch) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
         """The scores (b,) and (m,) of a batch's positives and partners in float64, from one pass over both, so that

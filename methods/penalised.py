@@ -11,25 +11,28 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 All steps of a round use the eta of its first local iteration: drops of the learning rate wait for the next round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat
+from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Task
+from methods.method import ClientHalf, Method, Phase, Plan, Task
 from methods.samples import Batch, SampleObjective, sample_batches
-from methods.smoothness import PHASES
-from payloads.record import FloatArray
+from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel, Layout
-from problems.objectives.composite import ridge_factors
+from problems.objectives.classification import SAMPLE_LOSSES
+from problems.objectives.composite import linear_smoothness, ridge_factors
 from problems.penalties import Penalty, PenaltySettings, make_penalty
 from problems.site import Site
+
+# the exchange before round 1, in which clients say how smooth their f_i is
+SMOOTHNESS = "smoothness"
 
 
 class CompositeSettings(Settings, PenaltySettings):
@@ -92,5 +95,20 @@ def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch
     return ((eta, batch) for _, batch in sample_batches(task, down))
 
 
+@dataclass(frozen=True, eq=False)
+class Smoothness(Payload):
+    """Up, before round 1: a Lipschitz constant of the gradient of f_i, where one is known."""
+
+    estimate: FloatArray | None = array(1, optional=True)
+
+
+def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
+    """The Lipschitz constant of grad f_i, where the model is linear."""
+    largest = linear_smoothness(task.f.model.module, task.site.features, SAMPLE_LOSSES[task.loss])
+    if largest is None:
+        return Smoothness()
+    return Smoothness(estimate=np.array([largest + task.settings.ridge], dtype=np.dtype(task.training.dtype)))
+
+
 make_client = partial(ClientHalf, PenalisedObjective, draw_batches)
-make_method = partial(Method, settings=CompositeSettings, phases=PHASES)
+make_method = partial(Method, settings=CompositeSettings, phases={SMOOTHNESS: Phase(Smoothness, tell_smoothness)})

@@ -1,7 +1,5 @@
 """Shared by the methods whose f_i is a mean over single samples: its gradient, and mini-batches of all samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

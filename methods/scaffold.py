@@ -12,8 +12,6 @@ Option II's new c_i, c_i - c + (x - y_i) / (sum of the step sizes), equals the m
 gradients, weighted by their step sizes. That mean is computed, since the difference of two close points loses digits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +22,7 @@ from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHal
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
-from problems.means import exact_mean
+from problems.models.vectors import exact_mean
 
 ScaffoldTask = Task[Settings, SampleObjective]
 

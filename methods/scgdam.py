@@ -14,8 +14,6 @@ The other symbols, and the role of the learning rate, are as in `methods.sgdam`.
 w: it has batch-norm statistics of its own, ``inner_buffers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

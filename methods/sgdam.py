@@ -13,8 +13,6 @@ AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 The learning rate matters only by its drops: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated

@@ -9,8 +9,6 @@ in Federated Learning", AAAI 2021, for two classes). Models and momenta are aver
 | alpha and beta of the ratio loss        | ``ratio_alpha``, ``ratio_beta``                    |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 

@@ -5,8 +5,6 @@ Flower promises what the packages ``flwr.app``, ``flwr.client``, ``flwr.clientap
 module may change with any release: ``tests/payloads/test_flower_internals.py`` then fails first and says which did.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """What a site sends before round 1: who it is and, where it holds rows, how many of each class. No row leaves it."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

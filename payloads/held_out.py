@@ -4,8 +4,6 @@ In each exchange a site counts its rows of each class in each bin. The first bin
 ones, which follow from the counts of all sites, travel with the next question. No score leaves a site.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Self
 

@@ -3,8 +3,6 @@
 Types are strict: Flower does not check that an override has the type of the value it replaces.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -13,8 +13,6 @@ which they talk to each other directly.
 | tau, the bound of the delay | `VFB2Settings.delay_bound` |
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self, get_args

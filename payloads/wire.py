@@ -1,7 +1,5 @@
 """The layout of every message: model in "arrays", extras in "payload", scalars in "config" and "metrics"."""
 
-from __future__ import annotations
-
 import io
 import math
 import reprlib

@@ -6,8 +6,6 @@ If their counts leave the AUC too uncertain, refined bins follow, which cut the 
 and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

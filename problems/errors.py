@@ -1,10 +1,14 @@
-"""The error that a user sees for bad input: the key at fault, what it got, what is allowed, and what to do."""
+"""The error that a user sees for bad input: the key at fault, what it got, what is allowed, and what to do.
+
+Also the error for packages that a base installation lacks, which names the extra that installs them.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -93,3 +97,28 @@ def _one_line(value: str | float | Path) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 60]} ... {text[-50:]}"
+
+
+class MissingExtraError(ValueError):
+    """A feature needs a package of an extra; the message names both."""
+
+
+def install(extra: str) -> str:
+    """The command that installs an extra."""
+    return f'pip install "florilegium[{extra}]"'
+
+
+def importable(module: str) -> bool:
+    """Whether a module is installed; it is not imported."""
+    return find_spec(module) is not None
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Check that modules of an extra are installed, without importing them.
+
+    Raises:
+        MissingExtraError: some are not there.
+    """
+    missing = [module for module in modules if not importable(module)]
+    if missing:
+        raise MissingExtraError(f"{what}: needs {', '.join(missing)}, not installed here: {install(extra)}")

@@ -6,8 +6,6 @@ standardised partial area of D. K. McClish, "Analyzing a Portion of the ROC Curv
 is area / 0.XX.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -6,8 +6,6 @@ Schemes" (2015), section 3.2. Values of f cannot distinguish points closer than 
 restart and the end are decided by gradients.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

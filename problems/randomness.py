@@ -5,8 +5,6 @@ is in, never on the order in which messages happen to arrive or on which process
 exception: noise that hides something must not follow from a seed that others know.
 """
 
-from __future__ import annotations
-
 import os
 import zlib
 from enum import StrEnum

@@ -3,8 +3,6 @@
 A batch of `EpochSampler` depends on its address (seed, purpose, client, position) only, so no state must be saved.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -3,8 +3,6 @@
 It adapts the parts of a round in `strategies.rounds` to Flower's interface; an algorithm overrides methods of `Family`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any, ClassVar

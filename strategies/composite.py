@@ -1,7 +1,5 @@
 """Server halves of the methods for f + g in `methods.composite`, `methods.fedda` and `methods.fast_fedda`."""
 
-from __future__ import annotations
-
 from logging import WARNING
 from typing import ClassVar
 
@@ -13,11 +11,10 @@ from flwr.serverapp import Grid
 from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
-from methods.penalised import CompositeSettings, between
-from methods.smoothness import SMOOTHNESS
+from methods.penalised import SMOOTHNESS, CompositeSettings, between
 from payloads.record import FloatArray
 from payloads.wire import model_arrays
-from problems.means import exact_mean
+from problems.models.vectors import exact_mean
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import SetupError
 from strategies.rounds.replies import Reply

@@ -1,7 +1,5 @@
 """The server halves of FedX, `methods.fedx`, and of its local counterpart, `methods.local_pair`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from flwr.app import ArrayRecord

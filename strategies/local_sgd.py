@@ -1,7 +1,5 @@
 """The server halves of local SGD and its variants, each of which is a module of `methods`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any

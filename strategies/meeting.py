@@ -1,7 +1,5 @@
 """What parties need to run together: capacity, addresses, equal rows, a stable step; and waiting for replies."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -1,7 +1,5 @@
 """The adapter between the server half of a `Method` and Flower."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord
@@ -10,7 +8,7 @@ from flwr.serverapp import Grid
 from methods.method import Method, Plan, Replies
 from payloads.record import FloatArray, Payload
 from payloads.wire import model_arrays
-from problems.means import mean
+from problems.models.vectors import mean
 from strategies.base import PayloadStrategy
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply

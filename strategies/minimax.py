@@ -1,7 +1,5 @@
 """The server halves of the minimax methods, each of which is a module of `methods`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from logging import WARNING
 from typing import Any, ClassVar

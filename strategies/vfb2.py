@@ -5,8 +5,6 @@ and the end, the blocks if ``vfb2.assemble`` is set and every party agrees. `pay
 symbols.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Mapping, Sequence
 from logging import INFO

@@ -1,7 +1,5 @@
 """The server's view of a composite objective f + g over the sites' samples."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from logging import WARNING
 

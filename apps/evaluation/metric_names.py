@@ -1,7 +1,5 @@
 """Names of metrics: which of them the log shows, which values are better, and the suffixes of views."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

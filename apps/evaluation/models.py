@@ -1,7 +1,5 @@
 """Evaluators of networks and minimax problems, for runs whose clients hold rows, and the choice among them."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,7 +21,7 @@ from problems.metrics import accuracy, binary_metrics
 from problems.minimax import AUC_SCORE, SADDLES, SYNTHETIC_PL
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.models import FlatModel
-from problems.models.saddle import network_names
+from problems.models.networks import network_names
 from problems.objectives.classification import RATIO_LOSS, SAMPLE_LOSSES, ratio_loss, ratio_weights
 from problems.objectives.pairwise import make_objective, pairwise_score
 from problems.objectives.scores import score_of

@@ -1,7 +1,5 @@
 """Metrics of a vertical run: the parties measure them; a server that has all columns adds the suboptimality."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from logging import WARNING

@@ -1,7 +1,5 @@
 """The run-config keys common to all algorithms, as typed models, and the error of a wrong config."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_type_hints

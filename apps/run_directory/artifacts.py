@@ -31,7 +31,7 @@ from apps.sites.files import (
 )
 from payloads.record import FloatArray, Payload, PayloadError
 from problems.data import Columns
-from problems.extras import importable, install
+from problems.errors import importable, install
 
 KEPT_CHECKPOINTS = 3
 OUTCOMES = ("failure.json", "result.json")

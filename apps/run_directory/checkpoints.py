@@ -1,7 +1,5 @@
 """Checkpoints, from which a resumed run continues: one sealed file each."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The picture of a run: its ranking metrics and its loss, by round."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

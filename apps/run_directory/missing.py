@@ -1,7 +1,5 @@
 """Summary of missing sites from the lines of metrics.jsonl, and warnings during a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The project's own version, installed or not."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path

@@ -4,8 +4,6 @@ A *sealed* file holds named arrays in safetensors, and in its metadata its forma
 else in it, so that a truncated or changed file is noticed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

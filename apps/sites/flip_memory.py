@@ -6,8 +6,6 @@ majority. The folder holds a random key and one sealed file per epsilon, with a 
 largest of them. Parties may share the folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hmac

@@ -1,7 +1,5 @@
 """Sites of vertical learning: parties, which hold columns of the same rows, each with a policy of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -4,8 +4,6 @@ The lines hold no value, label or id of a row, but counts, digests as they were 
 and numbers of bytes. docs/vertical.md says what they mean.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -3,8 +3,6 @@
 Nothing depends on these caches: in a deployment a fresh process handles every message.
 """
 
-from __future__ import annotations
-
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -30,7 +28,7 @@ from problems.minimax import (
     build_problem,
 )
 from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import score_of
 
 _load_lock = threading.Lock()

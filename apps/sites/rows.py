@@ -2,8 +2,6 @@
 
 A node reports what the server must know of its file (`own_report`). The server may test on a file of its own."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@ Keys and files call it state. There is one file per round, with the client, type
 docs/architecture.md says where it lies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar

@@ -1,7 +1,5 @@
 """The data of vertical learning: a party's columns of the run's data set, or its own file."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -24,8 +24,6 @@ Where parties do not look for common rows, the server compares digests of their 
 run: it can test a guess of the whole list of ids, in order, but not of a single id.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """What a data owner demands of the vertical runs that its party takes part in."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Fractions are taken as the decimal numbers they are written as, so 0.3 of 10 is 3 and not 2.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A data set spread over clients: reading, splitting, disturbing and partitioning put together."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 

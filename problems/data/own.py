@@ -1,7 +1,5 @@
 """A site's own file: its rows, which of them are held out, and the statistics needed to scale all sites alike."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

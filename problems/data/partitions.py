@@ -4,8 +4,6 @@
 rest is NumPy: it is a few lines each, and importing flwr-datasets costs more than a second at start-up.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from problems.data.samples import Labels, Rows
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
-from problems.extras import require
+from problems.errors import require
 from problems.randomness import stream
 
 SORTED_SHARE = 0.9

@@ -1,7 +1,5 @@
 """From the rows that a reader returns to binary-labelled samples, in which form the algorithms get every data set."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

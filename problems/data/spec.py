@@ -4,8 +4,6 @@ The fields of `DataSpec` are named as the run-config keys (`partition_alpha` is 
 `synthetic.alpha`), which docs/configuration.md explains.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

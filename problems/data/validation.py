@@ -1,7 +1,5 @@
 """Checks of a `DataSpec` that need no data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any

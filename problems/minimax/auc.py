@@ -14,8 +14,6 @@ for N sites with n samples in all, n_i at site i. So the plain mean of f_i is f 
 and every f_i is as strongly concave in lambda as f; docs/minimax.md says what goes wrong without omega_i.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from problems.minimax.oracle import Oracle
 from problems.models.flat import FlatModel
-from problems.models.saddle import SCALARS
+from problems.models.networks import SCALARS
 from problems.models.vectors import Copy, FloatArray
 from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device

@@ -1,7 +1,5 @@
 """Gradients of one site's f_i at flat points z = (x, y), the form in which the algorithms use every problem."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self

@@ -11,8 +11,6 @@
 The run config names it by ``loss = "package.module:Robust"``.
 """
 
-from __future__ import annotations
-
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable

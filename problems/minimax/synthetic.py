@@ -1,8 +1,6 @@
 """The synthetic nonconvex-PL problem (Xie, Zhang, Zhang, Shen, Qian: "A Federated Learning Framework for
 Nonconvex-PL Minimax Problems", Section 6.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from problems.models.networks import MLP, Linear, LinearNoIntercept
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import MLP, Linear, LinearNoIntercept, SaddleNetwork
 
 # Weight (out, in) and bias (out,) of every layer, as views of a flat vector; a linear scorer may have no bias.
 Layers = list[tuple[Tensor, Tensor | None]]

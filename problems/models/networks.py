@@ -4,14 +4,15 @@ Every module maps features `(batch, *input_shape)`, or images `(batch, channels,
 `(batch,)` and is initialised from torch's global generator, which `problems.models.build_model` seeds.
 """
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
 
 HIDDEN_FEATURES = 64
+SCALARS = 3  # of a `SaddleNetwork`
 # the smallest side for which the last convolution of `TutorialCNN` has an output
 TUTORIAL_SIDE = 18
 
@@ -114,3 +115,22 @@ class TutorialCNN(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         scores: torch.Tensor = self.classifier(self.features(channels_last(images)).flatten(1))  # (batch, 1)
         return scores.squeeze(1)
+
+
+class SaddleNetwork(nn.Module):
+    """A network plus the scalars of the AUC saddle function: its flat vector ends with ``saddle.a``, ``saddle.b`` and
+    ``saddle.dual``, zero at first."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in ("a", "b", "dual")})
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.network(features)
+        return scores
+
+
+def network_names(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a `SaddleNetwork`'s state under the network's own names; the scalars keep ``saddle.``."""
+    return {name.removeprefix("network."): value for name, value in named.items()}

@@ -9,8 +9,6 @@ The paper does not say where option A's zero channels go; here they follow the o
 normal initialisation over the fan-out, the last layer from torch's default.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -4,8 +4,6 @@ A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)`
 `(batch,)`. A user's own is named `package.module:factory`, where `factory(input_shape)` returns the module.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Ratio loss: Wang, Xu, Wang, Zhu, "Addressing Class Imbalance in Federated Learning" (AAAI 2021), for two classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

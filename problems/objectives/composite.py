@@ -1,7 +1,5 @@
 """The smooth part f of a composite objective f + g, over a model's flat parameters: the loss and a ridge term."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import torch

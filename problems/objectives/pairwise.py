@@ -21,8 +21,6 @@ Sources: FedX (Guo et al.) Section 4 and Appendix A; Zhu et al. 2022 for kl-opau
 outer mean runs over the positives. The paper maximises AUPRC's f = u_1 / u_2; here its negative is minimised.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -33,8 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from problems.objectives.cells import CELLS, condensed, condensed_classes
-from problems.objectives.scores import SCORES, Score, score_of
+from problems.objectives.scores import CELLS, SCORES, Score, condensed, condensed_classes, score_of
 
 LINEAR = "square", "psm", "squared-hinge", "logistic"
 NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
@@ -104,17 +101,7 @@ class PairwiseObjective(ABC):
     ) -> float:
         """F on given scores: over all pairs or, if there are too many, over `condensed` scores, in O(n log n).
 
-        Condensing moves a score by at most the width of its cell, v for positives and w for partners, which is at most
-        1 / ``cells`` of the range of that class. The error of F is at most, with c = ``cells``, x = margin +
-        max(partners) - min(positives) and without terms in 1 / n,
-
-        | loss | bound |
-        |---|---|
-        | square | 0 |
-        | psm, logistic | (v^3 + w^3) / 768 |
-        | squared-hinge | (v^2 + w^2) / 4c |
-        | kl-opauc | min(2 x w, x^2 w^2 / 2 lambda + w^2 / 4) + x v / 2c |
-        | auprc, p-norm-push | the change if partners move by v and their cell's width, each class to its worse side |
+        docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
         Args:
             positives: (p,) scores.

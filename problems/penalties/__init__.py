@@ -1,11 +1,10 @@
 """Convex, nonsmooth regularisers g of composite problems min f(x) + g(x)."""
 
 from problems.penalties.base import NoPenalty, Penalty
-from problems.penalties.factory import make_penalty
+from problems.penalties.factory import PENALTIES, PenaltySettings, make_penalty
 from problems.penalties.norms import L1, ElasticNet, SquaredL2
 from problems.penalties.parameters import OnParameters, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
-from problems.penalties.settings import PENALTIES, PenaltySettings
 from problems.penalties.structured import GroupLasso, NuclearNorm
 
 __all__ = [

@@ -8,8 +8,6 @@ Rounding: a point is in a set, and a constraint is active, within 64 machine eps
 size that each set's docstring names. Results of `prox`, and means of them, are well inside that.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The l1 norm, the squared l2 norm and the elastic net."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Penalties on some of the named parameters of a flat vector, and their choice by name."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Indicators of convex sets: the proximal map is the projection, the subdifferential the normal cone."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

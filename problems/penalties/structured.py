@@ -1,7 +1,5 @@
 """Norms that act on groups of coordinates or on singular values: group lasso and nuclear norm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Values, curvature and minimum of a problem, and the largest stable step under delay."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

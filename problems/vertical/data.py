@@ -1,7 +1,5 @@
 """A labelled data set whose columns are spread over parties, every party holding all rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

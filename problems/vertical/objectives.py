@@ -10,8 +10,6 @@ With the numbers of the equations of VFB2 (`problems.vertical.blocks.base` has t
 | `robust`              | (18)     | log((y - z)^2 / 2 + 1)  | real   | w^2 / 2, weight 0   |
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The rows that each update of a vertical run uses; every party derives them from the seed alone."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import accumulate, pairwise
 

@@ -32,7 +32,7 @@ from payloads.flower_internals import (
     SUCCESS,
     UNFINISHED,
 )
-from problems.extras import require
+from problems.errors import require
 from simulations.arguments import nested
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from apps.sites.files import write_atomic
 from problems.data import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.formats.readers import read
 from problems.data.spec import in_data_set
-from problems.extras import require
+from problems.errors import require
 from simulations.arguments import placed
 from simulations.engines.launch import IN_PROCESS
 from simulations.engines.workers import Task, run_all

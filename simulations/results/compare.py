@@ -18,7 +18,7 @@ from apps.registry import ALGORITHMS
 from apps.run_directory.curves import RANKING, rows_in_words
 from apps.run_directory.missing import in_words
 from apps.sites.files import write_atomic
-from problems.extras import require
+from problems.errors import require
 from simulations.results.output import shown, shown_metric, table
 from simulations.results.paired import Difference, difference
 from simulations.results.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run

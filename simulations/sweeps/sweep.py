@@ -10,7 +10,7 @@ from typing import Any
 
 from apps.config import SHOWING_KEYS, ConfigError
 from apps.sites.files import write_atomic
-from problems.extras import require
+from problems.errors import require
 from simulations.results.compare import csv_text
 from simulations.results.output import shown_metric
 from simulations.results.records import (

@@ -1,7 +1,5 @@
 """The errors that end a run, and the reasons why a reply does not count."""
 
-from __future__ import annotations
-
 import re
 
 from flwr.app import ConfigRecord, Error, Message

@@ -3,8 +3,6 @@
 A round has one exchange of its own, whose replies bring models; replies to others bring a payload and no model.
 """
 
-from __future__ import annotations
-
 import math
 import reprlib
 import time

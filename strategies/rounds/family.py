@@ -1,7 +1,5 @@
 """What a strategy declares about its algorithm, and its hooks; an exchange knows nothing else of its strategy."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from logging import WARNING
@@ -14,7 +12,7 @@ from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, not_finite
 from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other
-from problems.means import Weights
+from problems.models.vectors import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
 from strategies.rounds.handshake import Roster

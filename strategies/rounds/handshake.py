@@ -4,8 +4,6 @@ Flower's node ids change from run to run. Everything that must be reproducible (
 therefore goes by partition id, which each node is asked for once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What sites with files of their own must agree on before round 1: shapes, columns, labels, what to scale by."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from flwr.common import log
 
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import PayloadError
-from problems.means import pooled_moments
+from problems.models.vectors import pooled_moments
 from strategies.rounds.errors import SetupError
 
 _SHOWN = 8

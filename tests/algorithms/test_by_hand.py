@@ -11,7 +11,7 @@ from clients.scoring import MinimaxClient
 from payloads.settings import TrainingSettings
 from problems.minimax import COMPOSITIONAL_AUC, AUCOracle, CompositionalOracle
 from problems.models import FlatModel
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 from tests.battery.federation import ALONE
 
 from .helpers import LINEAR

@@ -18,9 +18,8 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from clients.base import Site
 from methods.composite import CorrectionState
-from methods.penalised import CompositeSettings
+from methods.penalised import SMOOTHNESS, CompositeSettings, Smoothness
 from methods.samples import sample_batches
-from methods.smoothness import SMOOTHNESS, Smoothness
 from payloads.settings import TrainingSettings
 from payloads.wire import METRICS, PAYLOAD
 from problems.models import FlatModel, build_model

@@ -15,7 +15,7 @@ from apps.server_app import app as server_app
 from apps.sites import resources
 from payloads.record import Payload
 from payloads.wire import PAYLOAD
-from problems.models.saddle import network_names
+from problems.models.networks import network_names
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler
 from tests.algorithms.helpers import flattened

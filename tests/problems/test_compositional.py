@@ -14,7 +14,7 @@ from problems.minimax import CompositionalOracle
 from problems.minimax.auc import saddle_value
 from problems.minimax.compositional import _LeanBatchNorm
 from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import SCORES
 from tests.algorithms.minimax_problems import compose
 from tests.reference.minimax import Array

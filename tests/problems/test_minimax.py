@@ -25,7 +25,7 @@ from problems.minimax import (
 from problems.minimax.auc import best_saddle, saddle_value
 from problems.minimax.oracle import peek
 from problems.models import FlatModel, build_model
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import SCORES
 from problems.randomness import stream
 from tests.battery.federation import save_npz

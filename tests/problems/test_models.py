@@ -13,9 +13,8 @@ from torch import nn
 from methods.penalised import CompositeSettings, PenalisedObjective
 from payloads.settings import TrainingSettings
 from problems.models import MODELS, FlatModel, ModelError, build_model
-from problems.models.networks import Linear
+from problems.models.networks import Linear, SaddleNetwork
 from problems.models.resnet import BasicBlock
-from problems.models.saddle import SaddleNetwork
 from problems.objectives.composite import linear_features
 from problems.site import Site
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from problems.minimax import CompositionalOracle, FunctionOracle, Oracle
 from problems.models import FlatModel
-from problems.models.saddle import SaddleNetwork
+from problems.models.networks import SaddleNetwork
 from problems.objectives.scores import SCORES
 from tests.algorithms.minimax_problems import Robust, compose
 from tests.reference.minimax import Array, SaddleAUC

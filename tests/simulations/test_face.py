@@ -15,7 +15,7 @@ from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
 from apps.run_directory.artifacts import RunDirectory
 from problems import extras
-from problems.extras import MissingExtraError
+from problems.errors import MissingExtraError
 from simulations.engines.flower import run_with_flower
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment

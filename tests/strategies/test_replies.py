@@ -13,7 +13,7 @@ from apps.config import parse_run_config
 from apps.sites.resources import federated_data, new_model
 from methods.fedx import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
-from problems.means import mean
+from problems.models.vectors import mean
 from simulations.engines.in_process import InProcessGrid
 from strategies.base import PayloadStrategy
 from strategies.fedx import FedX1, FedX2

@@ -17,7 +17,7 @@ from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.sites.files import read_tensors
 from apps.sites.resources import federated_data, new_model
-from methods.smoothness import SMOOTHNESS, Smoothness
+from methods.penalised import SMOOTHNESS, Smoothness
 from payloads.wire import CONFIG, METRICS, PAYLOAD, PHASE, ROUND, count_bytes, model_record
 from simulations.engines.in_process import FIRST_NODE_ID
 from strategies.rounds.errors import StrategyError

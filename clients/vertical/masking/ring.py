@@ -4,8 +4,6 @@ A float v becomes the integer round(v * 2^40) modulo 2^64, a ``uint64``, which w
 parties is accurate to q * 2^-41 plus the rounding of the result, if its true value lies within +-2^23 (`limit_for`).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

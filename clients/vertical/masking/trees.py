@@ -11,8 +11,6 @@ In place of the paper's Definition 4, which is not enough (docs/security.md), `m
 to the dominator alone. `simulations.attacks.trees` tests what any two trees hide.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """What an active party does with its sums: it computes and sends theta (Algorithm 2, steps 4 and 5)."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

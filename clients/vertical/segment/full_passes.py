@@ -4,8 +4,6 @@ Each is cut by rows into one chunk for each active party, which takes the masked
 predictions of these rows and of no other. Nothing else is computed meanwhile.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from clients.vertical.segment.shared import Phase, Station

@@ -4,8 +4,6 @@ The dominator's own vector is not in the sum; it adds that itself. Callers see f
 Z_2^64. Positions and lengths come from the agenda, so that every frame is checked before it is added.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from functools import partial

@@ -14,8 +14,6 @@ Between two barriers all work is done in the callbacks of incoming frames. Count
 | `max_staleness`, `mean_staleness` | the same, counting updates of all dominators |
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import closing

@@ -1,7 +1,5 @@
 """One party's frames: those that come in go to sums, phase, barriers or notices; a failure ends all waiting."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What the phases of a segment share at one party."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

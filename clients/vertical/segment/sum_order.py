@@ -4,8 +4,6 @@ Active party k takes, one after another, the sums of its updates, with a full pa
 the first (SAGA), then the sum for its share of the evaluation's rows, and for k = 0 the evaluation's totals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

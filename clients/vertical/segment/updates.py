@@ -1,7 +1,5 @@
 """The updates of one party, dominator or collaborator (Algorithms 2 to 7): as they come, or in rounds."""
 
-from __future__ import annotations
-
 from collections import deque
 from functools import partial
 

@@ -1,7 +1,5 @@
 """What computes a party's updates: the event loop, workers that sleep, which imitate a slower party, or threads."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections import defaultdict, deque

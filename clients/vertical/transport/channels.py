@@ -4,8 +4,6 @@ Unlike asyncio's TLS, it raises no exception for each read, and it keeps reading
 a peer sent before it closed is not lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -4,8 +4,6 @@ A peer is identified by its certificate, never by what it says. A connection of 
 the segment, is closed and remembered for the error message; it does not fail the segment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

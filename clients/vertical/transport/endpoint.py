@@ -1,7 +1,5 @@
 """How a party reaches the others of a segment, when it gives up on them, and the delays that experiments inject."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A party's certificate and key, and the TLS 1.3 contexts that accept its peers' certificates only."""
 
-from __future__ import annotations
-
 import secrets
 import ssl
 import tempfile

@@ -5,8 +5,6 @@ all others, and each of them passes it on once. When a connection breaks, a part
 that a peer that left because of another party is not named itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

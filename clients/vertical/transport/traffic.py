@@ -1,7 +1,5 @@
 """Frames of work on a mesh's links, out and in; those of one turn of the loop are written in one piece."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable

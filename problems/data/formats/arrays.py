@@ -1,7 +1,5 @@
 """Arrays in files: svmlight / LIBSVM text (dense in memory) and NumPy's npz."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

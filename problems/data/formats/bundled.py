@@ -1,7 +1,5 @@
 """Data that needs no file: scikit-learn's two small sets, and the synthetic sites and clients."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

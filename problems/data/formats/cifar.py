@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 in the forms their page offers: pickled "python version" and binary files."""
 
-from __future__ import annotations
-
 import _codecs
 import io
 import pickle

@@ -1,7 +1,5 @@
 """Finding and reading a data set's files."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Pixels stay uint8, (n, channels, height, width), until the samples are chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from problems.data.formats.files import find_all, homes, read_bytes
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
-from problems.extras import install
+from problems.errors import install
 
 Pixels = NDArray[np.uint8]
 

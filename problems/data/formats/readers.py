@@ -1,7 +1,5 @@
 """Choose the reader for a data set's name or for a site's file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -6,13 +6,8 @@ so that a site's share of the file gets the same columns. `SEX` has two codes an
 features of the literature. The other 14 columns are scaled to [0, 1] over the training rows.
 
 Janosi, Steinbrunn, Pfisterer and Detrano, "Heart Disease", 1988: rows, columns and split are those of FLamby (du
-Terrail et al., NeurIPS 2022). The last three measurements, which most patients lack, are left out, then every row with
-a missing value. Two columns hold codes; each code but the lowest gets a 0/1 column. 66 % of each hospital's rows are
-for training, drawn by scikit-learn with FLamby's seed. Unlike there, numbers are standardised over the training rows of
-all hospitals together, not of each.
+Terrail et al., NeurIPS 2022); docs/data.md says what differs.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path

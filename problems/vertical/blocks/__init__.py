@@ -1,7 +1,5 @@
 """A party's columns, dense or sparse, their weights, and the updates of VFB2."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from problems.vertical.blocks.base import Block, Features

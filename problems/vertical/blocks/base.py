@@ -17,12 +17,12 @@ the current weights: the same update in VFB2-SGD and -SVRG. In VFB2-SAGA the pap
 earlier updates beside it, in a difference whose mean over the rows is zero.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
-from typing import TypeAlias, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, cast
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -35,6 +35,27 @@ ALGORITHMS = (SGD, SVRG, SAGA)
 Rows = NDArray[np.int64]
 SparseRows: TypeAlias = "sparse.csr_array[np.float64]"
 Features: TypeAlias = "Array | SparseRows"
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function], Function]:
+    """Compile a function to run without the interpreter's lock, and cache its code on disk if a folder can be written.
+
+    Cached code is compiled again only when its own file changes, so whatever a kernel uses is in the kernel's file.
+
+    Args:
+        signature: the only types to compile for, at once; None compiles whenever a call has new types.
+        fastmath: see `numba.njit`.
+    """
+
+    def compiled(function: Function) -> Function:
+        try:
+            made = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
+        except RuntimeError:  # no folder that numba may keep its code in
+            made = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
+        return cast(Function, made)
+
+    return compiled
 
 
 class Block(ABC):

@@ -5,15 +5,12 @@ slopes may be read-only, strided or unaligned, and are not copied. A call with i
 changes nothing.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from numba import types
 
-from problems.vertical.blocks.base import SAGA, SGD, Block, Rows
-from problems.vertical.blocks.jit import jit
+from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, jit
 from problems.vertical.objectives import Array, Objective
 
 _MATRIX = types.Array(types.float64, 2, "C", readonly=True)

@@ -21,16 +21,13 @@ Kernels take the fields of `Lazy` one by one, because numba takes arrays faster 
 False before anything is changed.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, product
-from problems.vertical.blocks.jit import jit
+from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, jit, product
 from problems.vertical.objectives import Array, Objective
 
 Indices = NDArray[np.int32] | NDArray[np.int64]
