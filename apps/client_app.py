@@ -38,7 +38,7 @@ from payloads.wire import (
 from problems.errors import NOTHING
 
 STATE = "client-state"
-# the record beside it: the round in which it was made
+# a second record: the round in which the state was made
 MADE = "client-state-made"
 
 app = ClientApp()
@@ -51,7 +51,7 @@ def _parsed(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
 
 def run_config(context: Context) -> RunConfig:
     """The context's run config, parsed once per process and configuration."""
-    # The types are part of the cache key: True equals 1, but only one of them is valid for a key.
+    # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
     return _parsed(frozenset((key, type(value), value) for key, value in context.run_config.items()))
 
 
@@ -161,7 +161,7 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
     told = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
         told[STATE_ROUND] = made
-        # The server refuses a reply that has diverged, and the next round must not start from its memory.
+        # The server refuses a reply that is not finite, and the next round must not start from such a memory.
         if client.state is not recalled and _finite(client.state, arrays):
             context.state[STATE] = client.state.to_record()
             context.state[MADE] = ConfigRecord({ROUND: server_round})
@@ -186,7 +186,7 @@ def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Call ``evaluate`` once or, in an exchange of the server's evaluation, count the site's held-out scores by bin."""
+    """Call ``evaluate`` once or, if the message names a phase, reply with the held-out rows' scores, counted by bin."""
     records = message.content
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     config = dict(find(records, CONFIG, ConfigRecord) or {})
@@ -226,6 +226,6 @@ def recall(
         try:
             return store.load(client.memory, since, server_round)
         except PayloadError as error:
-            got, allowed = f"an unusable client state: {error}", "a whole one of this run"
-            raise ConfigError("state-dir", got=got, allowed=allowed, hint="remove it to begin afresh") from None
+            got, allowed = f"an unusable client state: {error}", "an undamaged one of this run"
+            raise ConfigError("state-dir", got=got, allowed=allowed, hint="remove its file to start anew") from None
     return None, 0

@@ -40,7 +40,7 @@ def parse_pairs(option: str, text: str) -> dict[str, Scalar]:
 
 
 def _culprit(text: str) -> str:
-    """An option's text, with the part that cannot be read where it can be singled out."""
+    """An option's text and, if it can be found, the part of it that is not a pair."""
     import click
 
     left = re.sub(_PAIR, "", text).strip()

@@ -41,7 +41,7 @@ class MethodStrategy(PayloadStrategy):
         weights = self.weights(replies)
         return Replies(
             places,
-            [reply.model[0] for reply in replies if reply.model],  # none in a phase
+            [reply.model[0] for reply in replies if reply.model],  # replies in a phase carry no model
             [reply.payload for reply in replies],
             weights,
             None if weights is None else self.roster.sample_weights[places],

@@ -183,8 +183,8 @@ def _split(tags: bytes) -> list[bytes]:
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
     """32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
 
-    SHA-256 over the salt, the number of ids, and each id; salt and ids follow their lengths, so that no two lists are
-    encoded alike. ValueError for a salt below 16 bytes, TypeError for an id that is not text.
+    SHA-256 over the salt, the number of ids, and each id, each text after its length, so that no two lists are encoded
+    alike. ValueError for a salt below 16 bytes, TypeError for an id that is not text.
     """
     if len(salt) < _LEAST_SALT:
         raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")
@@ -202,7 +202,7 @@ async def find_rows(
 ) -> tuple[NDArray[np.int64], int]:
     """Find the rows that all parties have.
 
-    Returns this party's positions (k,) of these rows, in the order of their ids, and the bytes it sent to the others.
+    Returns this party's positions (k,) of these rows, in the order of their ids, and how many bytes it sent.
 
     Args:
         reporter: the party that combines the matches.
@@ -274,7 +274,7 @@ class _Talk:
     def take(self, peer: int, frame: Frame) -> None:
         heard = self.inbox[peer, frame.active]
         if frame.kind != Kind.ALIGN or heard.done():
-            raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not its turn")
+            raise PartyError(peer, f"a frame of kind {frame.kind}, step {frame.active}, which is not expected now")
         heard.set_result(bytes(frame.body))
 
     async def hear(self, party: int, step: int) -> bytes:

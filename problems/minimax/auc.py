@@ -1,17 +1,18 @@
 """l2-relaxed AUC maximisation as a minimax problem (Xie et al., "A Federated Learning Framework for Nonconvex-PL
 Minimax Problems", equation (63); Ying, Wen, Lyu 2016), over any model and data set.
 
-x = (w, a, b) and y = lambda; with p the share of positives of all sites together and s the score,
+x = (w, a, b), the network's weights and two numbers, and y = lambda; with p the share of positives of all sites
+together and s the score,
 
     F = (1 - p) (s - a)^2 [positive] + p (s - b)^2 [negative]
         + 2 (1 + lambda) (p s [negative] - (1 - p) s [positive]) - p (1 - p) lambda^2.
 
-Site i weights the terms of its samples, but not the last one:
+Site i weighs F's terms with omega_i, except the last, which has no samples:
 
     f_i = omega_i (mean over its samples of F's other terms) - p (1 - p) lambda^2,     omega_i = N n_i / n
 
-for N sites with n samples in all, n_i at site i. So the plain mean of f_i is f of all samples, however they are spread,
-and every f_i is as strongly concave in lambda as f; docs/minimax.md says what goes wrong without omega_i.
+for N sites with n samples in all, n_i at site i. So the plain mean of the f_i is f, the mean of F over all samples,
+however they are spread, and every f_i is as strongly concave in lambda as f: docs/minimax.md.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ from problems.objectives.scores import SCORES, Score
 from problems.sampling import Indices, on_device
 
 AUC_MINIMAX = "auc-minimax"
-# The default s. Raw outputs would enter f squared, so that the most extreme rows limit the step size; tanh has their
-# slope near 0, and bounds them.
+# The default s of a run. Raw outputs would enter f squared, so that the most extreme rows limit the step size; near 0
+# tanh is almost the raw output, and it bounds large ones.
 AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
@@ -101,7 +102,7 @@ class AUCOracle(Oracle):
         return self.features.index_select(0, selected), self.labels.index_select(0, selected)
 
     def _gradient(self, network: FlatModel, z: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """(d,) the gradient at z over some samples (n,), whose scores are those of ``network``."""
+        """(d,) the gradient at the point z = (x, y), over n samples that ``network`` scores."""
         logits, pull = network.forward(z, features)  # (n,)
         scores = self.scores(logits)
         a, b, dual = z[-SCALARS:].unbind()

@@ -2,10 +2,9 @@
 
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.factory import PENALTIES, PenaltySettings, make_penalty
-from problems.penalties.norms import L1, ElasticNet, SquaredL2
+from problems.penalties.norms import L1, ElasticNet, GroupLasso, NuclearNorm, SquaredL2
 from problems.penalties.parameters import OnParameters, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
-from problems.penalties.structured import GroupLasso, NuclearNorm
 
 __all__ = [
     "L1",

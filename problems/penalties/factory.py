@@ -9,10 +9,9 @@ from torch import Tensor
 
 from problems.models.vectors import Layout, spans
 from problems.penalties.base import NoPenalty, Penalty
-from problems.penalties.norms import L1, ElasticNet, SquaredL2
+from problems.penalties.norms import L1, ElasticNet, GroupLasso, NuclearNorm, SquaredL2
 from problems.penalties.parameters import Indices, chosen, on_parameters, runs, selected
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
-from problems.penalties.structured import GroupLasso, NuclearNorm
 
 PenaltyName = Literal[
     "none", "l1", "l2", "elastic-net", "group-lasso", "nuclear-norm", "box", "l2-ball", "simplex", "nonnegative"

@@ -1,5 +1,7 @@
-"""The l1 norm, the squared l2 norm and the elastic net."""
+"""The l1 norm, the squared l2 norm and the elastic net; norms of groups of coordinates and of singular values."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -81,3 +83,116 @@ class ElasticNet(_Weighted):
     def distance(self, x: Tensor, slope: Tensor) -> float:
         l1, l2 = self._parts
         return l1.distance(x, slope + l2.weight * x)
+
+
+class GroupLasso(Penalty):
+    """weight * sum_g sqrt(size of g) * ||x_g|| over disjoint groups (Yuan & Lin 2006, equation (2.1)).
+
+    Args:
+        weight: >= 0.
+        groups: (d,) the group number of each coordinate: any integers in any order.
+
+    Raises:
+        ValueError: weight < 0, or groups that are not (d,) integers, d > 0; at use, an x of another length.
+    """
+
+    def __init__(self, weight: float, groups: Tensor | Sequence[int]) -> None:
+        check_weight(weight)
+        numbers = torch.as_tensor(groups)
+        if numbers.ndim != 1 or len(numbers) == 0 or numbers.is_floating_point() or numbers.dtype == torch.bool:
+            raise ValueError(
+                f"groups must be (d,) integers, d > 0, got {numbers.dtype} of shape {tuple(numbers.shape)}"
+            )
+        self.weight = weight
+        _, group, sizes = torch.unique(numbers, return_inverse=True, return_counts=True)
+        order = torch.argsort(group, stable=True)
+        self._tensors = group, order, sizes, weight * sizes.double().sqrt()
+
+    def value(self, x: Tensor) -> float:
+        norms, weights, _ = self._norms(x)
+        return float((weights * norms).sum(dtype=torch.float64))
+
+    def _prox(self, x: Tensor, step: float) -> Tensor:
+        norms, weights, group = self._norms(x)
+        # a group of norm 0 divides by `tiny`: any step > 0 gives 0, step 0 the identity
+        scale = (1 - step * weights / norms.clamp(min=torch.finfo(x.dtype).tiny)).clamp(min=0)
+        return x * scale[group]
+
+    def distance(self, x: Tensor, slope: Tensor) -> float:
+        norms, weights, group = self._norms(x)
+        direction = x / norms.clamp(min=torch.finfo(x.dtype).tiny)[group]
+        smooth, _, _ = self._norms(slope + weights[group] * direction)
+        at_zero, _, _ = self._norms(slope)
+        by_group = torch.where(norms > 0, smooth, (at_zero - weights).clamp(min=0))
+        return norm(by_group)
+
+    def _norms(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(G,) the norm of each group, (G,) the groups' weights and (d,) the group of each coordinate."""
+        if self._tensors[0].device != x.device:
+            group, order, sizes, weights = self._tensors
+            self._tensors = group.to(x.device), order.to(x.device), sizes.to(x.device), weights.to(x.device)
+        group, order, sizes, weights = self._tensors
+        if x.shape != group.shape:
+            raise ValueError(f"groups are of {len(group)} coordinates, got x of shape {tuple(x.shape)}")
+        # index_add on a GPU would sum in an arbitrary order
+        squares: Tensor = torch.segment_reduce((x * x)[order], "sum", lengths=sizes, unsafe=True)
+        return squares.sqrt(), weights.to(x.dtype), group
+
+
+class NuclearNorm(Penalty):
+    """weight * the sum of the singular values of x as a matrix; its proximal map thresholds these
+    (Cai, Candes, Shen 2010, theorem 2.1).
+
+    A singular value counts as zero up to 8 * max(rows, columns) machine epsilons of the largest one. The distance is
+    accurate to about weight * eps * the ratio of the largest to the smallest nonzero one.
+
+    Args:
+        weight: >= 0.
+        shape: of the tensor that the flat x holds; (out, a, b, ...) is the matrix (out, a b ...).
+
+    Raises:
+        ValueError: weight < 0, fewer than two axes or an empty one; at use, an x of another length.
+    """
+
+    def __init__(self, weight: float, shape: Sequence[int]) -> None:
+        check_weight(weight)
+        if len(shape) < 2 or min(shape) < 1:
+            raise ValueError(f"shape must have two axes or more, all >= 1, got {tuple(shape)}")
+        self.weight = weight
+        self.shape = (shape[0], math.prod(shape[1:]))
+
+    def value(self, x: Tensor) -> float:
+        matrix = self._matrix(x)
+        if not torch.isfinite(matrix).all():
+            return math.nan
+        return self.weight * float(torch.linalg.svdvals(matrix).sum(dtype=torch.float64))
+
+    def _prox(self, x: Tensor, step: float) -> Tensor:
+        matrix = self._matrix(x)
+        if step * self.weight == 0:
+            return x.clone()
+        if not torch.isfinite(matrix).all():  # a decomposition would raise
+            return torch.full_like(x, math.nan)
+        left, singular, right = torch.linalg.svd(matrix, full_matrices=False)
+        shrunk: Tensor = (left * functional.softshrink(singular, step * self.weight)) @ right
+        return shrunk.reshape(-1)
+
+    def distance(self, x: Tensor, slope: Tensor) -> float:
+        matrix, gradient = self._matrix(x), self._matrix(slope)
+        if not (torch.isfinite(matrix).all() and torch.isfinite(gradient).all()):
+            return math.nan
+        left, singular, right = torch.linalg.svd(matrix, full_matrices=False)
+        threshold = 8 * max(self.shape) * torch.finfo(x.dtype).eps * singular[0]
+        rank = int((singular > threshold).sum())
+        left, right = left[:, :rank], right[:rank]
+        # dg = {weight (U V' + Z): U'Z = 0, ZV = 0, ||Z||_2 <= 1}: Z cancels slope outside both spaces, up to weight
+        off = gradient - left @ (left.T @ gradient)
+        off = off - (off @ right.T) @ right
+        tangent = gradient - off + self.weight * left @ right
+        excess = (torch.linalg.svdvals(off) - self.weight).clamp(min=0)
+        return math.hypot(norm(tangent), norm(excess))
+
+    def _matrix(self, x: Tensor) -> Tensor:
+        if x.shape != (math.prod(self.shape),):
+            raise ValueError(f"shape {self.shape} has {math.prod(self.shape)} entries, got x of {tuple(x.shape)}")
+        return x.view(self.shape)

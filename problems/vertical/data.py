@@ -59,15 +59,15 @@ class VerticalData:
 def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", regression: bool = False) -> VerticalData:
     """Read `spec.dataset`, split its rows in train and test and spread its columns over `parties`.
 
-    Rows, split, imbalance and label noise are those of `problems.data.load`, the rows in ascending order; equal
+    Rows, split, imbalance and label noise are those of `problems.data.load`, rows in the data set's order; equal
     arguments give equal bytes. Images are flattened, uint8 pixels divided by 255. "w8a" and "svmlight" stay sparse.
 
     Args:
-        spec: `partition`, which spreads rows over clients, must be "iid", and `client_shift` 0.
+        spec: `partition`, which spreads rows over clients, must be "iid"; `client_shift`, `partition_sites` 0.
         parties: q, 1 to the number of columns.
-        partition: of `COLUMN_PARTITIONS`.
-        regression: take the labels as numbers, and draw the test rows without regard to them; for `ridge` and
-            `robust`. Imbalance, label noise and a positive label are then refused.
+        partition: how columns are spread, one of `COLUMN_PARTITIONS`.
+        regression: take the labels as numbers, and draw the test rows without regard to them; for the problems
+            `ridge` and `robust`. Imbalance, label noise and a positive label are then refused.
 
     Raises:
         DataError: when an argument is wrong, the data is missing or damaged, a feature is not finite, or there are
@@ -159,7 +159,7 @@ def _numbers(classes: Sequence[str]) -> NDArray[Any]:
     except ValueError:
         named = ", ".join(classes[:20])
         raise DataError(
-            "labels of a regression", got=named, allowed="numbers", hint="set vfb2.problem to another"
+            "labels of a regression", got=named, allowed="numbers", hint="set a vfb2.problem for classes"
         ) from None
     if not np.isfinite(numbers).all():
         raise DataError(

@@ -1,4 +1,4 @@
-"""What sites with files of their own must agree on before round 1: shapes, columns, labels, what to scale by."""
+"""What sites with files of their own must have in common (shapes, columns, labels), and what scales their columns."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ class Schema:
 def agreed(reports: Sequence[SiteReport]) -> Schema | None:
     """The schema that all sites agree on; None if no site reads a file of its own.
 
-    Warns of a site without a positive label, and of negative labels that a single site has.
+    Warns of a site without a positive label, and of labels counted as negative that only one site has.
 
     Raises:
-        SetupError: a site differs from the first that reads a file, or has no positive label and shares none at all.
+        SetupError: a site differs from the first that reads a file, or sites without a positive label share no label.
     """
     first = next((report for report in reports if report.shape is not None), None)
     if first is None:
@@ -65,7 +65,7 @@ def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
 
 
 def _compare_labels(reports: Sequence[SiteReport]) -> None:
-    """Raise SetupError for sites that share no label with any other, and warn of less certain differences."""
+    """Raise SetupError for sites without a positive or a shared label; warn of differences that may be intended."""
     sites = Counter(value for report in reports for values in report.label_values for value in set(values))
     strangers, doubts = list[SetupError](), list[str]()
     for report in reports:
@@ -80,15 +80,15 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
             )
             strangers.append(error)
         elif not positive:
-            doubts.append(f"{partition} has no positive one, but {_named(negative)}")
+            doubts.append(f"{partition} has no positive label, only {_named(negative)}")
         elif alone:
-            doubts.append(f"{partition} alone has {_named(alone)}")
+            doubts.append(f"only {partition} has {_named(alone)}")
     if strangers:
         raise SetupError.joined(strangers[:_SHOWN])
     if doubts:
         more = f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else ""
-        told = "labels that positive-label does not name count as negative, however they are written: %s%s"
-        log(WARNING, told, "; ".join(doubts[:_SHOWN]), more)
+        check = "every label that positive-label does not name counts as negative; check the spelling: %s%s"
+        log(WARNING, check, "; ".join(doubts[:_SHOWN]), more)
 
 
 def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, str] | None:
@@ -101,26 +101,26 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     try:
         here, there = other.column_names, first.column_names
     except PayloadError as error:
-        return "columns", f"no names: {error}", "a name for each", _SAME_APP
+        return "columns", f"names that cannot be read: {error}", "a name for each column", _SAME_APP
     if here != there:
         lacks = [name for name in there if name not in here]
         more = [name for name in here if name not in there]
         if not lacks and not more:
             return "columns", f"another order than {than}", "the same", "set feature-columns"
-        parts = [f"a table that lacks {_named(lacks)}"] * bool(lacks) + [f"{_named(more)} besides"] * bool(more)
+        parts = [f"lacks {_named(lacks)}"] * bool(lacks) + [f"has {_named(more)} in addition"] * bool(more)
         hint = "make them alike, or set feature-columns"
-        return "columns", " and ".join(parts), f"the columns of {than}", hint
+        return "columns", f"a table that {' and '.join(parts)}", f"the columns of {than}", hint
     try:
         _ = other.label_values
     except PayloadError as error:
-        return "labels", f"no values: {error}", "what the site holds", _SAME_APP
+        return "labels", f"values that cannot be read: {error}", "the labels of the site's rows", _SAME_APP
     own, shape = tuple(other.shape.tolist()), tuple(first.shape.tolist())
     if own != shape:
         return "samples", f"shape {own}", f"that of {than}, {shape}", "make them alike"
     if (first.means is None) != (other.means is None):
-        return "means", f"them from it or from {than} alone", "from both", _SAME_APP
+        return "means", f"them from only one of this site and {than}", "from both or from neither", _SAME_APP
     if other.means is not None and (other.variances is None or len(other.means) != len(here)):
-        return "means", "those of other columns", "of the columns it names", _SAME_APP
+        return "means", "those of other columns", "a mean and a variance for each column", _SAME_APP
     if other.variances is not None and (other.variances < 0).any():
         return "variances", "one below 0", "0 or more", _SAME_APP
     return None

@@ -92,7 +92,12 @@ ROWS = [
     Row(
         "sites of other columns",
         sites("{tmp}/a.csv", "{tmp}/b.csv"),
-        ("partition 1: columns", "lacks 'b' and 'c' besides", "the columns of partition 0", "set feature-columns"),
+        (
+            "partition 1: columns",
+            "lacks 'b' and has 'c' in addition",
+            "the columns of partition 0",
+            "set feature-columns",
+        ),
         {"a.csv": GOOD, "b.csv": GOOD.replace("b", "c", 1)},
     ),
     Row(

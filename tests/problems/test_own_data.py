@@ -285,13 +285,22 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
     [
         (
             {"columns": encode_names(("x0", "x1", "y"))},
-            "lacks 'x2' and 'y' besides, allowed: the columns of partition 0; make them alike",
+            "lacks 'x2' and has 'y' in addition, allowed: the columns of partition 0; make them alike",
         ),
         ({"columns": encode_names(("x0", "x1"))}, "got a table that lacks 'x2', allowed: the columns of partition 0"),
-        ({"columns": encode_names(("x0", "x1", "x2", "x3"))}, "got 'x3' besides, allowed: the columns of partition 0"),
+        (
+            {"columns": encode_names(("x0", "x1", "x2", "x3"))},
+            "got a table that has 'x3' in addition, allowed: the columns of partition 0",
+        ),
         ({"columns": encode_names(("x1", "x0", "x2"))}, "columns: got another order than partition 0, allowed: the"),
-        ({"columns": np.frombuffer(b'["x0", 1]', np.uint8)}, "columns: got no names: SiteReport.columns: not a list"),
-        ({"negative_labels": None, "positive_labels": None}, "labels: got no values: SiteReport.labels: 0 values"),
+        (
+            {"columns": np.frombuffer(b'["x0", 1]', np.uint8)},
+            "columns: got names that cannot be read: SiteReport.columns: not a list",
+        ),
+        (
+            {"negative_labels": None, "positive_labels": None},
+            "labels: got values that cannot be read: SiteReport.labels: 0 values",
+        ),
         ({"negative_labels": encode_names(("x" * 65,))}, "SiteReport.labels: a value of more than 64 characters"),
         (
             {"negative_labels": encode_names(tuple(map(str, range(128))))},
@@ -300,8 +309,11 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
         ({"positive_labels": np.frombuffer(b"[1]", np.uint8)}, "SiteReport.labels: not a list of names"),
         ({"shape": np.array([4])}, "samples: got shape (4,), allowed: that of partition 0, (3,)"),
         ({"shape": None}, "data-path: got a file of its own at partition 0, none at 1, allowed: one at every site"),
-        ({"means": None, "variances": None}, "means: got them from it or from partition 0 alone, allowed: from both"),
-        ({"variances": None}, "means: got those of other columns, allowed: of the columns it names"),
+        (
+            {"means": None, "variances": None},
+            "means: got them from only one of this site and partition 0, allowed: from both",
+        ),
+        ({"variances": None}, "means: got those of other columns, allowed: a mean and a variance for each"),
         ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns, allowed: of the col"),
         ({"variances": -np.ones(3)}, "variances: got one below 0, allowed: 0 or more"),
     ],
@@ -339,9 +351,12 @@ def test_labels_that_no_other_site_has() -> None:
 @pytest.mark.parametrize(
     ("sites", "told"),
     [
-        ([("no", "yes"), ("no", "")], "partition 1 has no positive one, but 'no'"),
-        ([("B M", ""), ("no", "yes"), ("B M", "")], "partition 0 has no positive one, but 'B', 'M'; partition 1 alone"),
-        ([("no", "yes"), ("no Yes", "yes")], "partition 1 alone has 'Yes'"),
+        ([("no", "yes"), ("no", "")], "partition 1 has no positive label, only 'no'"),
+        (
+            [("B M", ""), ("no", "yes"), ("B M", "")],
+            "partition 0 has no positive label, only 'B', 'M'; only partition 1",
+        ),
+        ([("no", "yes"), ("no Yes", "yes")], "only partition 1 has 'Yes'"),
         ([("no", "yes"), ("", "yes"), ("no", "yes ill")], ""),
         ([("no", "yes")], ""),
     ],

@@ -1,7 +1,7 @@
 """Passes over all rows: for the slopes that SVRG and SAGA remember, and to measure the model's quality.
 
-Each is cut by rows into one chunk for each active party, which takes the masked sum over its chunk and so learns the
-predictions of these rows and of no other. Nothing else is computed meanwhile.
+The rows of a pass are cut into one chunk for each active party. It takes, for each row of its chunk, the masked sum of
+all parties' partials, and so learns the predictions of these rows and of no other. Nothing else is computed meanwhile.
 """
 
 import numpy as np
@@ -18,9 +18,9 @@ PENALTY, MOMENT, TRAINING_LOSS, TEST_LOSS, TEST_MARK = range(MARKS)
 
 
 class FullPass(Phase):
-    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next.
+    """The full passes of a segment (Algorithm 4, steps 3 and 4; Algorithm 6, step 2); `begin` starts the next one.
 
-    The active parties send the slopes at their chunks to everyone. At the end the block remembers all slopes.
+    The active parties send the slopes (theta) of their chunks to all who learn; at the end the block stores them all.
     """
 
     answer_kind = Kind.SNAPSHOT_THETA
