@@ -314,7 +314,7 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
             "means: got them from only one of this site and partition 0, allowed: from both",
         ),
         ({"variances": None}, "means: got those of other columns, allowed: a mean and a variance for each"),
-        ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns, allowed: of the col"),
+        ({"means": np.zeros(2), "variances": np.zeros(2)}, "means: got those of other columns, allowed: a mean and"),
         ({"variances": -np.ones(3)}, "variances: got one below 0, allowed: 0 or more"),
     ],
 )

@@ -14,7 +14,7 @@ import florilegium
 from apps.config import parse_run_config
 from apps.registry import ALGORITHMS
 from apps.run_directory.artifacts import RunDirectory
-from problems import extras
+from problems import errors
 from problems.errors import MissingExtraError
 from simulations.engines.flower import run_with_flower
 from simulations.experiments.expansion import expand
@@ -39,7 +39,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Lets a package be as if it were not installed."""
 
     def uninstall(package: str) -> None:
-        monkeypatch.setattr(extras, "find_spec", lambda name: None if name == package else SimpleNamespace())
+        monkeypatch.setattr(errors, "find_spec", lambda name: None if name == package else SimpleNamespace())
 
     return uninstall
 
