@@ -158,9 +158,9 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
         client.state = recalled
     with resources.turn(client.model):
         arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
-    told = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
+    scalars = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
-        told[STATE_ROUND] = made
+        scalars[STATE_ROUND] = made
         # The server refuses a reply that is not finite, and the next round must not start from such a memory.
         if client.state is not recalled and _finite(client.state, arrays):
             context.state[STATE] = client.state.to_record()
@@ -172,7 +172,7 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
         content(
             arrays=model_record(arrays) if arrays else None,
             payload=client.outbox and client.outbox.to_record(),
-            metrics=told,  # type: ignore[arg-type]
+            metrics=scalars,  # type: ignore[arg-type]
         ),
         reply_to=message,
     )
@@ -205,9 +205,9 @@ def _scores(context: Context, records: RecordDict, parameters: list[FloatArray],
     extras = find(records, PAYLOAD, ConfigRecord)
     asked = None if extras is None else ScoreEdges.from_record(extras).check_order()
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    told = score(model, parameters, site, asked)
+    counts = score(model, parameters, site, asked)
     metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: server_round}
-    return content(payload=told.to_record(), metrics=metrics)
+    return content(payload=counts.to_record(), metrics=metrics)
 
 
 def recall(

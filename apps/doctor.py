@@ -44,10 +44,10 @@ class Finding(NamedTuple):
 
     name: str
     good: bool
-    told: str
+    text: str
 
     def __str__(self) -> str:
-        return f"{'ok   ' if self.good else 'wrong'}  {self.name}: {self.told}"
+        return f"{'ok   ' if self.good else 'wrong'}  {self.name}: {self.text}"
 
 
 def find(name: str, check: Callable[[], str]) -> Finding:
@@ -90,15 +90,15 @@ def data(context: Context) -> str:
     report = report_of(context, config)
     held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
     place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
-    told = f"{place} of {config.data.dataset} for {config.run.strategy}"
+    text = f"{place} of {config.data.dataset} for {config.run.strategy}"
     # a party of a vertical run reports no counts, but its data must be read here
     negatives, positives = (
         report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
     )
-    told = f"{told}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
-    told = f"{told}, {held_out:,} more held out" if held_out else told
+    text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
+    text = f"{text}, {held_out:,} more held out" if held_out else text
     if report.negative_labels is None:
-        return told
+        return text
     negative, positive = (", ".join(map(repr, values)) or "none" for values in report.label_values)
     if len(report.label_values[0]) > 1 and positive == "none":
         raise WrongError(
@@ -107,7 +107,7 @@ def data(context: Context) -> str:
             allowed=f"{config.data.positive_label or '1'!r} among them, where there is more than one",
             hint="write them as the other sites do, or set positive-label",
         )
-    return f"{told}; positive labels: {positive}; negative: {negative}"
+    return f"{text}; positive labels: {positive}; negative: {negative}"
 
 
 def device(context: Context) -> str:

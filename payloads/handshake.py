@@ -51,8 +51,8 @@ class SiteReport(Payload):
         Raises:
             PayloadError: they are missing, are not names, or are too many or too long.
         """
-        told = (self.negative_labels, self.positive_labels)
-        negative, positive = (() if values is None else decode_names(values, "labels") for values in told)
+        labels = (self.negative_labels, self.positive_labels)
+        negative, positive = (() if values is None else decode_names(values, "labels") for values in labels)
         both = negative + positive
         if not 1 <= len(both) <= MOST_LABELS:
             raise PayloadError(f"SiteReport.labels: {len(both)} values, allowed: 1 to {MOST_LABELS}")

@@ -167,8 +167,8 @@ def list_everything(
     for title, rows in chosen.values():
         typer.echo(f"{title}:")
         width = max(map(len, rows))
-        for name, told in rows.items():
-            typer.echo(f"  {name:<{width}}  {told}")
+        for name, text in rows.items():
+            typer.echo(f"  {name:<{width}}  {text}")
 
 
 @cli.command()
@@ -188,8 +188,10 @@ def compare(
         comparison.save(out, drawn)
     if as_json:
         found = {} if drawn is None else comparison.differences(drawn)
-        told = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in found.items()]
-        print_json({"metric": drawn, "differing": comparison.differing, "runs": comparison.rows(), "differences": told})
+        differences = [{"runs": label, "less": first, **asdict(gap)} for label, (first, gap) in found.items()]
+        print_json(
+            {"metric": drawn, "differing": comparison.differing, "runs": comparison.rows(), "differences": differences}
+        )
     else:
         typer.echo(comparison.text(drawn))
 

@@ -149,8 +149,8 @@ class PayloadStrategy(Family, Strategy):
             if (np.array(unknown) <= TOLERANCES).all():
                 break
             if exchange == EXCHANGES - 1:
-                told = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
-                log(INFO, told, server_round, *unknown)
+                text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
+                log(INFO, text, server_round, *unknown)
                 break
             edges = refined(edges, negatives, positives)
             question = ScoreEdges(edges=edges)

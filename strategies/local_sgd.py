@@ -36,8 +36,8 @@ class FedProx(MethodStrategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        told = ConfigRecord({**config, PROXIMAL_MU: self.settings.proximal_mu})
-        return super().configure_train(server_round, arrays, told, grid, **more)
+        extended = ConfigRecord({**config, PROXIMAL_MU: self.settings.proximal_mu})
+        return super().configure_train(server_round, arrays, extended, grid, **more)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         if not self.by_examples:

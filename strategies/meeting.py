@@ -109,7 +109,7 @@ def addresses_of(
     advertised = [shown.advertised.tobytes().decode() for shown in credentials]
     if len(hosts) == 1:
         near = [f"127.0.0.1:{int(shown.port[0])}" for shown in credentials]
-        advertised = [told or own for told, own in zip(advertised, near, strict=True)]
+        advertised = [given or own for given, own in zip(advertised, near, strict=True)]
     without = [str(place) for place, address in enumerate(advertised) if not address]
     if without:
         raise SetupError(
@@ -124,8 +124,8 @@ def addresses_of(
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
     """Raise StrategyError with the first party's refusal, if there is one: a retry would bring the same refusal."""
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
-    told = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
-    refusals = [(place, words) for place, words in told if words is not None]
+    answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
+    refusals = [(place, words) for place, words in answers if words is not None]
     if refusals:
         raise StrategyError(min(refusals)[1])
 
@@ -150,10 +150,10 @@ def check_rows(held: Sequence[DataSummary | Report]) -> tuple[int, int]:
         StrategyError: rows differ; names the parties whose rows are not the most common ones.
     """
     marks = []
-    for told in held:
-        assert told.rows is not None
-        assert told.digest is not None
-        marks.append((int(told.rows[0]), int(told.rows[1]), told.digest.tobytes()))
+    for party in held:
+        assert party.rows is not None
+        assert party.digest is not None
+        marks.append((int(party.rows[0]), int(party.rows[1]), party.digest.tobytes()))
     common, agreeing = Counter(marks).most_common(1)[0]
     differing = [place for place, mark in enumerate(marks) if mark != common]
     if differing:

@@ -53,8 +53,8 @@ class MethodStrategy(PayloadStrategy):
         self.state = self.method.server.init(model_arrays(arrays)[0], self.plan(0))
 
     def down(self, server_round: int) -> Payload | None:
-        told: Payload | None = self.method.server.tell(self.model[0], self.state, self.plan(server_round))
-        return told
+        payload: Payload | None = self.method.server.tell(self.model[0], self.state, self.plan(server_round))
+        return payload
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
         read = self.replies(replies)

@@ -79,8 +79,8 @@ class Watch:
         self._dropped = kept | {site: self._dropped.get(site, 0) + 1 for site in dropped}
         for site, reason in dropped.items():
             if self._dropped[site] >= RUNNING:
-                told = way_out(reason, self._steps)
-                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {told}"
+                advice = way_out(reason, self._steps)
+                yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         auc = line.get(suffixed("auc", self._view))

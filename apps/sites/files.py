@@ -117,8 +117,8 @@ def write_sealed(
     private: bool = False,
 ) -> None:
     """Write a sealed file of a format and version, atomically."""
-    told = {**metadata, FORMAT: kind, VERSION: version}
-    write_tensors(path, arrays, {**told, SEAL: _seal(arrays, told)}, private=private)
+    header = {**metadata, FORMAT: kind, VERSION: version}
+    write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private)
 
 
 def read_sealed(path: Path, kind: str, version: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:

@@ -60,9 +60,9 @@ class FlipMemory:
         """Keep those of (n,) flips whose labels have none yet for this epsilon."""
         with self._locked() as key:
             known = self._all().get(epsilon, {})
-            told = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
-            if told.keys() - known.keys():
-                self._write(epsilon, told | known)
+            drawn = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
+            if drawn.keys() - known.keys():
+                self._write(epsilon, drawn | known)
 
     def _all(self) -> dict[float, dict[bytes, bool]]:
         """epsilon -> digest -> whether that label is flipped."""

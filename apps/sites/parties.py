@@ -85,8 +85,8 @@ class PartySites(Sites):
         run = str(config.get(RUN_TOKEN, "")) or client.inbox.salt.tobytes().hex()
         folder = base / run / f"client-{client.party.partition_id}"
         make_folder(folder, private=True)
-        told = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
-        write_tensors(folder / "block.safetensors", client.keepsake, told, private=True)
+        header = {"format": "florilegium-block", "columns": json.dumps(client.party.data.names)}
+        write_tensors(folder / "block.safetensors", client.keepsake, header, private=True)
 
 
 def make_party(config: RunConfig, context: Context, place: int, parties: int) -> Party:

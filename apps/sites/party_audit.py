@@ -59,13 +59,13 @@ def audited(event: str, context: Context, message: Message) -> Iterator[dict[str
     try:
         yield facts
     except PolicyError as error:
-        told = {"asked": event, "key": error.key, "got": error.got, "allowed": error.allowed}
-        _append(path, "refused", context, message, {**told, **facts})
+        entry = {"asked": event, "key": error.key, "got": error.got, "allowed": error.allowed}
+        _append(path, "refused", context, message, {**entry, **facts})
         raise
     except Exception as error:
         cause = error.__cause__ or error
-        told = {"key": cause.key} if isinstance(cause, InputError) else {}
-        _append(path, "failed", context, message, {"asked": event, "error": type(cause).__name__, **told, **facts})
+        entry = {"key": cause.key} if isinstance(cause, InputError) else {}
+        _append(path, "failed", context, message, {"asked": event, "error": type(cause).__name__, **entry, **facts})
         raise
     _append(path, event, context, message, facts)
 

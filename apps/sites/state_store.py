@@ -65,8 +65,8 @@ class StateStore:
     def save(self, server_round: int, state: Payload) -> None:
         """Write a round's memory, and remove files that no resume can need any more."""
         make_folder(self.folder, private=True)
-        told = self.described(type(state), server_round)
-        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), told, private=True)
+        header = self.described(type(state), server_round)
+        write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), header, private=True)
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
             self.file(number).unlink(missing_ok=True)
@@ -83,8 +83,8 @@ class StateStore:
         if not eligible:
             return None, 0
         path, made = self.file(eligible[-1]), eligible[-1]
-        arrays, told = read_sealed(path, STATE_FORMAT, STATE_VERSION)
+        arrays, header = read_sealed(path, STATE_FORMAT, STATE_VERSION)
         for name, wanted in self.described(kind, made).items():
-            if told.get(name) != wanted:
-                raise PayloadError(f"{path}: {name} {told.get(name)!r}, expected {wanted!r}")
+            if header.get(name) != wanted:
+                raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
         return kind.from_arrays(arrays), made

@@ -130,8 +130,8 @@ def gram(rows: int = 24, epochs: int = 60) -> Numbers:
         active, passive = Equations(rows, objective, step), Equations(rows, objective, step)
         for seen in updates(features, truth, objective, step=step, batch_size=BATCH, epochs=epochs):
             active.add(seen.rows, seen.others, seen.theta)
-            told = seen.theta / 2 if problem == "ridge" else np.sign(seen.theta) * logit(np.abs(seen.theta))
-            passive.add(seen.rows, told - seen.partials[1], seen.theta)
+            sums = seen.theta / 2 if problem == "ridge" else np.sign(seen.theta) * logit(np.abs(seen.theta))
+            passive.add(seen.rows, sums - seen.partials[1], seen.theta)
         seen_by = {"active": (0, active.solve()), "passive": (1, passive.solve(offset=problem == "ridge"))}
         for role, (party, (k, offsets)) in seen_by.items():
             others = np.hstack([own for place, own in enumerate(features) if place != party])
@@ -283,14 +283,14 @@ def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers
         for party in (1, 2)
     }
     rows, places = common_rows(matches)
-    told = sides[1].rows(places[1])
+    known = sides[1].rows(places[1])
     return {
         "rows common to all": len(rows),
         "of the reporter's ids, those it knows party 1 to have": len(matches[1].own),
         "of these, rightly": len({ids[0][row] for row in matches[1].own} & set(ids[1])),
         "of these, not common to all": len(set(matches[1].own.tolist()) - set(rows.tolist())),
-        "of party 1's ids, those it knows the reporter to have": len(told),
-        "of those, not common to all": len({ids[1][row] for row in told} - {ids[0][row] for row in rows}),
+        "of party 1's ids, those it knows the reporter to have": len(known),
+        "of those, not common to all": len({ids[1][row] for row in known} - {ids[0][row] for row in rows}),
         "party 1's ids, as the reporter counts them": len(sides[1].blind()) // TAG_BYTES,
         "the reporter's ids, as party 1 counts them": len(reporter.blind()) // TAG_BYTES,
     }

@@ -138,12 +138,12 @@ class Choosing(Runs):
 
     def _trial(self, line: Line, point: dict[str, Scalar], seed: int) -> PlannedRun:
         changes = {**point, "validation-fraction": self.tune.validation_fraction}
-        told = ", ".join(settings(point))
+        text = ", ".join(settings(point))
         try:
             rounds = parse_run_config({**line.config, **changes}).training.num_server_rounds
         except ConfigError as error:
-            place = f"{self._here}, {line.title}, {told}"
+            place = f"{self._here}, {line.title}, {text}"
             raise ConfigError.of(error, place, hint=f"{error.hint}; {PAGE}") from None
         changes["evaluate-every"] = rounds  # only the last round counts
         name = run_folder(line, seed, *(f"{key} {value!r}" for key, value in point.items()))
-        return PlannedRun(name, line, seed, changes, told)
+        return PlannedRun(name, line, seed, changes, text)

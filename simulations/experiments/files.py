@@ -52,8 +52,8 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
         elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
             yield found.at(key) if key else found
         else:
-            told = detail["msg"][:1].lower() + detail["msg"][1:]
-            yield ConfigError(key, got=repr(detail["input"]), allowed=told, hint=way_out)
+            allowed = detail["msg"][:1].lower() + detail["msg"][1:]
+            yield ConfigError(key, got=repr(detail["input"]), allowed=allowed, hint=way_out)
 
 
 def _known(model: type[Settings], *location: int | str) -> str:

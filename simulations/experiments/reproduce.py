@@ -199,14 +199,14 @@ class Runs:
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
             metric = self.metrics[0]
-            status, told = FINISHED, f"{metric} {shown_metric(record.last(metric))}"
+            status, outcome = FINISHED, f"{metric} {shown_metric(record.last(metric))}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason
-            status, told = FAILED, " ".join(reason.split())
+            status, outcome = FAILED, " ".join(reason.split())
             if not (self._path(run) / "failure.json").exists():  # the run could not write it itself
                 leave_reason(self._path(run), reason)
-        return f"{len(self.runs) - len(self.waiting)}/{len(self.runs)}  {status:<8}  {run.title}  {told}{seconds}"
+        return f"{len(self.runs) - len(self.waiting)}/{len(self.runs)}  {status:<8}  {run.title}  {outcome}{seconds}"
 
 
 class Reproduction(Runs):

@@ -104,22 +104,22 @@ class Outcome:
 
     def words(self) -> list[str]:
         """Phrases on the rows by which the best configuration was chosen, on missing sites, and on its test metric."""
-        metric, told = self.sweep.metric, []
+        metric, notes = self.sweep.metric, []
         if self.best is not None and self.best.missing:
-            told.append("sites were missing in it: no configuration finished as many seeds with all sites")
+            notes.append("sites were missing in it: no configuration finished as many seeds with all sites")
         elif any(row.missing for row in self.standings):
-            told.append("configurations in which sites were missing stand after those that finished with all sites")
+            notes.append("configurations in which sites were missing stand after those that finished with all sites")
         if not self.fraction:
             if self.sweep.select_on == TEST and metric not in OF_TRAINING:
-                return [*told, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
+                return [*notes, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
             none = "for which no training row was held out; it is not measured on test rows"
-            return [*told, f"chosen by {metric}, {none}"]
-        told += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
+            return [*notes, f"chosen by {metric}, {none}"]
+        notes += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
             value = shown_pair(self.final.mean, self.final.spread)
-            told.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
-        return told
+            notes.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
+        return notes
 
     def json(self) -> dict[str, Any]:
         """What ``--json`` prints."""

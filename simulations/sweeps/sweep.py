@@ -128,11 +128,11 @@ class Books:
         self.write()
         count = sum(row.status != "waiting" for row in self.rows.values())
         values = f"{shown_metric(row.final)} (best {shown_metric(row.best)})"
-        told = f"{self.sweep.metric} {values}  {row.rounds} rounds"
+        outcome = f"{self.sweep.metric} {values}  {row.rounds} rounds"
         why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
         if row.missing:
             why = f"  sites were missing in {row.missing} of {row.rounds} rounds{why}"
-        self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {told}  {row.seconds:.1f} s{why}")
+        self.say(f"{count}/{len(self.rows)}  {row.status:<8}  {trial.name}  {outcome}  {row.seconds:.1f} s{why}")
 
     # Files and results.
 
@@ -141,9 +141,9 @@ class Books:
         metric, rows = self.sweep.metric, []
         for trial in self.trials:
             row = self.rows[trial.name]
-            told: dict[str, Any] = {"trial": trial.name, **trial.varied, "seed": trial.seed, "status": row.status}
-            told |= {metric: row.final, f"best_{metric}": row.best, "rounds": row.rounds, "seconds": row.seconds}
-            rows.append({**told, "reason": row.reason, "rounds_with_missing_sites": row.missing})
+            cells: dict[str, Any] = {"trial": trial.name, **trial.varied, "seed": trial.seed, "status": row.status}
+            cells |= {metric: row.final, f"best_{metric}": row.best, "rounds": row.rounds, "seconds": row.seconds}
+            rows.append({**cells, "reason": row.reason, "rounds_with_missing_sites": row.missing})
         write_atomic(self.out / self.table, csv_text(rows).encode())
 
     def interrupt(self) -> int:

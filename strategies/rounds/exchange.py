@@ -237,8 +237,8 @@ class Exchange:
             )
         fewest, given = training.fewest_replies(self.wanted), training.min_train_nodes
         if len(self.found) < fewest:
-            told = f"{given}{'' if fewest == given else f', here {fewest}'}"
+            limit = f"{given}{'' if fewest == given else f', here {fewest}'}"
             raise StrategyError(
-                f"{round_}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is {told}; "
+                f"{round_}: {len(self.found)} good replies of {len(self.sent)}, min-train-nodes is {limit}; "
                 f"partition {place}: {reason}{advice}"
             )

@@ -174,8 +174,8 @@ class Family:
         named = [f"{partition} ({count})" for partition, count in enumerate(held) if count < batch_size]
         if named:
             which = ", ".join(named[:8]) + (", ..." if len(named) > 8 else "")
-            told = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
-            log(WARNING, told, key, batch_size, len(named), len(held), kind, which)
+            text = "%s = %d: %d of %d sites hold fewer %s and take all they have: partition %s"
+            log(WARNING, text, key, batch_size, len(named), len(held), kind, which)
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
         """Raise `DivergedError` if the server's model or state is not finite after a round."""

@@ -46,8 +46,8 @@ class Roster:
     @cached_property
     def class_counts(self) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """(N, 2) negatives and positives of each site; 0 if not reported."""
-        told = [report.class_counts for report in self.reports]
-        array = np.array([(0, 0) if counts is None else counts for counts in told], dtype=np.int64).reshape(-1, 2)
+        counted = [report.class_counts for report in self.reports]
+        array = np.array([(0, 0) if counts is None else counts for counts in counted], dtype=np.int64).reshape(-1, 2)
         array.setflags(write=False)  # cached, and read in every round
         return array
 
@@ -150,10 +150,10 @@ def _read_report(reply: Message, counted: bool) -> SiteReport:
     if report is None:
         raise StrategyError("handshake: a site answered without a report; is its ClientApp ours?")
     try:
-        told = SiteReport.from_record(report)
-        if counted and told.class_counts is None:
+        site = SiteReport.from_record(report)
+        if counted and site.class_counts is None:
             raise PayloadError("SiteReport.class_counts: missing")
-        return told
+        return site
     except PayloadError as error:
         raise StrategyError(f"handshake: a site's report is malformed: {error}") from None
 

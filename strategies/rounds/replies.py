@@ -82,8 +82,8 @@ class SiteStates(Payload):
             log(WARNING, "round %d: client state lost: %s", server_round, which)
             if joint_owner is not None:
                 kept, since = np.zeros_like(kept), np.array([server_round + 1])
-                told = "round %d: %s adds the clients' states up: all begin afresh in round %d"
-                log(WARNING, told, server_round, joint_owner, server_round + 1)
+                text = "round %d: %s adds the clients' states up: all begin afresh in round %d"
+                log(WARNING, text, server_round, joint_owner, server_round + 1)
         return SiteStates(kept=kept, since=since), lost
 
 

@@ -240,8 +240,8 @@ class Mesh(Hub):
         """Whether every peer but the culprit knows of the failure, or is gone."""
         links = [link for link in (*self._links, *self._others) if link is not None]
         culprit = None if self._error is None else self._error.party
-        told = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
-        return told >= set(range(self.parties))
+        aware = {self.me, culprit} | {link.peer for link in links if link.has_aborted or link.closed}
+        return aware >= set(range(self.parties))
 
     def _drop_delayed(self) -> None:
         for link in self._links:

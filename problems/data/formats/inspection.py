@@ -59,9 +59,9 @@ def check_columns(
         # Equal hints that follow each other are printed once.
         raise DataError.joined([*found, *sorted(faults, key=lambda fault: fault.hint)])
     numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
-    if doubts := [told for told in map(_sentinels, numeric) if told]:
-        told = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"
-        _log.warning(told, ", ".join(doubts))
+    if doubts := [text for text in map(_sentinels, numeric) if text]:
+        text = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"
+        _log.warning(text, ", ".join(doubts))
 
 
 def is_numeric(column: pd.Series[Any]) -> bool:

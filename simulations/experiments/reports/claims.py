@@ -63,8 +63,8 @@ class Judged:
         if len(self.findings) == 1:
             return f"{self.text}: {next(iter(counts))}."
         order = (SHOWS, NOISE, CONTRARY, *sorted({*counts} - {SHOWS, NOISE, CONTRARY, UNMEASURED}), UNMEASURED)
-        told = [f"{verdict} in {counts[verdict]}" for verdict in order if verdict in counts]
-        return f"{self.text}: {', '.join(told)} of {len(self.findings)} settings."
+        parts = [f"{verdict} in {counts[verdict]}" for verdict in order if verdict in counts]
+        return f"{self.text}: {', '.join(parts)} of {len(self.findings)} settings."
 
 
 def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRecord]) -> list[Judged]:
@@ -93,21 +93,21 @@ def _words(side: Mapping[str, Scalar]) -> str:
 
 def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> str:
     """The coordinates that the two sides have in common, without those that all runs share."""
-    told = []
+    parts = []
     for key in ("dataset", "method", *(key for key in line.at if key not in ("dataset", "method"))):
         if key in side or all(other.at.get(key) == line.at[key] for other in expansion.lines):
             continue
-        told.append(shown(line.at[key]) if key in ("dataset", "method") else f"{key} = {shown(line.at[key])}")
-    return ", ".join(told)
+        parts.append(shown(line.at[key]) if key in ("dataset", "method") else f"{key} = {shown(line.at[key])}")
+    return ", ".join(parts)
 
 
 def as_json(judged: Sequence[Judged]) -> list[dict[str, Any]]:
     """The claims for --json."""
     found = []
     for claim in judged:
-        told = [{"setting": one.setting, "gap": one.gap, "verdict": one.verdict} for one in claim.findings]
+        findings = [{"setting": one.setting, "gap": one.gap, "verdict": one.verdict} for one in claim.findings]
         sides = {"better": claim.better, "than": claim.than}
-        found.append({"text": claim.text, "metric": claim.metric, **sides, "findings": told})
+        found.append({"text": claim.text, "metric": claim.metric, **sides, "findings": findings})
     return found
 
 

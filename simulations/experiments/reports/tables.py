@@ -171,8 +171,8 @@ def _difference(row: Row) -> Cell:
 
 def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
     """The table for a terminal."""
-    told = results(found, expansion.seeds, without=["difference"])
-    return table(told.columns, told.texts)
+    rows = results(found, expansion.seeds, without=["difference"])
+    return table(rows.columns, rows.texts)
 
 
 def as_markdown(
@@ -228,7 +228,7 @@ def tuned_table(tuned: Tuned) -> Table:
     rows = []
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
-        chosen = [told + ends.get(key, "") for key, told in zip(choice.values, settings(choice.values), strict=True)]
+        chosen = [text + ends.get(key, "") for key, text in zip(choice.values, settings(choice.values), strict=True)]
         ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
         score = shown_pair(choice.score.mean, choice.score.std)
         if choice.score.missing:
@@ -243,8 +243,8 @@ def _runs_of(at: Mapping[str, Scalar]) -> str:
     return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
 
 
-def _markdown(told: Table) -> list[str]:
-    rows = [told.columns, ["---"] * len(told.columns), *told.texts]
+def _markdown(content: Table) -> list[str]:
+    rows = [content.columns, ["---"] * len(content.columns), *content.texts]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
