@@ -35,10 +35,9 @@ class RunSettings(Settings):
     pictures: bool = Field(True, description="true: draw curves.png beside the metrics; or false")
 
 
+_types = get_type_hints(DataSpec)
 _data_keys: dict[str, Any] = {
-    key.name: (get_type_hints(DataSpec)[key.name], Field(key.default, **key.metadata))
-    for key in fields(DataSpec)
-    if key.metadata
+    key.name: (_types[key.name], Field(key.default, **key.metadata)) for key in fields(DataSpec) if key.metadata
 }
 # The keys of the data set, its partition and its transformations, and those of the table that draws a synthetic one.
 DataSettings = create_model(

@@ -170,7 +170,8 @@ def _authorities(path: Path) -> tuple[bytes, ...]:
 def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     """Return a node's own certificate and key, and the file of the authority that signs its peers' certificates."""
     named = {name: _of(node, name, "") for name in PEER_FILES}
-    certificate, key, authority = (Path(path).expanduser() if path else None for path in named.values())
+    files = {name: Path(path).expanduser() for name, path in named.items() if path}
+    certificate, key, authority = map(files.get, PEER_FILES)
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
         raise ConfigError(
@@ -179,9 +180,9 @@ def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     if authority and not certificate:
         got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
         raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")
-    for name, path in named.items():
-        if path and not Path(path).expanduser().is_file():
-            got, hint = f"{path!r}, which does not exist", "give the path of a PEM file"
+    for name, path in files.items():
+        if not path.is_file():
+            got, hint = f"{named[name]!r}, which does not exist", "give the path of a PEM file"
             raise ConfigError(f"node config: {name}", got=got, allowed="an existing file", hint=hint)
     if certificate is None or key is None:
         return None, None
