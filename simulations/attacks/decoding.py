@@ -51,13 +51,29 @@ class Ear:
         """Ignored: the attacks do not use it."""
 
     def total(self, kind: Kind) -> Array:
-        """The sum of the vectors of a kind, in which the masks of the others cancel."""
+        """The sum of the vectors of a kind, in which the masks of the others cancel.
+
+        Args:
+            kind: the frames to add, whose vectors have one length.
+
+        Returns:
+            (k,) the sum, without what the listener itself would add.
+        """
         bodies = [np.frombuffer(frame.body, dtype=np.uint64) for frame in self.frames if frame.kind == kind]
         return decode(np.add.reduce(bodies, dtype=np.uint64))
 
 
 def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple[list[Array], Array, list[Values]]:
-    """(rows, d_p) features of each party, the labels, and (rows, columns) the values of each party after the first."""
+    """Draw the customers of the bank and of companies with categorical columns, the same ones in every call.
+
+    Args:
+        sizes: for each party after the bank, how many values each of its columns has.
+
+    Returns:
+        (rows, d_p) features of each party: five numbers from 0 to 1 at the bank, indicators of the values elsewhere.
+        (rows,) labels: 1 above the median of a linear function of all features, else -1.
+        (rows, columns) values of each party after the bank, counted from 0.
+    """
     rng = stream(0, "customers")
     numeric = rng.random((rows, 5))
     held = []
@@ -70,12 +86,23 @@ def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple
 
 
 def one_hot(values: Values, sizes: Sequence[int]) -> Array:
-    """The (n, sum of sizes) indicators of (n, columns) values."""
+    """The (n, sum of sizes) indicators of categorical values, column after column.
+
+    Args:
+        values: (n, columns); those of column c are 0 to ``sizes[c]`` - 1.
+        sizes: how many values each column has.
+    """
     return np.hstack([np.eye(size)[column] for column, size in zip(values.T, sizes, strict=True)])
 
 
 def decoded(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
-    """For each row's number, the values of two parties with known weights whose sum comes closest to it."""
+    """For each row's number, the (n, columns) values of two parties with known weights whose sum comes closest to it.
+
+    Args:
+        numbers: (n,) one for each row.
+        weights: for each of the two parties, (sum of its sizes,) the weight of every value, ordered as by `one_hot`.
+        sizes: for each of the two parties, how many values each of its columns has.
+    """
     (first, first_values), (second, second_values) = (
         _combinations(own, columns) for own, columns in zip(weights, sizes, strict=True)
     )
@@ -98,17 +125,34 @@ def _combinations(weights: Array, sizes: Sequence[int]) -> tuple[Array, Values]:
 
 
 def right(found: Sequence[Values], held: Sequence[Values]) -> float:
-    """The share of all values that were found correctly."""
+    """The share of all values that were found correctly.
+
+    Args:
+        found: (n, columns) of each party, as ``held``, which has the true ones.
+    """
     return float(np.mean(np.hstack(list(found)) == np.hstack(list(held))))
 
 
 def most_frequent(held: Sequence[Values]) -> float:
-    """The share of correct values if every value is guessed to be its column's most frequent one."""
+    """The share of correct values if every value is guessed to be its column's most frequent one.
+
+    Args:
+        held: (n, columns) true values of each party, counted from 0.
+    """
     return float(np.mean([np.bincount(column).max() / len(column) for column in np.hstack(list(held)).T]))
 
 
 async def overheard(features: Sequence[Array], labels: Array, epochs: int = 0) -> tuple[list[Ear], list[Outcome]]:
-    """Run a segment of VFB2-SGD among the three parties, only the bank active; returns what each receives."""
+    """Run a segment of VFB2-SGD among the three parties, only the bank active.
+
+    Args:
+        features: (n, d_p) of each party, the bank's first.
+        labels: (n,) -1 or 1, which the bank alone holds.
+        epochs: 0: nothing is trained, the parties only evaluate.
+
+    Returns:
+        What each party receives, and what the segment leaves there.
+    """
     plan = Plan(
         algorithm="sgd",
         problem="logistic",
@@ -192,7 +236,12 @@ def _numeric_error(runs: int = 12, columns: int = 10) -> float:
 
 
 def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
-    """The share of labels that a vote of many runs' flipped labels gets right, which should be that of one run."""
+    """The share of labels that a vote of many runs' flipped labels gets right, which should be that of one run.
+
+    Args:
+        runs: the number of runs that show these labels, flipped.
+        epsilon: of label privacy: a label is flipped with chance 1 / (1 + e^epsilon).
+    """
     anew = [draw_flips(rows, epsilon) for _ in range(runs)]
     with TemporaryDirectory() as folder:
         marks = [str(row) for row in range(rows)]
@@ -223,6 +272,9 @@ def looks(epochs: int = 25) -> Numbers:
     It has one number for each row and epoch: in SGD at the weights of the row's update, in SVRG's full pass at the same
     weights for all rows. For each value's indicator a linear function of these numbers is fitted to the truth, so that
     no linear attack does better. The result is the largest share of an indicator's variance that it explains.
+
+    Args:
+        epochs: how many the run has, and so the numbers of each row.
     """
     found: Numbers = {}
     for sizes in (SIZES, ((2, 4), (3, 3))):

@@ -43,6 +43,9 @@ def labels(epsilon: float = 1.0) -> Numbers:
     theta = -y sigmoid(-y z): its sign is the label, and |theta| gives z. Under label privacy theta is
     -y' (sigmoid(-y' z) + t) for a label y' that is flipped with chance 1 / (1 + e^epsilon): the sign gives only y', but
     t is known to all, so |theta| still gives z, and z predicts the true label as well as the model does.
+
+    Args:
+        epsilon: of label privacy, for the second of the two runs; the first has none.
     """
     features, truth = patients((8, 8, 7, 7))
     plain = make_objective("logistic")
@@ -71,6 +74,9 @@ def label_cost(seeds: int = 3) -> Numbers:
 
     The corrected loss falls without bound along a direction that separates the classes, so that on few rows only the
     regulariser bounds the weights.
+
+    Args:
+        seeds: the number of draws; a draw's seed also orders the batches.
     """
     data = load_vertical(DataSpec("breast-cancer"), 1)
     found: Numbers = {}
@@ -98,7 +104,13 @@ class Equations:
         self._right: list[list[float]] = [[] for _ in range(rows)]
 
     def add(self, rows: NDArray[np.int64], values: Array, theta: Array) -> None:
-        """Add an update: the (b,) numbers of its rows before it, and the thetas by which it changed c."""
+        """Add an update.
+
+        Args:
+            rows: (b,) its rows.
+            values: (b,) the numbers of these rows before it.
+            theta: (b,) by which it changes c.
+        """
         for row, value in zip(rows, values, strict=True):
             self._left[row].append(self._c.copy())
             self._right[row].append(value)
@@ -106,7 +118,14 @@ class Equations:
         self._c[rows] -= self._step * theta / len(rows)
 
     def solve(self, *, offset: bool = False) -> tuple[Array, Array]:
-        """Fit (n, n) K and (n,) o to numbers (K c)_i + o_i by least squares in each row; o is 0 without ``offset``."""
+        """Fit K and o to numbers (K c)_i + o_i by least squares in each row.
+
+        Args:
+            offset: whether o is fitted too; otherwise it is 0.
+
+        Returns:
+            (n, n) K, made symmetric, and (n,) o.
+        """
         rows = len(self._c)
         k, o = np.empty((rows, rows)), np.zeros(rows)
         for row, (left, right) in enumerate(zip(self._left, self._right, strict=True)):
@@ -122,6 +141,10 @@ def gram(rows: int = 24, epochs: int = 60) -> Numbers:
     Each number is the largest error over all pairs of rows. An active party sees K c of all others together. A passive
     one gets z from theta (logistic) and subtracts its own partial; for ridge theta / 2 = z - y, and the labels y follow
     from the same equations.
+
+    Args:
+        rows: n, which is also the number of unknowns in each row of K.
+        epochs: of training; each gives one equation for each row of K.
     """
     features, truth = patients((10, 6, 4), rows)
     found: Numbers = {"rows": rows, "epochs watched": epochs, "largest inner product": 0.0}
@@ -147,6 +170,10 @@ def two_parties(rows: int = 24, epochs: int = 60) -> Numbers:
 
     Rows with the right inner products are the right rows up to a rotation of the feature space, which changes neither
     lengths nor angles; for one column only its sign stays unknown.
+
+    Args:
+        rows: n, which is also the number of unknowns in each row of K.
+        epochs: of training; each gives one equation for each row of K.
     """
     found: Numbers = {}
     objective = make_objective("logistic")
@@ -170,6 +197,10 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
 
     Two pairs pass it and expose a partial, one fails it and exposes nothing. An error is the largest difference between
     a partial and its reconstruction; the ring's are at most 2^-41. Party k of Appendix B's trees is number k - 1 here.
+
+    Args:
+        parties: q of `make_pair`'s trees and of the pairwise masks, 5 or more.
+        length: the number of partials of each party.
     """
     values = stream(0, "partials").normal(size=(parties, length))
     stars = Tree(0, (-1, 0, 0, 0)), Tree(0, (-1, 0, 0, 0))
@@ -235,7 +266,16 @@ def _coalitions(parties: int, values: Array) -> Numbers:
 
 
 def unmasked(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
-    """(k,) the victim's first masked vector for party 0 without its masks, if ``keys`` are its keys."""
+    """The victim's first masked vector for party 0 without its masks, if ``keys`` are its keys.
+
+    Args:
+        masked: (k,) as the victim sends it.
+        victim: the number of its party, from 1 on.
+        keys: the 32-byte secret that it shares with each other party.
+
+    Returns:
+        (k,) the vector's values; random ones if a key other than party 0's is wrong.
+    """
     return decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
 
 
@@ -244,6 +284,10 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
 
     A number of standard deviation s correlates with itself under noise of standard deviation 10 s by 1 / sqrt(1 + 100);
     its mean over epochs in which it hardly changes by far more. Wider noise costs digits of the sum.
+
+    Args:
+        length: how many numbers each of the two senders has.
+        epochs: how often the same numbers are sent, each time with new noise or masks.
     """
     rng = stream(0, "partials")
     values = rng.normal(size=(2, length))
@@ -270,7 +314,10 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
 def intersection(common: int = 100, shared: int = 50, own: int = 150) -> Numbers:
     """What the search for common rows reveals besides them, with three parties and party 0 as the reporter.
 
-    `common` ids are at all three, `shared` with each other party at the reporter and that one, `own` at one party only.
+    Args:
+        common: how many ids are at all three.
+        shared: how many, for each other party, are at the reporter and that one.
+        own: how many, for each party, are there only.
     """
     every = [f"common {k}" for k in range(common)]
     ids = [every + [f"with {party} {k}" for party in (1, 2) for k in range(shared)] + [f"0 {k}" for k in range(own)]]

@@ -18,7 +18,11 @@ _PRIME = 2**31 - 1
 
 
 def significantly_different(first: Tree, second: Tree) -> bool:
-    """Definition 4: no subtree of more than one but not all parties has the same parties in both trees."""
+    """Definition 4: no subtree of more than one but not all parties has the same parties in both trees.
+
+    Raises:
+        TreeError: the parents form no tree, or the trees differ in their number of parties.
+    """
     _check_trees(first, second)
 
     def inner(tree: Tree) -> set[frozenset[int]]:
@@ -40,6 +44,10 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
     rows reveal about the values exactly c V for the combinations c with c D = 0. Subtrees of one tree are nested
     or disjoint, so D is totally unimodular: elimination meets no divisor but +-1, ranks modulo a prime are those over
     Z_2^64, and the reduced basis of all c V, without the coalition's own values, is one 0/1 row per group.
+
+    Raises:
+        TreeError: the parents form no tree, the trees differ in their number of parties, or the coalition is empty or
+            has a member that is not in them.
     """
     _check_trees(first, second)
     members = frozenset(coalition)
@@ -68,12 +76,19 @@ def exposes(first: Tree, second: Tree, coalition: Collection[int]) -> tuple[froz
 
 
 def check_pair(first: Tree, second: Tree, parties: int, dominator: int) -> None:
-    """Raise TreeError if a single party could learn another party's value, or a sum of values.
+    """Check that no single party could learn another party's value, or a sum of values.
 
     Only the dominator, the root of both trees, may learn the sum over all others. A party can remove the masks exactly
     when some of the subtrees it receives in ``first`` contain, together, the same parties as some of those it receives
     in ``second`` (`exposes`). The parties are honest but curious and do not collude: the two parents of a party that is
     a leaf of both trees could always find its value together.
+
+    Args:
+        parties: how many the segment has, and so each tree must have.
+        dominator: the party that must be the root of both.
+
+    Raises:
+        TreeError: a party could, the trees do not fit the segment, or the parents form no tree.
     """
     _check_trees(first, second)
     if first.parties != parties:

@@ -53,7 +53,14 @@ def updates(
 ) -> Iterator[Seen]:
     """Run SGD from weights 0 with one active party, number 0, one update at a time and pairwise masks.
 
-    `features` holds one (n, d_p) array for each party.
+    Args:
+        features: one (n, d_p) array for each party; two parties have no masks.
+        labels: (n,) those of party 0.
+        step: gamma.
+        batch_size: rows of an update; 0: all.
+
+    Yields:
+        Each update before the parties apply it.
     """
     parties = len(features)
     blocks = [make_block(own, "sgd", objective, step) for own in features]
@@ -74,7 +81,11 @@ def updates(
 
 
 def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
-    """For each party, the secrets that it shares with the others, by X25519."""
+    """For each party, the secrets that it shares with the others, by X25519.
+
+    Returns:
+        For party p, at index p, the number of each other party -> 32 bytes, which are new in every call.
+    """
     private = [X25519PrivateKey.generate() for _ in range(parties)]
     public = [key.public_key().public_bytes_raw() for key in private]
     return [
@@ -84,12 +95,24 @@ def pairwise_keys(parties: int) -> list[dict[int, bytes]]:
 
 
 def pairwise_masks(parties: int) -> list[PairwiseMasks]:
-    """The masks of each party."""
+    """The masks of each party, under keys that are new in every call.
+
+    Raises:
+        ValueError: there are fewer than three parties.
+    """
     return [PairwiseMasks(me, parties, keys) for me, keys in enumerate(pairwise_keys(parties))]
 
 
 def patients(columns: Sequence[int], rows: int = 0) -> tuple[list[Array], Array]:
-    """Breast-cancer training rows, all if ``rows`` is 0: (rows, d_p) features of each party, and the labels."""
+    """Breast-cancer training rows, in a random order that is always the same, and their columns spread over parties.
+
+    Args:
+        columns: d_p, the number of columns of each party, at most 30 in all.
+        rows: how many of them; 0: all.
+
+    Returns:
+        (rows, d_p) features of each party, and (rows,) labels, -1 or 1.
+    """
     data = load_vertical(DataSpec("breast-cancer"), 1)
     chosen = stream(0, "patients").permutation(len(data.train_labels))[: rows or None]
     features = np.asarray(data.train_features)[chosen]
