@@ -94,7 +94,11 @@ def run_with_flower(
 
 
 def federation_config(num_clients: int, *, together: bool = False, client_gpus: float = 0.0) -> str:
-    """The ``--federation-config`` of a simulation: as many clients at once as there are CPUs, and shares of GPUs."""
+    """The ``--federation-config`` of a simulation: as many clients at once as there are CPUs, and shares of GPUs.
+
+    Returns:
+        ``key=value`` pairs in one text; for ``together`` and ``client_gpus`` see `run_with_flower`.
+    """
     federation = f"num-supernodes={num_clients} client-resources-num-cpus=1"
     if client_gpus:
         federation += f" client-resources-num-gpus={client_gpus:g}"
@@ -106,7 +110,11 @@ def federation_config(num_clients: int, *, together: bool = False, client_gpus: 
 
 
 def gpu_share(device: str) -> float:
-    """The share of a GPU for each client if as many clients as CPUs share all GPUs; 0 without a GPU."""
+    """The share of a GPU for each client if as many clients as CPUs share all GPUs.
+
+    Returns:
+        At most 1, rounded down to four decimals; 0 if ``device`` is "cpu", or PyTorch sees no GPU.
+    """
     if device == "cpu" or not torch.cuda.is_available():
         return 0.0
     # rounded down, since Ray must find room for all of them

@@ -95,7 +95,16 @@ class InProcessGrid(Grid):
         return list(self._contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Run each message's ClientApp and keep its reply until it is pulled."""
+        """Run each message's ClientApp and keep its reply until it is pulled.
+
+        Where a ClientApp raises, or there is no such node, the reply has an error, as in Flower's own simulation.
+
+        Returns:
+            The ids that the messages have been given, in their order.
+
+        Raises:
+            ValueError: a message is a reply, or was pushed before; no ClientApp has been run.
+        """
         pushed = list(messages)
         for message in pushed:
             if message.metadata.delivered_at or message.metadata.reply_to_message_id:
@@ -107,7 +116,11 @@ class InProcessGrid(Grid):
         return [message.metadata.message_id for message in pushed]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies to some messages, each handed out once."""
+        """The replies to some messages, each handed out once.
+
+        Args:
+            message_ids: as `push_messages` returned them; those without a reply are passed over.
+        """
         return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
 
     def send_and_receive(
@@ -115,13 +128,18 @@ class InProcessGrid(Grid):
     ) -> Iterable[Message]:
         """Push messages and pull their replies, in the order of the messages.
 
-        ``timeout``, and any other limit on waiting that a later Flower may pass, loses no reply: a message is answered
-        before the call that pushes it returns.
+        Args:
+            timeout: has no effect and loses no reply, as a message is answered before the call that pushes it returns.
+            more: any other limit on waiting that a later Flower may pass; without effect too.
         """
         return self.pull_messages(self.push_messages(messages))
 
     def run_together(self, nodes: int) -> None:
-        """Let the ClientApps of ``nodes`` nodes run at the same time, for clients that talk to each other."""
+        """Let the ClientApps of several nodes run at the same time, for clients that talk to each other.
+
+        Args:
+            nodes: how many; the number that was set before is never lowered.
+        """
         if nodes > self._threads:
             self.close()
             self._threads, self._pool = nodes, ThreadPoolExecutor(nodes, "client")

@@ -29,7 +29,16 @@ _Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
 
 
 def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
-    """Run a flat run config, which names its run directory, in this process or as a reference."""
+    """Run a flat run config, which names its run directory, in this process or as a reference.
+
+    Args:
+        engine: "centralized" or "nonfederated" for a reference; anything else is a federation in this process.
+        clients: their number; a nonfederated reference has none.
+
+    Raises:
+        RunFailedError: a federation has no result.
+        ConfigError: a reference cannot be trained with this config, or a run is there already.
+    """
     if engine == CENTRALIZED:
         run_centralized(clients, config)
     elif engine == NONFEDERATED:
@@ -39,7 +48,14 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
-    """Raise ConfigError if the config's strategy has no such reference."""
+    """Check that the config's strategy has the reference that an engine names.
+
+    Args:
+        engine: only "nonfederated" is checked here; a centralized run itself refuses a loss without a reference.
+
+    Raises:
+        ConfigError: a nonfederated reference is named, but the strategy is not vertical.
+    """
     if engine == NONFEDERATED:
         check_vertical(config)
 

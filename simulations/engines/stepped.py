@@ -62,11 +62,19 @@ class SteppedRun:
         return line
 
     def stop(self, reason: str) -> None:
-        """End a waiting run, with "stopped early: reason" in its failure.json; a run that has ended is left alone."""
+        """End a waiting run early; a run that has ended, or has not begun, is left alone.
+
+        Args:
+            reason: follows "stopped early: " in its failure.json, by which `read_run` tells it from a failed run.
+        """
         self.fail(f"{STOPPED_EARLY}: {reason}")
 
     def fail(self, reason: str) -> None:
-        """End a waiting run as failed."""
+        """End a waiting run as failed, and return when its thread has ended.
+
+        Args:
+            reason: what its failure.json, and then `failure`, says.
+        """
         if self._thread.is_alive():
             self._end = reason
             self._go_on.release()
