@@ -69,7 +69,11 @@ def catalogue() -> dict[str, Experiment]:
 
 
 def summary(experiment: Experiment) -> dict[str, Any]:
-    """An experiment's entry in ``list experiments --json``; ``minutes`` is by profile."""
+    """An experiment's entry in ``list experiments --json``.
+
+    Returns:
+        Texts and lists of texts; ``minutes`` is a number for each profile.
+    """
     return {
         "title": experiment.title,
         "paper": experiment.paper,

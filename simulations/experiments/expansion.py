@@ -39,7 +39,12 @@ class Expansion:
         return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
 
     def ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
-        """Seed -> the line's run with it, for runs that have finished."""
+        """Seed -> the line's run with it, for runs that have finished.
+
+        Args:
+            line: one of `lines` itself, not a copy of it.
+            records: the finished runs by the names of their run directories; those of other lines may be among them.
+        """
         runs = {run.seed: run.name for run in self.runs if run.line is line}
         return {seed: records[name] for seed, name in runs.items() if name in records}
 
@@ -115,7 +120,11 @@ def _kept(profile: Profile, lines: Iterable[Line]) -> list[Line]:
 
 
 def data_sets(experiment: Experiment) -> list[str]:
-    """The data sets of all profiles, as the run config names them; configs are not checked."""
+    """The data sets of all profiles, as the run config names them; configs are not checked.
+
+    Returns:
+        Each once, in the order of the profiles and of the runs in the file.
+    """
     kept = [_kept(profile, _unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
     return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
 

@@ -114,7 +114,11 @@ class Profile(_Overrides):
 
 
 def keys_of(joined: str) -> list[str]:
-    """The run-config keys that a key of a grid names; keys joined by ``&`` all take the same value."""
+    """The run-config keys that a key of a grid names.
+
+    Args:
+        joined: one of them, or several with ``&`` between, which all take the same value.
+    """
     return [key.strip() for key in joined.split("&")]
 
 
@@ -163,14 +167,22 @@ class Tuning(Settings):
     profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
 
     def in_profile(self, name: str) -> Tuning:
-        """A copy with the fields that a profile sets."""
+        """A copy with the fields that a profile sets.
+
+        Returns:
+            The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added.
+        """
         own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
         there = own.model_dump(exclude_unset=True)
         methods = {**({} if "grid" in there else self.methods), **own.methods}
         return self.model_copy(update={**there, "methods": methods})
 
     def grid_of(self, method: str) -> Grid:
-        """The grid that is tried for a method; empty: it keeps the file's values."""
+        """The grid that is tried for a method.
+
+        Returns:
+            The method's own, else the common one; empty: the method keeps the file's values.
+        """
         return self.methods.get(method, self.grid)
 
 
@@ -255,14 +267,22 @@ class Experiment(Settings):
         return self
 
     def profile(self, name: str) -> Profile:
-        """The profile of that name; raises ConfigError if there is none."""
+        """The profile of that name.
+
+        Raises:
+            ConfigError: there is none; the message names those of the experiment.
+        """
         if name not in self.profiles:
             allowed = f"those of experiment {self.name!r}: {', '.join(self.profiles)}"
             raise ConfigError("--profile", got=repr(name), allowed=allowed, hint=_LISTED)
         return self.profiles[name]
 
     def toml(self, reproduced: Mapping[str, Scalar]) -> str:
-        """The file again, with a table of what has been run of it."""
+        """The file again, with a table of what has been run of it.
+
+        Args:
+            reproduced: the content of that table, such as profile and seeds.
+        """
         content = self.model_dump(by_alias=True, exclude_unset=True, exclude_none=True)
         return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
 

@@ -74,7 +74,11 @@ class PlannedRun:
 
 
 def settings(values: Mapping[str, Scalar]) -> list[str]:
-    """``key = value`` for each, as text for people."""
+    """``key = value`` for each, as text for people.
+
+    Returns:
+        One text for each, in their order; a float has six digits at most.
+    """
     return [f"{key} = {shown(value)}" for key, value in values.items()]
 
 
@@ -82,6 +86,12 @@ def run_folder(line: Line, seed: int, *more: str) -> str:
     """A run directory's name, such as ``fedsgda-mb_synthetic-pl_s-5-k-5_seed-0``.
 
     -5 becomes ``minus-5``, since a dash only separates words.
+
+    Args:
+        more: what else tells the run from others, such as the values that are tried.
+
+    Returns:
+        A name of a-z, 0-9, ``-``, ``_`` and ``.``, in which other characters are lost: lines that differ may share one.
     """
     parts = [line.method, line.dataset, line.setting, *more, f"seed {seed}"]
     parts = [re.sub(r"(?<![A-Za-z0-9.])-(?=\.?\d)", "minus ", part) for part in parts]

@@ -225,7 +225,12 @@ class Reproduction(Runs):
             yield
 
     def run(self, jobs: int, say: Callable[[str], None]) -> Outcome:
-        """Make the runs that are waiting, as `Runs.make` does, and write the results, also after Ctrl-C."""
+        """Make the runs that are waiting, as `Runs.make` does, and write the results, also after Ctrl-C.
+
+        Raises:
+            DataError: a data set cannot be read; nothing has been run, and there are no results.
+            RunsInterruptedError: Ctrl-C; the results are those of the runs that have finished.
+        """
         self.make(jobs, say, self.write)
         return self.write()
 

@@ -63,7 +63,11 @@ class Tuned(Settings):
     chosen: list[Choice] = Field(min_length=1)
 
     def values_of(self, at: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """The values chosen for runs with these coordinates; empty if there are none."""
+        """The values chosen for runs with these coordinates.
+
+        Returns:
+            Run-config key -> value; empty if no choice is for them. Of several choices the last one counts.
+        """
         return {key: value for choice in self.chosen if fits(choice.at, at) for key, value in choice.values.items()}
 
     def toml(self) -> str:
@@ -71,7 +75,11 @@ class Tuned(Settings):
 
 
 def fits(part: Mapping[str, Scalar], at: Mapping[str, Scalar]) -> bool:
-    """Whether the coordinates ``at`` include all of ``part``."""
+    """Whether the coordinates ``at`` include all of ``part``.
+
+    Args:
+        part: coordinate -> value; empty: it fits all.
+    """
     return part.items() <= at.items()
 
 
@@ -96,7 +104,11 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
 
 
 def shipped(experiment: Path, profile: str) -> Path:
-    """The path of the values that are shipped with an experiment's file."""
+    """The path of the values that are shipped with an experiment's file.
+
+    Returns:
+        A path, at which there need not be a file.
+    """
     return experiment.parent / "tuned" / f"{experiment.stem}.{profile}.toml"
 
 

@@ -68,7 +68,15 @@ class Judged:
 
 
 def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRecord]) -> list[Judged]:
-    """Judge every claim of the experiment by the table's rows and the finished runs, given by name."""
+    """Judge every claim of the experiment.
+
+    Args:
+        rows: the table's, with one for each line and metric.
+        records: the finished runs by the names of their run directories.
+
+    Returns:
+        Each claim of the file; it has no finding if this profile has no two runs that it compares.
+    """
     by = {(row.method, row.dataset, row.setting, row.metric): row for row in rows}
     found = []
     for claim, places in zip(expansion.experiment.claims, expansion.claims, strict=True):
@@ -102,7 +110,11 @@ def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> st
 
 
 def as_json(judged: Sequence[Judged]) -> list[dict[str, Any]]:
-    """The claims for --json."""
+    """The claims for --json.
+
+    Returns:
+        An object for each; a finding's ``gap`` is a `Difference`, which `print_json` can write, or None.
+    """
     found = []
     for claim in judged:
         findings = [{"setting": one.setting, "gap": one.gap, "verdict": one.verdict} for one in claim.findings]
@@ -112,7 +124,11 @@ def as_json(judged: Sequence[Judged]) -> list[dict[str, Any]]:
 
 
 def as_markdown(judged: Sequence[Judged]) -> list[str]:
-    """The lines of table.md on the claims; none without a claim."""
+    """The lines of table.md on the claims.
+
+    Returns:
+        Lines without line ends, first an empty one and last `LEGEND`; none if there is no claim.
+    """
     if not judged:
         return []
     lines = ["", "What the paper claims:", ""]

@@ -68,7 +68,15 @@ class Curve:
 
 
 def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> dict[str, list[Curve]]:
-    """The curves of each panel over one of the x axes, from the finished runs."""
+    """The curves of each panel over one of the x axes.
+
+    Args:
+        records: the finished runs by the names of their run directories.
+        x: one of `ABSCISSAE`.
+
+    Returns:
+        Panel -> its curves, of the experiment's first metric. Those without a finished run are left out.
+    """
     experiment = expansion.experiment
     metric, log = experiment.metrics[0], experiment.scale == "log"
     found: dict[str, dict[str, _Runs]] = {}
@@ -104,7 +112,14 @@ def _over_rounds(label: str, runs: _Runs, metric: str, log: bool, x: str) -> Cur
 def band(mean: np.ndarray, spread: np.ndarray, log: bool) -> tuple[np.ndarray, np.ndarray]:
     """The ends of the shaded range: mean -+ standard deviation.
 
-    On a log axis, where mean - standard deviation may not be positive, the range is as long downwards as upwards.
+    Args:
+        mean: (points,).
+        spread: (points,) standard deviations.
+        log: the axis is logarithmic. There mean - standard deviation may not be positive, so the range is as long
+            downwards as upwards.
+
+    Returns:
+        (points,) lower and upper ends.
     """
     high = mean + spread
     return (mean**2 / np.where(high > 0, high, 1.0) if log else mean - spread), high
@@ -124,7 +139,11 @@ def _abscissa(run: RunRecord, x: str, communications: int) -> dict[int, float]:
 
 
 def draw(expansion: Expansion, records: Mapping[str, RunRecord], folder: Path) -> None:
-    """Write curves.png and curves.svg if there is a curve; without pyplot, whose state belongs to the main thread."""
+    """Write curves.png and curves.svg; without pyplot, whose state belongs to the main thread.
+
+    Args:
+        records: the finished runs by the names of their run directories; without a curve nothing is written.
+    """
     from matplotlib import rc_context
 
     found = [panels(expansion, records, x) for x in expansion.experiment.x]
@@ -188,7 +207,11 @@ def _figure(expansion: Expansion, found: Sequence[Mapping[str, Sequence[Curve]]]
 
 
 def comparable(curves: Sequence[Sequence[Curve]], log: bool) -> set[int]:
-    """The places of the panels that share the first one's y axis, since each still fills a good part of it."""
+    """The panels that share the first one's y axis, since each still fills a good part of it.
+
+    Returns:
+        Places in ``curves``, which has those of each panel; 0 is among them.
+    """
     ranges = [_range(panel, log) for panel in curves]
     shared, low, high, least = {0}, *ranges[0], ranges[0][1] - ranges[0][0]
     for number, (bottom, top) in enumerate(ranges[1:], start=1):

@@ -144,7 +144,7 @@ def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str],
 
     Returns:
         The keys with one value in all runs, those that the experiment sets and those at their default, and for each
-        method a table of its other keys, with a row for each setting.
+            method a table of its other keys, with a row for each setting.
     """
     resolved = {line: _resolved(line) for line in expansion.lines}
     first = resolved[expansion.lines[0]]
@@ -186,7 +186,11 @@ def _value(value: Scalar | None) -> Cell:
 
 
 def versions(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Package -> its version, or all versions if the runs' result.json differ."""
+    """The versions of packages that the runs' result.json name.
+
+    Returns:
+        Package -> its version; where the runs differ, all of them with commas between.
+    """
     found: dict[str, set[str]] = {}
     for record in records:
         for package, version in record.result.get("versions", {}).items():
@@ -195,7 +199,11 @@ def versions(records: Iterable[RunRecord]) -> dict[str, str]:
 
 
 def inlined(svg: str) -> str:
-    """curves.svg as a part of a page: its head is left out, and its colours become the page's."""
+    """curves.svg as a part of a page: its head is left out, and its colours become the page's.
+
+    Returns:
+        The ``<svg>`` element, which is at least 0.7 and at most 1.4 times as wide as in the file.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     for number, colour in enumerate(_CYCLE):

@@ -78,12 +78,20 @@ class Table:
 
 
 def number_cell(text: str, value: float | None) -> Cell:
-    """A cell of a column of numbers."""
+    """A cell of a column of numbers.
+
+    Args:
+        value: the number by which the column is sorted; None: there is none.
+    """
     return Cell(text, value, numeric=True)
 
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
-    """The table of the finished runs, given by name: by data set, then in the order of the experiment's file."""
+    """The table's rows: by data set, then in the order of the experiment's file.
+
+    Returns:
+        One for each line and metric, also where none of the finished runs, given by name, is of that line.
+    """
     found = []
     experiment = expansion.experiment
     names = [line.dataset for line in expansion.lines]
@@ -115,7 +123,14 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
 
 
 def tail(curve: Sequence[float]) -> float:
-    """The mean over the last tenth of a curve without the initial model's value, and over one value at least."""
+    """The mean over the last tenth of a curve without the initial model's value, and over one value at least.
+
+    Args:
+        curve: the metric in each evaluated round, first of the initial model; not empty.
+
+    Returns:
+        The mean; nan if a value of that tenth is not finite.
+    """
     trained = curve[1:] or curve
     return _mean(trained[-len(trained) // _TAIL :])
 
@@ -131,13 +146,23 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def pair(row: Row) -> str:
-    """The last round's mean and standard deviation, for people, and in how many seeds it is not finite, if any."""
+    """The last round's mean and standard deviation, for people, and in how many seeds it is not finite, if any.
+
+    Returns:
+        Text such as "0.9312 ± 0.0041", or "-" if no seed has finished.
+    """
     shown = shown_pair(row.mean, row.std)
     return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
-    """The rows as a table for people, without columns that would be empty and without those in ``without``."""
+    """The rows as a table for people, without columns that would be empty.
+
+    Args:
+        found: the rows, in the order in which they are shown.
+        seeds: how many were asked for; a row says so if it has another number.
+        without: names of further columns to leave out.
+    """
     columns = {
         "data set": [Cell(row.dataset) for row in found],
         "method": [Cell(row.method) for row in found],
@@ -170,7 +195,11 @@ def _difference(row: Row) -> Cell:
 
 
 def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
-    """The table for a terminal."""
+    """The table for a terminal.
+
+    Returns:
+        Aligned lines, without the difference from the paper's numbers.
+    """
     rows = results(found, expansion.seeds, without=["difference"])
     return table(rows.columns, rows.texts)
 
@@ -224,7 +253,11 @@ def tuned_sentence(tuned: Tuned) -> str:
 
 
 def tuned_table(tuned: Tuned) -> Table:
-    """A row for each choice: its runs, the chosen values, the ranges they come from, and their score."""
+    """A row for each choice: its runs, the chosen values, the ranges they come from, and their score.
+
+    Returns:
+        A table whose last column, the score, is named after the metric.
+    """
     rows = []
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
