@@ -90,7 +90,11 @@ class Comparison:
         return {self._label(run) for run in self.runs if run.dropped}
 
     def label(self, run: RunRecord) -> str:
-        """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing."""
+        """The label of a run and its other seeds: how they differ from the rest, and if any had sites missing.
+
+        Returns:
+            The name that was given to the group, or else text such as ``learning-rate=0.1  batch-size=8``.
+        """
         label = self._label(run)
         label += MISSING if label in self._labels_with_missing else ""
         return self.names.get(label, label)
@@ -119,7 +123,8 @@ class Comparison:
     def text(self, metric: str | None = None) -> str:
         """The runs as one table, what differs in their configs as another, and why runs have no result.
 
-        If groups of runs have several common seeds, it also has the difference of a metric from the first group's.
+        Args:
+            metric: whose differences from the first group are added if groups have several common seeds; None: not.
         """
         rows = self.rows()
         metrics = [name for name in self.metrics if name not in UNCOMPARED]
@@ -174,7 +179,15 @@ class Comparison:
         return metric or next(iter(self.metrics), None)
 
     def save(self, folder: Path, metric: str | None) -> None:
-        """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison."""
+        """Write compare.csv and, if there is a metric, compare.png, replacing those of an earlier comparison.
+
+        Args:
+            metric: the one that is drawn; None: none is.
+
+        Raises:
+            ConfigError: the folder cannot be created.
+            MissingExtraError: there is a metric to draw, but Matplotlib is not installed.
+        """
         if metric is not None:
             require("--out", "reports", "matplotlib")
         try:
@@ -193,7 +206,7 @@ class Comparison:
 
         Returns:
             label -> (the first group's label, the difference), for groups of finished runs with finite values that
-            have at least two seeds in common with the first group.
+                have at least two seeds in common with the first group.
         """
         ends: dict[str, dict[int, float]] = {}
         for run in self.runs:
@@ -204,7 +217,11 @@ class Comparison:
         return {label: (first, gap) for label, gap in found.items() if gap is not None and gap.seeds > 1}
 
     def curves(self, metric: str) -> dict[str, list[dict[int, float]]]:
-        """Label -> the curves of the runs that differ only in their seed."""
+        """Label -> the curves of the runs that differ only in their seed.
+
+        Returns:
+            A curve is round -> metric. Runs that were never evaluated by the metric are left out.
+        """
         groups: dict[str, list[dict[int, float]]] = {}
         for run in self.runs:
             if run.curve(metric):
@@ -234,7 +251,14 @@ def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> st
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Comma-separated values under the first row's keys; None is an empty cell, truth values are in lower case."""
+    """Comma-separated values under the first row's keys; None is an empty cell, truth values are in lower case.
+
+    Args:
+        rows: one at least; a key that a later one lacks is an empty cell.
+
+    Raises:
+        ValueError: a later row has a key that the first one lacks.
+    """
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -244,7 +268,14 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def mean_and_spread(curves: Sequence[Mapping[int, float]]) -> tuple[list[int], np.ndarray, np.ndarray]:
-    """Rounds that all curves have, and there the mean and the sample standard deviation (0 for one curve)."""
+    """The mean of curves and its spread, in the rounds that all of them have.
+
+    Args:
+        curves: each round -> metric; one at least.
+
+    Returns:
+        These rounds in order, and for them the (rounds,) means and sample standard deviations, 0 for one curve.
+    """
     rounds = sorted(set.intersection(*(set(curve) for curve in curves)))
     values = np.array([[curve[r] for r in rounds] for curve in curves], dtype=float)  # (curves, rounds)
     spread = values.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(rounds))
@@ -252,7 +283,12 @@ def mean_and_spread(curves: Sequence[Mapping[int, float]]) -> tuple[list[int], n
 
 
 def draw(groups: Mapping[str, Sequence[Mapping[int, float]]], path: Path, ordinate: str) -> None:
-    """Draw one PNG: a line for each group, its standard deviation shaded if it has several curves, and names below."""
+    """Draw one PNG: a line for each group, its standard deviation shaded if it has several curves, and names below.
+
+    Args:
+        groups: label -> curves, each round -> metric.
+        ordinate: the text beside the y axis.
+    """
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -19,7 +19,11 @@ _FIXED_ABOVE = 0.01  # a smaller metric would show fewer than three digits
 
 @contextlib.contextmanager
 def log_off(quiet: bool) -> Iterator[None]:
-    """Turn off Flower's log, which reports a run's rounds, if ``quiet``."""
+    """Turn off Flower's log, which reports a run's rounds, for the whole process.
+
+    Args:
+        quiet: False: the log stays as it is.
+    """
     logger = logging.getLogger("flwr")
     before = logger.disabled
     logger.disabled = before or quiet
@@ -31,7 +35,11 @@ def log_off(quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stdout_to_stderr(redirect: bool) -> Iterator[None]:
-    """Send what this process and its children write to stdout to stderr, to keep stdout free for one JSON object."""
+    """Send what this process and its children write to stdout to stderr, to keep stdout free for one JSON object.
+
+    Args:
+        redirect: False: nothing is changed.
+    """
     if not redirect:
         yield
         return
@@ -47,12 +55,20 @@ def stdout_to_stderr(redirect: bool) -> Iterator[None]:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON object on stdout. A number that JSON cannot express, such as nan, becomes null."""
+    """Print one JSON object on stdout.
+
+    Args:
+        value: may hold dataclasses and paths; a number that JSON cannot express, such as nan, becomes null.
+    """
     typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
 
 def shown(value: object, decimals: int | None = None) -> str:
-    """A table's cell: "-" for nothing, a float with some decimals or six digits, true and false in lower case."""
+    """A table's cell: "-" for None, true and false in lower case.
+
+    Args:
+        decimals: of a float below a million; other floats, or all if this is None, have six digits at most.
+    """
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -64,7 +80,9 @@ def shown(value: object, decimals: int | None = None) -> str:
 def shown_metric(value: float | None, like: float | None = None) -> str:
     """A metric's cell: four decimals, or four digits where those would be mostly zeros.
 
-    ``like``: the metric whose number format a spread takes.
+    Args:
+        value: None: the cell is "-".
+        like: the metric whose number format a spread takes.
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
@@ -72,12 +90,20 @@ def shown_metric(value: float | None, like: float | None = None) -> str:
 
 
 def shown_pair(mean: float | None, std: float | None) -> str:
-    """A mean of metrics and its standard deviation, where there is one."""
+    """A mean of metrics and its standard deviation.
+
+    Args:
+        std: None: there is none, and the mean stands alone.
+    """
     return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned columns under their names, numbers to the right; a cell's control characters are escaped."""
+    """Aligned columns under their names, numbers to the right; a cell's control characters are escaped.
+
+    Raises:
+        ValueError: a row has more cells, or fewer, than there are columns.
+    """
     cells = [[cell if cell.isprintable() else ascii(cell) for cell in row] for row in [columns, *rows]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numeric = [all(_is_number(cell) for cell in column[1:]) for column in zip(*cells, strict=True)]
@@ -97,9 +123,16 @@ def _is_number(cell: str) -> bool:
 
 @contextlib.contextmanager
 def progress(total: int, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A function that takes a line for each of ``total`` things done and writes it to stderr.
+    """Show how much of a command's work is done.
 
     On a terminal the lines stand above a progress bar with the time left.
+
+    Args:
+        total: the number of things to do.
+        quiet: show nothing.
+
+    Yields:
+        A function that is called with a line for each thing done, and writes it to stderr.
     """
     if quiet or not sys.stderr.isatty():
         yield lambda line: None if quiet else typer.echo(line, err=True)

@@ -53,7 +53,14 @@ class Difference:
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
-    """The difference of two sides' values by seed; None if they share no seed or some value is not finite."""
+    """The difference of two sides' values by seed.
+
+    Args:
+        one: seed -> value, as ``other``, which is subtracted.
+
+    Returns:
+        The difference over common seeds; None if there are none, or some value is not finite, of any seed.
+    """
     common = sorted(one.keys() & other.keys())
     values = np.array([[side[seed] for seed in common] for side in (one, other)], dtype=np.float64)
     if not common or not np.isfinite([*one.values(), *other.values()]).all():
@@ -73,5 +80,10 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
 
 
 def signed(value: float | None, like: float | None = None) -> str:
-    """A difference of metrics, for people; ``like``: the metric whose number format it takes."""
+    """A difference of metrics, for people.
+
+    Args:
+        value: if it is above 0, its sign is written too; None: "-".
+        like: the metric whose number format it takes; None: its own.
+    """
     return ("+" if value is not None and value > 0 else "") + shown_metric(value, like)

@@ -14,8 +14,8 @@ def over_seeds(ended: Iterable[tuple[float | None, bool]]) -> tuple[int, float |
         ended: for each seed, the last metric, and whether sites were missing.
 
     Returns:
-        The number of seeds with a finite metric, its mean and sample standard deviation, and the number of these seeds
-        in which sites were missing.
+        The number of seeds with a finite metric, its mean (None for no seed), its sample standard
+            deviation (None for fewer than two), and the number of these seeds in which sites were missing.
     """
     counted = [(end, missing) for end, missing in ended if end is not None and math.isfinite(end)]
     ends = [end for end, _ in counted]
@@ -30,5 +30,11 @@ def rank(finished: int, missing: int, mean: float | None, mode: str) -> tuple[in
     It ranks by the number of seeds that finished with all sites, then by the number that finished, then by the mean of
     the last round's metric over these. A mean over fewer seeds is not compared with one over more: seeds that failed or
     were stopped were the worse ones, and training without the sites that diverge looks better than it is.
+
+    Args:
+        finished: the number of seeds that finished.
+        missing: the number of these in which sites were missing.
+        mean: None if no seed finished.
+        mode: "min" or "max", whichever is better for the metric.
     """
     return missing - finished, -finished, (1 if mode == "min" else -1) * (mean or 0.0)

@@ -83,26 +83,49 @@ class RunRecord:
         return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Round -> metric, of evaluated rounds."""
+        """Round -> metric, of evaluated rounds.
+
+        Returns:
+            The rounds in order, where 0 is the initial model; empty if the run has no such metric.
+        """
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last evaluated round; None if the run has none."""
+        """The metric in the last round that was evaluated by it.
+
+        Returns:
+            The value, which may be nan; None if the run has none.
+        """
         return next(reversed(self.curve(metric).values()), None)
 
     def setting(self, key: str) -> Scalar | None:
-        """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
+        """The value of a run-config key or ``clients``; ``strategy`` is what ran (``centralized`` for a reference).
+
+        Returns:
+            None if the key is not set, or if it is ``clients`` and the run has no result.
+        """
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """The keys, apart from ``free`` ones, whose values would differ in a run of this flat run config."""
+        """The keys whose values would differ in a run of this flat run config.
+
+        Args:
+            free: keys that may differ.
+
+        Raises:
+            ConfigError: the config is not valid.
+        """
         wanted = flattened(parse_run_config(config).resolved())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
         return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
 
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a line of metrics.jsonl; empty where the round was not evaluated."""
+    """The metrics of a line of metrics.jsonl.
+
+    Returns:
+        Metric -> value; empty if the round was not evaluated.
+    """
     return {name: value for name, value in line.items() if name not in BOOKKEEPING and name != TRAINING_SECONDS}
 
 
@@ -131,7 +154,12 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def leave_reason(path: Path, reason: str) -> None:
-    """Write into a run directory, if there is one, why the run has no result."""
+    """Write into a run directory why the run has no result.
+
+    Args:
+        path: the run directory; if it does not exist, nothing is written.
+        reason: beginning with `STOPPED_EARLY` for a run that was stopped; any other is that of a failed run.
+    """
     if path.is_dir():
         write_atomic(path / "failure.json", (json.dumps({"reason": reason}, indent=2) + "\n").encode())
 
@@ -153,9 +181,16 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def check_metric(metric: str, config: Mapping[str, Scalar], asked: str = "--metric") -> None:
-    """Raise ConfigError if there is no such metric; ``asked`` is the option or key that names it.
+    """Check that there is such a metric.
 
     A user's own problem (``loss = "package.module:factory"``) names its metrics itself, so any name may be right there.
+
+    Args:
+        config: the flat run config, of which ``loss`` alone counts.
+        asked: the option or key that names the metric.
+
+    Raises:
+        ConfigError: there is none; the message names them all.
     """
     if metric not in METRICS and ":" not in str(config.get("loss", "")):
         close = difflib.get_close_matches(metric, METRICS, n=1)
