@@ -154,7 +154,11 @@ class Sweep:
         return list(trials.values())
 
     def finals(self, trials: Sequence[Trial], out: Path) -> list[Trial]:
-        """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``."""
+        """The chosen trials once more, trained on all training rows and evaluated on the test rows, in ``best/``.
+
+        Args:
+            trials: those of the best configuration, one for each seed.
+        """
         found = []
         for trial in trials:
             config = {key: value for key, value in trial.config.items() if key != FRACTION}
@@ -193,8 +197,11 @@ class Sweep:
 def trial_name(varied: Mapping[str, Scalar], seed: int) -> str:
     """A folder's name, the same for the same values: ``learning-rate=0.1_fedx.gamma=0.5_seed=0``.
 
-    Characters other than letters, digits and ``_.+=-`` become ``-``. A name that this changes, or a long one, ends in a
-    digest.
+    Args:
+        varied: key -> value; their order counts.
+
+    Returns:
+        At most 120 letters, digits and ``_.+=-``; a name with other characters, or a long one, ends in a digest.
     """
     exact = "_".join(f"{key}={_word(value)}" for key, value in {**varied, "seed": seed}.items())
     name = re.sub(r"[^\w.+=-]", "-", exact, flags=re.ASCII)
@@ -209,12 +216,23 @@ def _word(value: Scalar) -> str:
 
 
 def write_asked(sweep: Sweep, path: Path) -> None:
-    """Write sweep.toml."""
+    """Write sweep.toml, with which a resumed sweep is compared.
+
+    Args:
+        path: of the file, in an existing folder.
+    """
     path.write_text(tomli_w.dumps(sweep.asked()), encoding="utf-8")
 
 
 def check_same(sweep: Sweep, path: Path) -> None:
-    """Raise ConfigError if the sweep.toml at ``path`` is missing, unreadable, or of another sweep."""
+    """Check that a sweep can be resumed.
+
+    Args:
+        path: the sweep.toml in its directory.
+
+    Raises:
+        ConfigError: it is missing, unreadable, or of another sweep; the message names the first key that differs.
+    """
     if not path.exists():
         got = f"--out {path.parent}, where there is no sweep"
         raise ConfigError("--resume", got=got, allowed="that of a sweep", hint="leave --resume out, or give its --out")

@@ -61,7 +61,11 @@ class Outcome:
     final: Standing | None = None
 
     def count(self, *statuses: str) -> int:
-        """The number of trials with one of these statuses."""
+        """The number of trials with one of these statuses.
+
+        Args:
+            statuses: waiting, finished, stopped, failed or unfinished.
+        """
         return sum(row.status in statuses for row in self.rows.values())
 
     @property
@@ -139,7 +143,13 @@ class Outcome:
 
 
 def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> list[Standing]:
-    """Configurations, best first; see `rank`."""
+    """Configurations, best first; see `rank`.
+
+    Args:
+        trials: all; those with the same varied values are one configuration.
+        rows: how each of them stands, by its name. Only finished ones count.
+        mode: "min" or "max", whichever is better for the metric.
+    """
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(repr(trial.varied), []).append(trial)
@@ -152,7 +162,11 @@ def standings(trials: Sequence[Trial], rows: Mapping[str, Row], mode: str) -> li
 
 
 def best_toml(outcome: Outcome) -> str:
-    """The best configuration as a file for ``-c``, without a validation fraction; comments give metric and rows."""
+    """The best configuration as a file for ``-c``, without a validation fraction; comments give metric and rows.
+
+    Args:
+        outcome: of a sweep with a best configuration.
+    """
     sweep, best = outcome.sweep, outcome.best
     assert best is not None
     spread = "" if best.spread is None else f", standard deviation {best.spread:.6g}"

@@ -81,7 +81,11 @@ class Books:
         return [trial for trial in self.trials if self.rows[trial.name].status == "waiting"]
 
     def ended_before(self, trial: Trial) -> Row | None:
-        """The row of a trial that finished, or was stopped early, with the same config before; None: there is none."""
+        """The row of a trial that ended before.
+
+        Returns:
+            None unless it finished or was stopped early, with the same config and, if it finished, number of clients.
+        """
         try:
             run = read_run(trial.path)
         except ConfigError:
@@ -91,7 +95,11 @@ class Books:
         return self.row(run) if same and run.status in (FINISHED, STOPPED) else None
 
     def row(self, run: RunRecord) -> Row:
-        """A trial's standing from its run directory."""
+        """A trial's row, read from its run directory.
+
+        Returns:
+            Its ``final`` and ``best`` metrics, the latter by the sweep's mode, are None if no round was evaluated.
+        """
         curve = run.curve(self.sweep.metric)
         better = min if self.sweep.mode == "min" else max
         return Row(
@@ -107,7 +115,11 @@ class Books:
     # Tune's events.
 
     def ended(self, trial: Trial, died: str) -> None:
-        """Record that a trial's run ended; ``died`` is why its process died, or empty."""
+        """Record that a trial's run ended; without a result it is a failed one.
+
+        Args:
+            died: why the trial's process ended before the run; empty: it did not.
+        """
         try:
             row = self.row(read_run(trial.path))
         except ConfigError as error:
@@ -118,12 +130,20 @@ class Books:
         self.note(trial, row)
 
     def stopped(self, trial: Trial, reason: str) -> None:
-        """Record that a trial was stopped early."""
+        """Record that a trial was stopped early.
+
+        Args:
+            reason: its failure.json has it after "stopped early: ".
+        """
         leave_reason(trial.path, f"{STOPPED_EARLY}: {reason}")
         self.note(trial, self.row(read_run(trial.path)))
 
     def note(self, trial: Trial, row: Row) -> None:
-        """Record a trial's row and report it."""
+        """Record a trial's row, write the table, and report the row.
+
+        Args:
+            row: how the trial ended.
+        """
         self.rows[trial.name] = row
         self.write()
         count = sum(row.status != "waiting" for row in self.rows.values())

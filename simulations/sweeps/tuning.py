@@ -50,7 +50,11 @@ class FederationTrial(tune.Trainable):
     """One trial in a worker process; workers are reused, since starting one takes seconds."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Prepare the run; Tune calls this before the first step."""
+        """Prepare the run; Tune calls this before the first step.
+
+        Args:
+            config: the entries that `run_trials` makes; ``number`` is the trial's place in ``trials``.
+        """
         with contextlib.suppress(OSError):  # a machine of a cluster may have no such folder
             os.chdir(config["folder"])
         if config["folder"] not in sys.path:
@@ -61,7 +65,11 @@ class FederationTrial(tune.Trainable):
         self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """End this trial, if it has not ended, and prepare another."""
+        """End this trial, if it has not ended, and prepare another.
+
+        Returns:
+            True, which tells Tune that it need not start another process.
+        """
         self.cleanup()
         self.setup(new_config)
         return True
@@ -84,7 +92,11 @@ class FederationTrial(tune.Trainable):
 
 
 def stop_reason(metric: str, reported: dict[str, Any], trial: Trial) -> str:
-    """The reason in the failure.json of a trial that the scheduler stopped."""
+    """The reason in the failure.json of a trial that the scheduler stopped.
+
+    Args:
+        reported: the last line that Tune has; empty if there is none: the metric is then nan, and the round 0.
+    """
     value = reported.get(metric, float("nan"))
     return f"{metric} {value:.4g} after round {reported.get('round', 0)} of {trial.rounds}"
 
