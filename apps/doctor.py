@@ -51,7 +51,11 @@ class Finding(NamedTuple):
 
 
 def find(name: str, check: Callable[[], str]) -> Finding:
-    """Run a check, which returns what it saw or raises."""
+    """Run a check and record its outcome.
+
+    Args:
+        check: returns what it saw, or raises WrongError, ValueError or OSError with what is wrong; others pass through.
+    """
     try:
         return Finding(name, True, check())
     except (WrongError, ValueError, OSError) as error:
@@ -83,7 +87,13 @@ def packages() -> str:
 
 
 def data(context: Context) -> str:
-    """Check both configs, and that the site's data can be read, as the handshake does."""
+    """Check both configs, and that the site's data can be read, as the handshake does.
+
+    Raises:
+        ConfigError: one of the configs is wrong.
+        DataError: the data cannot be read.
+        WrongError: the site's own file has several labels, none of them positive.
+    """
     from apps.client_app import report_of, run_config, site_of
 
     config = run_config(context)
@@ -111,7 +121,12 @@ def data(context: Context) -> str:
 
 
 def device(context: Context) -> str:
-    """Check that the run's device is available."""
+    """Check that the run's device is available.
+
+    Raises:
+        ConfigError: the run config is wrong.
+        ValueError: it asks for CUDA, which is not available.
+    """
     import torch
 
     from apps.client_app import run_config
@@ -124,7 +139,12 @@ def device(context: Context) -> str:
 
 
 def writable(folder: Path) -> str:
-    """Check that a folder exists and can be written to."""
+    """Check that a folder exists and can be written to, by a file that is removed at once.
+
+    Raises:
+        WrongError: there is no such folder.
+        OSError: it cannot be written to.
+    """
     if not folder.is_dir():
         raise WrongError("folder", got=folder, allowed="one that exists", hint="make it, or give another")
     with tempfile.NamedTemporaryFile(dir=folder) as file:
@@ -133,7 +153,18 @@ def writable(folder: Path) -> str:
 
 
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
-    """Check a SuperLink's certificate: authority, key, the address that child processes use, and days left."""
+    """Check a SuperLink's certificate: authority, key, the address that child processes use, and days left.
+
+    Args:
+        path: the certificate, a PEM file.
+        authority: that of the authority, a PEM file too.
+        key: the certificate's private key, without a passphrase; None: it is not checked.
+
+    Raises:
+        WrongError: the files do not belong together, 127.0.0.1 is not named, or one ends in less than 30 days.
+        ValueError: a file is not PEM.
+        OSError: a file cannot be read.
+    """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
@@ -164,7 +195,11 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
 
 
 def node_key(path: Path) -> str:
-    """Check that a SuperNode's private key can be read, and by its owner alone."""
+    """Check that a SuperNode's private key can be read, and by its owner alone.
+
+    Raises:
+        WrongError: it is no key on a NIST curve in OpenSSH's format, has a passphrase, or others can read it.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -184,7 +219,15 @@ def node_key(path: Path) -> str:
 
 
 def reachable(address: str, authority: Path | None) -> str:
-    """Check that a SuperLink listens and, given an authority, that it issued the certificate for this name."""
+    """Check that a SuperLink listens and, given an authority, that it issued the certificate for this name.
+
+    Args:
+        address: ``host:port``, an IPv6 address in brackets.
+        authority: the PEM file of its certificate; None: TLS is not tried.
+
+    Raises:
+        WrongError: the address is malformed, nothing answers within five seconds, or TLS fails.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
@@ -205,7 +248,11 @@ def reachable(address: str, authority: Path | None) -> str:
 
 
 def port_free(host: str, port: int) -> str:
-    """Check that a SuperLink's port is free."""
+    """Check that a SuperLink's port is free.
+
+    Raises:
+        WrongError: it is in use, or ``host`` is not an address of this machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
@@ -216,7 +263,11 @@ def port_free(host: str, port: int) -> str:
 
 
 def no_installation(environment: Mapping[str, str]) -> str:
-    """Check that Flower does not install the project's dependencies anew for every run."""
+    """Check that Flower does not install the project's dependencies anew for every run.
+
+    Raises:
+        WrongError: the variable that forbids it is not "1" in ``environment``.
+    """
     got = environment.get(NO_INSTALLATION, NOTHING)
     if got != "1":  # as Flower reads it: "true" is not enough
         hint = "give flower-superlink --disable-runtime-dependency-installation"
@@ -227,7 +278,17 @@ def no_installation(environment: Mapping[str, str]) -> str:
 def site_findings(
     node_config: str, run_config: str, superlink: str, authority: Path | None, key: Path | None
 ) -> Iterator[Finding]:
-    """The checks of a site."""
+    """Make the checks of a site, one after the other.
+
+    Args:
+        node_config: ``key=value`` pairs or a TOML file, as ``flower-supernode`` takes them.
+        run_config: likewise, as ``flwr run`` takes them; empty: the defaults.
+        superlink: ``host:port``; empty: not checked.
+        key: the SuperNode's private key; None: not checked.
+
+    Yields:
+        Each finding as soon as it is known; after a config that cannot be read there are no more.
+    """
     yield find("packages", packages)
     try:
         node, run = parse_pairs("--node-config", node_config), parse_pairs("--run-config", run_config)
@@ -296,7 +357,11 @@ def superlink(
 
 
 def report(findings: Iterator[Finding]) -> None:
-    """Print each finding as it comes; exit with 1 if one is wrong."""
+    """Print each finding as it comes.
+
+    Raises:
+        typer.Exit: with code 1, after the last finding, if one is wrong.
+    """
     good = True
     for finding in findings:
         print(finding, flush=True)

@@ -12,6 +12,9 @@ def put_last(folder: Path) -> None:
     """Put ``folder`` last in the module search path, so that a user's own modules are found after all others.
 
     A user's folder may contain names that the project's packages have, such as ``apps``.
+
+    Args:
+        folder: as `Path.resolve` gives it; entries that lead there are removed, and empty ones.
     """
     sys.path[:] = [entry for entry in sys.path if entry and Path(entry).resolve() != folder]
     sys.path.append(str(folder))

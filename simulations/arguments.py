@@ -66,13 +66,21 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
 
 
 def placed(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
-    """The flat run config of a run whose directory is ``directory``."""
+    """The flat run config of a run whose directory is ``directory``.
+
+    Returns:
+        A copy with ``output-dir``, the absolute path of the folder above it, and ``run-name``, its own name.
+    """
     target = directory.expanduser().resolve()
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
 
 
 def nested(flat: Mapping[str, Scalar]) -> dict[str, Any]:
-    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has."""
+    """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has.
+
+    Args:
+        flat: value by key; what stands before a key's last dot names a table, and no other key may have that name.
+    """
     tree: dict[str, Any] = {}
     for key, value in flat.items():
         *tables, name = key.split(".")

@@ -38,6 +38,9 @@ def centralized(
 
     Returns:
         The metrics of each evaluated round, starting with the initial model's, and the final model's named arrays.
+
+    Raises:
+        ConfigError: the loss has no such reference.
     """
     training = config.training
     if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):

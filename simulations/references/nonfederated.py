@@ -19,7 +19,11 @@ from strategies.vfb2 import step_of
 
 
 def check_vertical(config: RunConfig) -> None:
-    """Raise ConfigError if the strategy is not vertical: then there is no such reference."""
+    """Check that the strategy is vertical, without which there is no such reference.
+
+    Raises:
+        ConfigError: it is not; the message names those that are.
+    """
     if not config.algorithm.strategy.vertical:
         vertical = ", ".join(name for name, row in ALGORITHMS.items() if row.strategy.vertical)
         raise ConfigError(

@@ -109,9 +109,12 @@ def _rounds(schedule: Schedule, epoch: int, *, together: bool) -> Iterator[list[
 
 
 def smoothness(features: Features, objective: Objective) -> float:
-    """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight, to 1e-6.
+    """An upper bound of the objective's curvature in w: bound * lmax(X' X / n) + weight.
 
     If X is cut by columns into blocks X_p, lmax(X' X) is at most the sum of lmax(X_p' X_p), since X X' is the sum of
     X_p X_p'.
+
+    Returns:
+        The bound, in which lmax is too large by a relative 1e-6 at most.
     """
     return objective.curvature_bound * second_moment(features, tolerance=1e-6) + objective.weight
