@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from payloads.record import FloatArray, Payload
-from payloads.settings import EXAMPLES, Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings
 from problems.models import NUMPY_DTYPES
 from problems.models.vectors import Weights, exact_mean, mean
 from problems.objectives.classification import CROSS_ENTROPY
@@ -88,11 +88,6 @@ class Plan(Generic[S]):
     loss: str
     class_counts: NDArray[np.int64]
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-    @property
-    def by_examples(self) -> bool:
-        """Whether clients are weighted by their samples: the objective is then the mean over all sites' samples."""
-        return self.training.client_weights == EXAMPLES
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# a client's weight in a mean over clients
-EXAMPLES, EQUAL = "examples", "equal"
-
 
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
@@ -91,6 +88,11 @@ class TrainingSettings(Settings):
     checkpoint_every: int = Field(10, ge=0, description="checkpoint every so many rounds, an integer >= 0 (0: never)")
     round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
     handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
+
+    @property
+    def by_examples(self) -> bool:
+        """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
+        return self.client_weights == "examples"
 
     @field_validator("min_train_nodes")
     @classmethod

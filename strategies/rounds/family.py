@@ -11,7 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other
+from payloads.settings import Settings, TrainingSettings, kebab, refuse_other
 from problems.models.vectors import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
@@ -138,17 +138,12 @@ class Family:
 
     # For the hooks to call.
 
-    @property
-    def by_examples(self) -> bool:
-        """Whether a client counts by its samples: the objective is the mean over the samples of all sites."""
-        return self.training.client_weights == EXAMPLES
-
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
         """(k,) the weight of each reply in a mean over clients, 1 on average; None for a plain mean.
 
         Weights are proportional to the samples that sites reported in the handshake.
         """
-        if self.weighted_gradients or not self.by_examples:
+        if self.weighted_gradients or not self.training.by_examples:
             return None
         weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
         weights /= weights.mean()
