@@ -17,7 +17,7 @@ from clients.vertical.alignment import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.addresses import Address, local_addresses
+from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
@@ -116,7 +116,7 @@ class VFB2Client(PayloadClient[NoModel]):
             certificate_length=length,
             folder=text(str(run_folder(salt))),
             advertised=text(party.advertised),
-            port=np.array([local_addresses(1)[0].port if local else 0]),
+            port=np.array([free_port() if local else 0]),
             host=text(host_mark()),
             share=np.array([party.share]),
             serial=state.serial,
