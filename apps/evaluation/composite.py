@@ -22,8 +22,6 @@ from problems.objectives.composite import LinearObjective, linear_features, ridg
 from problems.optimum import Optimum, minimise
 from problems.penalties import Penalty, make_penalty
 
-COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
-
 
 def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
     """Refuse options of the penalty that do not fit each other."""
