@@ -64,12 +64,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
-        raise ModelError(
-            "input_shape",
-            got=str(shape),
-            allowed="positive integers, such as (30,) or (3, 32, 32)",
-            hint="give one of such",
-        )
+        got, allowed = str(shape), "positive integers, such as (30,) or (3, 32, 32)"
+        raise ModelError("input_shape", got=got, allowed=allowed, hint="give one of such")
     build = MODELS[name].build if name in MODELS else _import_factory(name)
     (state,) = seed_sequence(seed, "model weights").generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
