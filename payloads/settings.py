@@ -107,7 +107,11 @@ class TrainingSettings(Settings):
         return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
 
     def fewest_replies(self, asked: int) -> int:
-        """How many good replies a round needs of ``asked`` clients; a share is rounded up."""
+        """Return how many good replies a round needs; a share is rounded up.
+
+        Args:
+            asked: how many clients the round asks.
+        """
         if isinstance(self.min_train_nodes, int):
             return self.min_train_nodes
         # 0.1 of 30 is a bit more than 3 in floating point
@@ -125,7 +129,11 @@ class TrainingSettings(Settings):
         return text
 
     def learning_rate_at(self, iteration: int) -> float:
-        """The step size of local iteration ``(round - 1) * local_steps + step``, counted from 0."""
+        """Return the step size of a local iteration.
+
+        Args:
+            iteration: ``(round - 1) * local_steps + step``, counted from 0 over the run.
+        """
         if self.lr_decay == 1:
             return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0

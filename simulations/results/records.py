@@ -84,19 +84,49 @@ class RunRecord:
         return next((found for line in reversed(self.lines) if (found := evaluation(line))), {})
 
     def curve(self, metric: str) -> dict[int, float]:
-        """Round -> metric, of evaluated rounds."""
+        """Return a metric by round.
+
+        Args:
+            metric: its name in metrics.jsonl, with the suffix of a view if it is one's.
+
+        Returns:
+            Round -> value, of the rounds that have it, in their order.
+        """
         return {line["round"]: line[metric] for line in self.lines if metric in line}
 
     def last(self, metric: str) -> float | None:
-        """The metric in the last evaluated round; None if the run has none."""
+        """Return a metric's last value.
+
+        Args:
+            metric: as in `curve`.
+
+        Returns:
+            None if no round has it.
+        """
         return next(reversed(self.curve(metric).values()), None)
 
     def setting(self, key: str) -> Scalar | None:
-        """A config key's value; ``strategy`` is what ran (``centralized`` for a reference)."""
+        """Return a config key's value.
+
+        Args:
+            key: a run-config key, such as ``fedx.gamma``; ``strategy`` is what ran (``centralized`` for a
+                reference), and ``clients`` is how many took part.
+
+        Returns:
+            None if the run's config has no such key.
+        """
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
-        """The keys, apart from ``free`` ones, whose values would differ in a run of this flat run config."""
+        """List the keys whose values would differ in a run of another run config.
+
+        Args:
+            config: flat; absent keys take their defaults.
+            free: keys that may differ.
+
+        Raises:
+            ConfigError: the run config is not valid.
+        """
         wanted = flattened(parse_run_config(config).resolved())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
         return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
