@@ -21,7 +21,7 @@ from apps.run_config.settings import (
     SyntheticSettings,
     flattened,
 )
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab
+from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
@@ -145,9 +145,9 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
     needs, since = algorithm.strategy, f"since strategy {strategy!r}"
     if needs.needs_all_clients and training.fraction_train < 1:
         key, got, allowed = "fraction-train", str(training.fraction_train), f"1.0, {since} {needs.needs_all_clients}"
-    elif needs.needs_examples and training.client_weights != EXAMPLES:
+    elif needs.needs_examples and not training.by_examples:
         key, got = "client-weights", repr(training.client_weights)
-        allowed = f"{EXAMPLES!r}, {since} {needs.needs_examples}"
+        allowed = f"'examples', {since} {needs.needs_examples}"
     elif training.dtype not in needs.number_types:
         key, got, allowed = "dtype", repr(training.dtype), f"{' or '.join(needs.number_types)}, {since} computes in it"
     else:

@@ -21,9 +21,10 @@ from threadpoolctl import threadpool_limits
 
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan, Recorder
-from clients.vertical.transport.addresses import Address, local_addresses, socket_folder
+from clients.vertical.transport.addresses import Address
 from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.identity import Identity
+from simulations.engines.addresses import local_addresses, socket_folder
 
 TRANSPORTS = ("unix", "tcp")
 # modules that the fork server has imported; the first can be found wherever a benchmark is started

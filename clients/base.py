@@ -107,7 +107,14 @@ class MethodClient(PayloadClient[M]):
         self.objective = self.method.client.objective(model, site, self.loss, training, self.settings)
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """Do one round of the method's client half or, in one of the method's phases, answer the server."""
+        """Do one round of the method's client half or, in one of the method's phases, answer the server.
+
+        Args:
+            config: the message's scalars, with the round under `ROUND` and the phase, if it is one, under `PHASE`.
+
+        Returns:
+            The new model ([] in a phase), the number of the site's samples, and no metrics.
+        """
         task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
         down = self.received(config)
         if (phase := config.get(PHASE)) is not None:
@@ -126,7 +133,11 @@ class MethodClient(PayloadClient[M]):
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
 
     def received(self, config: Config) -> Any:
-        """What the server sent beside the model: the inbox, unless a method takes it from the message's config."""
+        """Return what the server sent beside the model: the inbox.
+
+        Args:
+            config: the message's scalars; a method may take it from there instead.
+        """
         return self.inbox
 
 
@@ -134,7 +145,11 @@ class ScoringClient(MethodClient[FlatModel]):
     """Base of the clients that train a network's scores."""
 
     def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
-        """Cross-entropy and accuracy of a model on the site's own samples."""
+        """Measure a model on the site's own samples.
+
+        Returns:
+            The cross-entropy, the number of samples, and the ``accuracy``, with the threshold at logit 0.
+        """
         self.model.load(parameters)
         logits = self.model.predict(self.site.features)
         correct = ((logits > 0) == (self.site.labels > 0.5)).double().mean()

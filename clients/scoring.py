@@ -50,7 +50,11 @@ class FedX1Client(ScoringClient):
     method = FEDX1
 
     def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
-        """One round; round 0 is the scoring round, whether or not the message names the phase."""
+        """Do one round, or the scoring round.
+
+        Args:
+            config: the message's scalars; round 0 is the scoring round, whether or not they name the phase.
+        """
         phase: Config = {PHASE: SCORING} if config[ROUND] == SCORING_ROUND else {}
         return super().fit(parameters, config | phase)
 
@@ -70,7 +74,11 @@ class MinimaxClient(MethodClient[Oracle]):
         return self.inbox or self.down()
 
     def evaluate(self, parameters: list[FloatArray], config: Config) -> tuple[float, int, Config]:
-        """The value of f_i over all of the site's samples, with the site's own prior and weight 1."""
+        """Measure a point on the site's own samples.
+
+        Returns:
+            f_i over all samples, with the site's own prior and weight 1; the number of samples; no metrics.
+        """
         self.model.load(parameters)
         return self.model.weigh(self.site.class_counts[1] / len(self.site)).value(), len(self.site), {}
 

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.common import Scalar
 from numpy.typing import NDArray
 
-from clients.base import PayloadClient
+from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
 from clients.vertical.alignment import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.addresses import Address, local_addresses
+from clients.vertical.transport.addresses import Address, free_port
 from clients.vertical.transport.endpoint import Delays, Endpoint, Limits
 from clients.vertical.transport.frames import PartyError
 from clients.vertical.transport.identity import Identity, fingerprint
@@ -72,9 +71,7 @@ class VFB2Client(PayloadClient[NoModel]):
         self.keepsake: dict[str, NDArray[np.float64]] | None = None
         self.facts: dict[str, Any] = {}
 
-    def fit(
-        self, parameters: list[FloatArray], config: dict[str, Scalar]
-    ) -> tuple[list[FloatArray], int, dict[str, Scalar]]:
+    def fit(self, parameters: list[FloatArray], config: Config) -> Fitted:
         self.begin(parameters, config)
         if self.state is None:
             self.state = VFB2State.empty()
@@ -105,7 +102,11 @@ class VFB2Client(PayloadClient[NoModel]):
             raise error.at(f"party {self.party.partition_id}") from None
 
     def introduce(self, salt: bytes) -> Credentials:
-        """How this party is reached and identified. Its data are not read."""
+        """Say how this party is reached and identified. Its data are not read.
+
+        Args:
+            salt: random bytes of this run, from which the name of the folder for the parties' sockets follows.
+        """
         party, state, identity = self.party, self.state, self.identity()
         self.facts["salt"] = salt.hex()
         self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
@@ -116,14 +117,18 @@ class VFB2Client(PayloadClient[NoModel]):
             certificate_length=length,
             folder=text(str(run_folder(salt))),
             advertised=text(party.advertised),
-            port=np.array([local_addresses(1)[0].port if local else 0]),
+            port=np.array([free_port() if local else 0]),
             host=text(host_mark()),
             share=np.array([party.share]),
             serial=state.serial,
         )
 
     def admit(self, segment: Segment) -> None:
-        """Check the parties against the policy, at every message, since the server chooses which it names."""
+        """Check the parties against the policy, at every message, since the server chooses which it names.
+
+        Raises:
+            PolicyError: they are too few, or one of them is under no pin or under another's.
+        """
         me, certificates = self.party.partition_id, segment.peers()[0]
         names = self.party.policy.check_peers(certificates, me, self.identity().certificate)
         self.facts["peers"] = [
@@ -133,7 +138,11 @@ class VFB2Client(PayloadClient[NoModel]):
         ]
 
     def describe(self, segment: Segment) -> DataSummary:
-        """What this party holds; RefusalError where its data cannot be used."""
+        """Say what this party holds.
+
+        Raises:
+            RefusalError: its data cannot be used.
+        """
         try:
             data = self.party.data
             return DataSummary(
@@ -153,7 +162,14 @@ class VFB2Client(PayloadClient[NoModel]):
         return own or Identity.create(f"party {self.party.partition_id}")
 
     def digest(self, segment: Segment) -> NDArray[np.uint8]:
-        """(32,) digest of the ids of the rows it takes part with."""
+        """Compute the digest of the ids of the rows it takes part with.
+
+        Args:
+            segment: gives the salt.
+
+        Returns:
+            (32,) bytes.
+        """
         return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 
     def counts(self) -> NDArray[np.int64]:
@@ -162,7 +178,12 @@ class VFB2Client(PayloadClient[NoModel]):
         return np.array([holding.features.shape[0], holding.test_rows])
 
     def find_rows(self, segment: Segment) -> Report:
-        """Find the rows that all parties have, where the policy allows it, and keep their places."""
+        """Find the rows that all parties have, and keep their places.
+
+        Raises:
+            PolicyError: the policy does not allow it.
+            PartyError: a party failed, or fewer than two rows are common to all.
+        """
         self.party.policy.check_intersection()
         me, ids, salt = self.party.partition_id, self.party.data.ids(None), segment.salt.tobytes()
         endpoint, serial = self.endpoint(segment), int(segment.serial[0])
@@ -176,7 +197,14 @@ class VFB2Client(PayloadClient[NoModel]):
         return Report(serial=segment.serial, counters=none, rows=self.counts(), digest=self.digest(segment))
 
     def take_part(self, segment: Segment) -> Report:
-        """Run a segment with the other parties and keep the block it ends with."""
+        """Run a segment with the other parties and keep the block it ends with.
+
+        Returns:
+            What this party counted and, from the reporter, the metrics; the block if it is wanted and may leave.
+
+        Raises:
+            PartyError: a party failed.
+        """
         plan = self.plan(segment)
         number, held, digest = plan.segment, self.counts(), self.digest(segment)
         self.facts |= {
@@ -218,7 +246,11 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def start(self, segment: Segment) -> PartyState:
-        """The state after the segment that this one starts from; ValueError if the party does not have it."""
+        """Return the state after the segment that this one starts from.
+
+        Raises:
+            ValueError: the party does not have that state.
+        """
         state, base = self.state, int(segment.base[0])
         if base < 0:
             epsilon = self.settings.label_epsilon
@@ -235,7 +267,7 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def plan(self, segment: Segment) -> Plan:
-        """What the segment does, from the party's own settings and what the server sends."""
+        """Say what the segment does, from the party's own settings and what the server sends."""
         vfb2, training, number = self.settings, self.training, int(segment.segment[0])
         rows, test_rows = (self.counts() if segment.rows is None else segment.rows).tolist()
         return Plan(
@@ -274,7 +306,11 @@ class VFB2Client(PayloadClient[NoModel]):
             return asyncio.run(run_segment(me, plan, held, start, endpoint, injection=injection, threads=vfb2.threads))
 
     def endpoint(self, segment: Segment) -> Endpoint:
-        """How the other parties are reached and identified."""
+        """Say how the other parties are reached and identified.
+
+        Raises:
+            ValueError: the segment's addresses or certificates cannot be read.
+        """
         (certificates, addresses), silence = segment.peers(), self.settings.silence_timeout
         limits = Limits(join=self.settings.join_timeout, silence=silence, beat=min(1.0, silence / 4))
         return Endpoint([*map(Address.parse, addresses)], self.identity(), certificates, self.party.authority, limits)

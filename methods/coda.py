@@ -192,7 +192,7 @@ def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) ->
         sizes: (k,) their numbers of samples, in any unit.
     """
     # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
-    weights = np.ones(len(answers)) if plan.by_examples else 1 / sizes
+    weights = np.ones(len(answers)) if plan.training.by_examples else 1 / sizes
     sums = weights @ np.array([answer.sums for answer in answers], dtype=np.float64)
     counts = weights @ np.array([answer.counts for answer in answers])
     if not counts.all():

@@ -61,7 +61,11 @@ class FedSGDASettings(Settings):
     )
 
     def decay(self, auto: float) -> float:
-        """rho, or ``auto``, an estimator's default, where the setting is "auto"."""
+        """Return rho.
+
+        Args:
+            auto: an estimator's default, which the setting "auto" means.
+        """
         return auto if isinstance(self.rho, str) else self.rho
 
 

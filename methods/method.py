@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from payloads.record import FloatArray, Payload
-from payloads.settings import EXAMPLES, Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings
 from problems.models import NUMPY_DTYPES
 from problems.models.vectors import Weights, exact_mean, mean
 from problems.objectives.classification import CROSS_ENTROPY
@@ -65,7 +65,11 @@ class Task(Generic[S, F]):
         return range((self.server_round - 1) * steps, self.server_round * steps)
 
     def eta(self, iteration: int) -> float:
-        """The step size of a local iteration of the run."""
+        """Return the step size of a local iteration.
+
+        Args:
+            iteration: its number in the run, one of `iterations`.
+        """
         return self.training.learning_rate_at(iteration)
 
 
@@ -88,11 +92,6 @@ class Plan(Generic[S]):
     loss: str
     class_counts: NDArray[np.int64]
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-    @property
-    def by_examples(self) -> bool:
-        """Whether clients are weighted by their samples: the objective is then the mean over all sites' samples."""
-        return self.training.client_weights == EXAMPLES
 
 
 @dataclass(frozen=True)
@@ -122,11 +121,19 @@ class Replies(Generic[U]):
         return mean(self.points, self.weights)
 
     def mean(self, field: str) -> FloatArray:
-        """The mean of a field of the records, rounded once."""
+        """Average a field of the records; the mean is rounded once.
+
+        Args:
+            field: its name; every record must have a value there.
+        """
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
     def moved(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
-        """(d,) start + server-learning-rate (mean of the points - start), in float64 until it is rounded."""
+        """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
+
+        Args:
+            start: (d,) from where the server steps; the result gets its number type.
+        """
         begun, rate = start.astype(np.float64), plan.training.server_learning_rate
         moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
         return moved
@@ -146,7 +153,11 @@ class Phase:
 
 
 def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
-    """The plain server half: the mean of the points."""
+    """Do the plain server half.
+
+    Returns:
+        (d,) the mean of the points, and the state as it was.
+    """
     return replies.mean_point(), state
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 from methods.method import Plan, Task
 from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
-from payloads.settings import EXAMPLES
 from problems.minimax import SADDLES, Oracle
 from problems.sampling import Indices
 
@@ -40,7 +39,7 @@ def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
     if down.population is None:
         return task.f
     prior, mean_size = down.population.tolist()
-    return task.f.weigh(prior, len(task.site) / mean_size if task.training.client_weights == EXAMPLES else 1.0)
+    return task.f.weigh(prior, len(task.site) / mean_size if task.training.by_examples else 1.0)
 
 
 def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:
@@ -65,7 +64,7 @@ def count_population(plan: Plan[Any]) -> FloatArray | None:
     as in a population to which each site contributes equally.
     """
     sizes, positives = plan.class_counts.sum(axis=1), plan.class_counts[:, 1]
-    if plan.loss not in SADDLES and not (plan.by_examples and np.ptp(sizes)):
+    if plan.loss not in SADDLES and not (plan.training.by_examples and np.ptp(sizes)):
         return None
-    prior = positives.sum() / sizes.sum() if plan.by_examples else (positives / sizes).mean()
+    prior = positives.sum() / sizes.sum() if plan.training.by_examples else (positives / sizes).mean()
     return np.array([prior, sizes.sum() / len(sizes)])

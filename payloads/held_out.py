@@ -38,14 +38,26 @@ class ScoreCounts(Payload):
 
     @classmethod
     def of(cls, places: NDArray[np.int64], labels: NDArray[np.bool_]) -> Self:
-        """The counts of (n,) bins and (n,) labels, true for a positive."""
+        """Count rows by class and bin.
+
+        Args:
+            places: (n,) the bin of each row, 0 to `BINS` - 1.
+            labels: (n,) true for a positive.
+        """
         negatives, positives = (
             np.bincount(places[labels == label], minlength=BINS).astype(np.int32) for label in (False, True)
         )
         return cls(negatives=negatives, positives=positives)
 
     def check_rows(self, held_out: IntArray | None) -> None:
-        """Raise `PayloadError` unless the counts are >= 0 and add up to the site's (2,) negatives and positives."""
+        """Check the counts against the rows that the site holds out.
+
+        Args:
+            held_out: (2,) negatives and positives, from the site's report; None: it holds out none.
+
+        Raises:
+            PayloadError: a count is below 0, or those of a class do not add up to its rows.
+        """
         held = (0, 0) if held_out is None else held_out.tolist()
         for (name, counts), rows in zip(self.arrays().items(), held, strict=True):
             if (counts < 0).any() or counts.sum(dtype=np.int64) != rows:

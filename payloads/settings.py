@@ -8,9 +8,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-# a client's weight in a mean over clients
-EXAMPLES, EQUAL = "examples", "equal"
-
 
 def kebab(name: str) -> str:
     """The run-config key of a Python name: ``local_steps`` -> ``local-steps``, ``lambda_`` -> ``lambda``."""
@@ -92,6 +89,11 @@ class TrainingSettings(Settings):
     round_timeout: float = Field(3600.0, gt=0, description="seconds to wait for a round's replies, a number > 0")
     handshake_timeout: float = Field(300.0, gt=0, description="seconds to wait for the sites to join, a number > 0")
 
+    @property
+    def by_examples(self) -> bool:
+        """Whether a client counts by its samples: the objective is then the mean over the samples of all sites."""
+        return self.client_weights == "examples"
+
     @field_validator("min_train_nodes")
     @classmethod
     def _count_or_share(cls, value: int | float) -> int | float:
@@ -105,7 +107,11 @@ class TrainingSettings(Settings):
         return self.min_train_nodes if isinstance(self.min_train_nodes, int) else 1
 
     def fewest_replies(self, asked: int) -> int:
-        """How many good replies a round needs of ``asked`` clients; a share is rounded up."""
+        """Return how many good replies a round needs; a share is rounded up.
+
+        Args:
+            asked: how many clients the round asks.
+        """
         if isinstance(self.min_train_nodes, int):
             return self.min_train_nodes
         # 0.1 of 30 is a bit more than 3 in floating point
@@ -123,7 +129,11 @@ class TrainingSettings(Settings):
         return text
 
     def learning_rate_at(self, iteration: int) -> float:
-        """The step size of local iteration ``(round - 1) * local_steps + step``, counted from 0."""
+        """Return the step size of a local iteration.
+
+        Args:
+            iteration: ``(round - 1) * local_steps + step``, counted from 0 over the run.
+        """
         if self.lr_decay == 1:
             return self.learning_rate
         drops = iteration // self.lr_decay_every if self.lr_decay_every else 0

@@ -115,7 +115,11 @@ class VFB2Settings(Settings):
         return self.active_parties - 1 if self.synchronous else self.active_parties * self.window
 
     def seconds(self, name: Literal["extra_compute", "delay", "jitter"], parties: int) -> list[float]:
-        """(parties,) one of the three injections, in seconds; ValueError unless 1 or ``parties`` numbers are set."""
+        """Return (parties,) seconds of one of the three injections.
+
+        Raises:
+            ValueError: neither 1 nor ``parties`` numbers are set.
+        """
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
             key = name.replace("_", "-")
@@ -210,7 +214,11 @@ class Report(Payload):
 
     @classmethod
     def of_metrics(cls, metrics: dict[str, float]) -> dict[str, NDArray[np.float64] | NDArray[np.int64]]:
-        """The two fields that hold some metrics; no field for a party that measured nothing."""
+        """Return the two fields that hold some metrics; no field for a party that measured nothing.
+
+        Args:
+            metrics: by name; those that `METRICS` lacks do not travel.
+        """
         known = [(METRICS.index(name), value) for name, value in metrics.items() if name in METRICS]
         if not known:
             return {}

@@ -51,7 +51,12 @@ class InputError(Exception):
 
     @classmethod
     def of(cls, error: InputError, place: str = "", *, hint: str | None = None) -> Self:
-        """A copy of an error in this class, with a place before its key, or another hint."""
+        """Copy an error into this class.
+
+        Args:
+            place: stands before the key; "" for none.
+            hint: another one; None keeps the error's own.
+        """
         return cls(
             f"{place}: {error.key}" if place else error.key,
             got=error.got,
@@ -62,12 +67,20 @@ class InputError(Exception):
 
     @classmethod
     def joined(cls, errors: Sequence[InputError]) -> Self:
-        """One error for several, with the first one's fields and the text of all."""
+        """Make one error of several, with the text of all.
+
+        Args:
+            errors: one at least; the first gives the fields.
+        """
         first, *others = errors
         return cls(first.key, got=first.got, allowed=first.allowed, hint=first.hint, also=others)
 
     def at(self, place: str) -> Self:
-        """The same error with a place before its key."""
+        """Return the same error with a place before its key.
+
+        Args:
+            place: such as ``partition 3``.
+        """
         return type(self).of(self, place)
 
     def __str__(self) -> str:

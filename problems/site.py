@@ -48,9 +48,12 @@ class Site:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Self:
-        """Build a site from (n, *shape) features and (n,) labels in {0, 1}.
+        """Build a site.
 
-        On a CPU, features that have this ``dtype`` already are not copied.
+        Args:
+            features: (n, *shape); on a CPU not copied if they have this ``dtype`` already.
+            labels: (n,) in {0, 1}.
+            dtype: of both tensors.
         """
         return cls(
             partition_id,
@@ -74,9 +77,13 @@ class Site:
         return np.arange(len(self))
 
     def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
-        """Mini-batches of some of the rows.
+        """Return mini-batches of some of the rows.
 
         The same arguments give the same sampler, so that an epoch is drawn once and not in every message.
+
+        Args:
+            indices: (k,) of the rows; "the same" means the same object.
+            batch_size: 0 stands for k.
         """
         kept = self._samplers.get(purpose)
         if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
@@ -87,11 +94,19 @@ class Site:
     # index_select, since features[places] takes two to three times as long
 
     def rows(self, indices: Indices) -> Tensor:
-        """(b, *shape) the features of some samples (b,)."""
+        """Return the features (b, *shape) of some samples.
+
+        Args:
+            indices: (b,) of their rows.
+        """
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
     def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """(b, *shape) the features and (b,) the labels of some samples (b,)."""
+        """Return the features (b, *shape) and the labels (b,) of some samples.
+
+        Args:
+            indices: (b,) of their rows.
+        """
         places = on_device(indices, self.labels.device)
         return self.features.index_select(0, places), self.labels.index_select(0, places)
 

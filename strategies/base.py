@@ -51,7 +51,11 @@ class PayloadStrategy(Family, Strategy):
     # Before round 1.
 
     def join(self, grid: Grid) -> Roster:
-        """Do the handshake, once."""
+        """Do the handshake, once.
+
+        Raises:
+            StrategyError: sites are missing, or do not fit each other or the strategy.
+        """
         if not self.roster:
             # no party of a vertical run reports how many rows it holds
             roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
@@ -61,7 +65,11 @@ class PayloadStrategy(Family, Strategy):
         return self.roster
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
-        """Do the handshake and, without a restored state, the prologue, once."""
+        """Do the handshake and, without a restored state, the prologue, once.
+
+        Args:
+            arrays: the model that the first round starts from.
+        """
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
@@ -105,7 +113,14 @@ class PayloadStrategy(Family, Strategy):
         return self.exchange.write(places)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
-        """The valid replies to the open exchange, in order of partition id; see `Exchange.receive`."""
+        """Validate the replies to the open exchange.
+
+        Returns:
+            The good ones, in order of partition id.
+
+        Raises:
+            StrategyError: as in `Exchange.receive`.
+        """
         assert self.exchange is not None
         return self.exchange.receive(replies)
 
@@ -163,7 +178,15 @@ class PayloadStrategy(Family, Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid, **more: Any
     ) -> Iterable[Message]:
-        """Sample the round's clients and make their messages."""
+        """Sample the round's clients and make their messages.
+
+        Args:
+            config: scalars for every message, beside the strategy's own.
+            grid: for the exchanges before the round's own: handshake, prologue and `inquire`.
+
+        Raises:
+            StrategyError: one of these failed, or there are too few clients.
+        """
         roster = self.prepare(arrays, grid)
         self.report = RoundReport()
         self.model = model_arrays(arrays)

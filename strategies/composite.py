@@ -29,7 +29,11 @@ class ProximalStrategy(MethodStrategy):
     settings: CompositeSettings
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of these."""
+        """Ask every site for the smoothness of its f_i, and warn if the steps are too long for the mean of these.
+
+        Raises:
+            StrategyError: too few sites answer.
+        """
         if not self.warns:
             return
         replies = self.ask(0, range(len(self.roster)), arrays, None, SMOOTHNESS)
@@ -61,7 +65,11 @@ class Composite(ProximalStrategy):
     made: FloatArray | None = None
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Refuse a model that was changed after the last round: clients compute their corrections from it."""
+        """Refuse a model that was changed after the last round: clients compute their corrections from it.
+
+        Raises:
+            SetupError: the model is not the one that `combine` returned.
+        """
         if self.made is not None and not np.array_equal(self.made, model_arrays(arrays)[0], equal_nan=True):
             raise SetupError(
                 f"round {server_round}: the model",

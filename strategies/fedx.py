@@ -52,24 +52,32 @@ class FedX1(PairwiseStrategy):
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         super().__init__(training, settings)
         if self.linear_only and not self.objective.linear:
-            raise SetupError(
-                "loss",
-                got=f"{self.loss!r}, whose f is not linear",
-                allowed="a linear f with strategy fedx1",
-                hint="set strategy to fedx2",
-            )
+            got = f"{self.loss!r}, whose f is not linear"
+            raise SetupError("loss", got=got, allowed="a linear f with strategy fedx1", hint="set strategy to fedx2")
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Lines 3-4: every client scores K batches with the initial model, whatever ``fraction-train`` says."""
+        """Lines 3-4: every client scores K batches, whatever ``fraction-train`` says.
+
+        Args:
+            arrays: the initial model, which gives the scores.
+        """
         self.admit(self.ask(SCORING_ROUND, range(len(self.roster)), arrays, None, SCORING))
 
     def admit(self, scored: list[Reply]) -> None:
-        """Start the pool with the predictions of the scoring round."""
+        """Start the pool.
+
+        Args:
+            scored: the replies of the scoring round, in order of partition id.
+        """
         x, plan = self.model[0], self.plan(SCORING_ROUND)
         self.state = collect(x, self.method.server.init(x, plan), self.replies(scored), plan)
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """Predictions of K batches, each no larger than what the site holds; at most ``history-size``, if set."""
+        """Bound the predictions by K batches, each no larger than what the site holds, and by ``history-size``, if set.
+
+        Returns:
+            The most positives p and partners q, and the number k of inner components.
+        """
         fedx, steps = self.settings, self.training.local_steps
         own = [int(counts[place]) for counts in count_halves(self.objective, self.roster.class_counts)]
         positives = steps * min(fedx.positive_batch_size, own[0])

@@ -40,7 +40,7 @@ class FedProx(MethodStrategy):
         return super().configure_train(server_round, arrays, extended, grid, **more)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        if not self.by_examples:
+        if not self.training.by_examples:
             return super().combine(server_round, replies)
         total = sum(reply.num_examples for reply in replies)
         if not total:

@@ -32,16 +32,24 @@ class MethodStrategy(PayloadStrategy):
         self.check_batch("batch-size", self.training.batch_size, "samples", held)
 
     def plan(self, server_round: int) -> Plan[Any]:
-        """What the method may know in a round."""
+        """Say what the method may know in a round.
+
+        Args:
+            server_round: 0 for all that precedes the first.
+        """
         return Plan(server_round, self.training, self.settings, self.loss, self.roster.class_counts, self.layout)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
-        """A round's good replies as a method reads them."""
+        """Show a method the good replies of a round, or of a phase, in which they carry no model.
+
+        Args:
+            replies: in order of partition id.
+        """
         places = [reply.place for reply in replies]
         weights = self.weights(replies)
         return Replies(
             places,
-            [reply.model[0] for reply in replies if reply.model],  # replies in a phase carry no model
+            [reply.model[0] for reply in replies if reply.model],
             [reply.payload for reply in replies],
             weights,
             None if weights is None else self.roster.sample_weights[places],

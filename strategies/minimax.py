@@ -58,7 +58,11 @@ class StagewiseStrategy(MinimaxStrategy):
     """Base of CoDA and CODASCA: the exchange from which a new stage's lambda is computed."""
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Restart lambda in the first round of every stage but the first."""
+        """Restart lambda in the first round of every stage but the first.
+
+        Returns:
+            The model, with a new last entry if lambda was restarted: not where only one class is among who answered.
+        """
         plan = self.plan(server_round)
         if not restarts_dual(plan):
             return arrays

@@ -84,13 +84,28 @@ class VerticalStrategy(PayloadStrategy):
 
     @abstractmethod
     def meet_again(self, server_round: int, arrays: ArrayRecord) -> Payload:
-        """Introduce the parties again after one has failed; return the payload of the next attempt."""
+        """Introduce the parties again after one has failed.
+
+        Returns:
+            The payload of the next attempt.
+        """
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
-        """Raise `PayloadError` for a report that is impossible or lacks what was asked for."""
+        """Check a party's report.
+
+        Args:
+            phase: "" in a round's own exchange.
+
+        Raises:
+            PayloadError: it is impossible, or lacks what was asked for.
+        """
 
     def join(self, grid: Grid) -> Roster:
-        """Do the handshake; StrategyError if not all parties can run at once."""
+        """Do the handshake.
+
+        Raises:
+            StrategyError: as in all strategies, or because not all parties can run at once.
+        """
         known = bool(self.roster)
         roster = super().join(grid)
         if not known:

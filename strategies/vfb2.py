@@ -76,7 +76,11 @@ class VFB2(VerticalStrategy):
         self.blocks: list[FloatArray] = []
 
     def meet(self, roster: Roster) -> None:
-        """Refuse too few parties, too many active ones, and lists of seconds of the wrong length."""
+        """Check the number of parties against the settings.
+
+        Raises:
+            SetupError: too few parties, too many active ones, or a list of seconds of the wrong length.
+        """
         parties, fewest = len(roster), 2 if self.settings.allow_two_parties else self.fewest_clients
         if parties < fewest:
             allowed, way_out = "2 or more", "take more clients"
@@ -85,12 +89,8 @@ class VFB2(VerticalStrategy):
                 way_out = "take at least 3, or set vfb2.allow-two-parties=true"
             raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
         if self.settings.active_parties > parties:
-            raise SetupError(
-                "vfb2.active-parties",
-                got=self.settings.active_parties,
-                allowed=f"at most as many as parties, {parties}",
-                hint="lower it",
-            )
+            got, allowed = self.settings.active_parties, f"at most as many as parties, {parties}"
+            raise SetupError("vfb2.active-parties", got=got, allowed=allowed, hint="lower it")
         for name in ("extra_compute", "delay", "jitter"):
             try:
                 self.settings.seconds(name, parties)
@@ -110,7 +110,11 @@ class VFB2(VerticalStrategy):
         return roster
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Introduce the parties, find the rows that all share, and run segment 0, which measures at weights 0."""
+        """Introduce the parties, find the rows that all share, and run segment 0, which measures at weights 0.
+
+        Raises:
+            StrategyError: a party failed, rows differ, or gamma is too large and ``check-step`` is "refuse".
+        """
         self.introduce(0, arrays)
         everyone = range(len(self.credentials))
         self.under_way = 0
@@ -135,7 +139,11 @@ class VFB2(VerticalStrategy):
             check_step(self.training.learning_rate, eigenvalue, self.settings)
 
     def introduce(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Send the parties each other's credentials; learn who holds labels and whether the rows are the same."""
+        """Send the parties each other's credentials; learn who holds labels and whether the rows are the same.
+
+        Raises:
+            SetupError: too few hold labels, or the rows differ, from each other's or from those the run began with.
+        """
         self.salt = secrets.token_hex(16)
         everyone = range(len(self.roster))
         replies = self.ask(server_round, everyone, arrays, None, CREDENTIALS, {SALT: self.salt})
@@ -205,7 +213,11 @@ class VFB2(VerticalStrategy):
         return {**MOST_CREDENTIALS, "k": len(METRICS), "w": columns}
 
     def check_report(self, place: int, payload: Any, phase: str) -> None:
-        """Raise `PayloadError` for a report of another attempt, or without what was asked for."""
+        """Check a party's report.
+
+        Raises:
+            PayloadError: it is of another attempt, or without what was asked for.
+        """
         if not isinstance(payload, Report):
             return
         if payload.serial[0] != self.serial:
@@ -224,7 +236,11 @@ class VFB2(VerticalStrategy):
         return self.under_way == training.num_server_rounds or self.under_way % training.evaluate_every == 0
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """The unchanged model, since none travels; and the largest value of each counter over the parties."""
+        """Take over what a segment brought.
+
+        Returns:
+            The unchanged model, since none travels; and the largest value of each counter over the parties.
+        """
         self.finish(replies)
         largest = np.max([reply.payload.counters for reply in replies], axis=0)
         return self.model, dict(zip(COUNTERS, largest.tolist(), strict=True))
@@ -240,7 +256,7 @@ class VFB2(VerticalStrategy):
         self.blocks = blocks if len(blocks) == len(reports) else []
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """The blocks of all parties, in their order, if the server has them."""
+        """Return the blocks of all parties, in their order, if the server has them."""
         return self.blocks or arrays
 
     def snapshot(self) -> VFB2Progress | None:

@@ -14,15 +14,13 @@ from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
 from methods.penalised import CompositeSettings
 from payloads.record import FloatArray
-from payloads.settings import EXAMPLES, Settings
+from payloads.settings import Settings
 from problems.data import DataSpec, FederatedData
 from problems.models import FlatModel, Layout
 from problems.objectives.classification import SAMPLE_LOSSES
 from problems.objectives.composite import LinearObjective, linear_features, ridge_factors
 from problems.optimum import Optimum, minimise
 from problems.penalties import Penalty, make_penalty
-
-COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 
 
 def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
@@ -59,7 +57,7 @@ class CompositeEvaluator(ModelEvaluator):
         self.layout = model.layout
         self.penalty, self.ridge = penalty_terms(config, self.layout)
         clients = [data.client(i) for i in range(data.num_clients)]
-        weights = _sample_weights([len(client) for client in clients], config.training.client_weights)
+        weights = _sample_weights([len(client) for client in clients], config.training.by_examples)
         features = torch.tensor(np.concatenate([client.features for client in clients]))
         self.sample_weights = torch.tensor(np.concatenate(weights))  # (n,)
         self.sample_labels = torch.tensor(np.concatenate([client.labels for client in clients]), dtype=torch.float64)
@@ -137,10 +135,10 @@ def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
         raise _wrong_penalty(config.family, why, "what the model's parameters allow") from None
 
 
-def _sample_weights(sizes: Sequence[int], client_weights: str) -> list[NDArray[np.float64]]:
+def _sample_weights(sizes: Sequence[int], by_examples: bool) -> list[NDArray[np.float64]]:
     """Return the weights in f of each site's samples, (n_i,) for site i; all sum to 1."""
     mean_size = sum(sizes) / len(sizes)
-    shares = [size / mean_size if client_weights == EXAMPLES else 1.0 for size in sizes]
+    shares = [size / mean_size if by_examples else 1.0 for size in sizes]
     return [np.full(size, share / size / len(sizes)) for size, share in zip(sizes, shares, strict=True)]
 
 

@@ -204,10 +204,3 @@ class RowEvaluation:
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
         """Return a network's evaluator where the server has only scores of test rows."""
         return scored
-
-
-def make_evaluator(config: RunConfig, data: FederatedData) -> Evaluator:
-    """The evaluator of a run whose clients hold rows of the run config's data set."""
-    evaluation = config.algorithm.evaluation
-    assert isinstance(evaluation, RowEvaluation)
-    return evaluation.of_data(config, data)

@@ -21,14 +21,7 @@ from apps.evaluation.metric_names import suffixed
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import SHOWING_KEYS, ConfigError, flattened
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
-from apps.sites.files import (
-    DiskFullError,
-    flush,
-    make_folder,
-    room_for,
-    write_atomic,
-    write_tensors,
-)
+from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
 from problems.data import Columns
 from problems.errors import importable, install

@@ -55,19 +55,11 @@ class Policy:
         self._check_count(parties)
         most = self.largest_label_epsilon
         if most is not None and not 0 < label_epsilon <= most:
-            raise PolicyError(
-                LARGEST_EPSILON,
-                got=f"a run with vfb2.label-epsilon={label_epsilon:g}",
-                allowed=f"above 0 and at most {most:g}",
-                hint="set vfb2.label-epsilon to that",
-            )
+            got, allowed = f"a run with vfb2.label-epsilon={label_epsilon:g}", f"above 0 and at most {most:g}"
+            raise PolicyError(LARGEST_EPSILON, got=got, allowed=allowed, hint="set vfb2.label-epsilon to that")
         if self.allowed_maskings and masking not in self.allowed_maskings:
-            raise PolicyError(
-                ALLOWED_MASKINGS,
-                got=f"a run with vfb2.masking={masking!r}",
-                allowed=" or ".join(self.allowed_maskings),
-                hint="set vfb2.masking to one",
-            )
+            got, allowed = f"a run with vfb2.masking={masking!r}", " or ".join(self.allowed_maskings)
+            raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint="set vfb2.masking to one")
         if intersection:
             self.check_intersection()
 
@@ -108,22 +100,14 @@ class Policy:
                 )
             if names.count(name) > 1:
                 other = next(place for place, found in enumerate(names) if found == name and place != party)
-                raise PolicyError(
-                    PINNED_PEERS,
-                    got=f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}",
-                    allowed="one party a pin",
-                    hint="leave one of them out",
-                )
+                got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"
+                raise PolicyError(PINNED_PEERS, got=got, allowed="one party a pin", hint="leave one of them out")
         return names
 
     def _check_count(self, parties: int) -> None:
         if parties < self.fewest_parties:
-            raise PolicyError(
-                FEWEST_PARTIES,
-                got=f"a run of {parties} parties",
-                allowed=f"{self.fewest_parties} or more",
-                hint="take more parties",
-            )
+            got, allowed = f"a run of {parties} parties", f"{self.fewest_parties} or more"
+            raise PolicyError(FEWEST_PARTIES, got=got, allowed=allowed, hint="take more parties")
 
     def _pin(self, certificate: bytes) -> str:
         """The name of the pin that covers a certificate, or ""."""
@@ -156,12 +140,8 @@ def parse_pins(text: str) -> dict[str, str]:
         name, equals, digits = part.partition("=")
         digest = digits.replace(":", "").lower()
         if not name or not equals or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise PolicyError(
-                PINNED_PEERS,
-                got=repr(part),
-                allowed="name=SHA-256 in hexadecimal, pins with spaces between",
-                hint=_PAGE,
-            )
+            got, allowed = repr(part), "name=SHA-256 in hexadecimal, pins with spaces between"
+            raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint=_PAGE)
         pairs.append((name, digest))
     if not pairs:
         raise PolicyError(PINNED_PEERS, got=NOTHING, allowed="one pin at least", hint="give one, or leave the key out")
@@ -177,10 +157,6 @@ def parse_maskings(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
     if unknown or not names:
-        raise PolicyError(
-            ALLOWED_MASKINGS,
-            got=", ".join(unknown) or NOTHING,
-            allowed=f"{PAIRWISE}, {TWO_TREES}, or both with a comma",
-            hint=_PAGE,
-        )
+        got, allowed = ", ".join(unknown) or NOTHING, f"{PAIRWISE}, {TWO_TREES}, or both with a comma"
+        raise PolicyError(ALLOWED_MASKINGS, got=got, allowed=allowed, hint=_PAGE)
     return names

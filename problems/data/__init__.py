@@ -3,16 +3,7 @@
 from problems.data.federated import FederatedData, load
 from problems.data.own import SiteRows, read_own
 from problems.data.samples import Columns, Samples
-from problems.data.spec import (
-    DATASETS,
-    GIVEN,
-    OWN,
-    PARTITIONS,
-    SPARSE_LOGISTIC,
-    UNLABELLED,
-    DataError,
-    DataSpec,
-)
+from problems.data.spec import DATASETS, GIVEN, OWN, PARTITIONS, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.validation import validate
 
 __all__ = [

@@ -142,12 +142,8 @@ class FlatModel:
         buffers = dict(self.module.named_buffers())
         for name, place in self._buffer_places.items():
             if buffers[name].data_ptr() != place:
-                raise ModelError(
-                    "model",
-                    got=f"another tensor for its buffer '{name}'",
-                    allowed="the same tensor all the time",
-                    hint="change buffers in place, as with copy_()",
-                )
+                got, allowed = f"another tensor for its buffer '{name}'", "the same tensor all the time"
+                raise ModelError("model", got=got, allowed=allowed, hint="change buffers in place, as with copy_()")
         return [copy(on_host(self.parameters)), copy(on_host(self.buffers))]
 
     def scores(self, features: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
@@ -181,10 +177,9 @@ class FlatModel:
 
         return scores.detach(), pull
 
-    def predict(self, features: torch.Tensor, batch_size: int | None = None) -> torch.Tensor:
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
         """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
-        if batch_size is None:
-            batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
+        batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         self._show(self.parameters)
         if self.module.training:
             self.module.eval()

@@ -64,12 +64,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     """
     shape = tuple(input_shape)
     if not shape or not all(isinstance(size, int) and size >= 1 for size in shape):
-        raise ModelError(
-            "input_shape",
-            got=str(shape),
-            allowed="positive integers, such as (30,) or (3, 32, 32)",
-            hint="give one of such",
-        )
+        got, allowed = str(shape), "positive integers, such as (30,) or (3, 32, 32)"
+        raise ModelError("input_shape", got=got, allowed=allowed, hint="give one of such")
     build = MODELS[name].build if name in MODELS else _import_factory(name)
     (state,) = seed_sequence(seed, "model weights").generate_state(1, np.uint64)
     with torch.random.fork_rng(devices=[]):
@@ -78,9 +74,7 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         try:
             module = build(shape)
         except ModelError as error:
-            raise ModelError(
-                "model", got=f"'{name}' {error.got}", allowed=error.allowed, hint=error.hint
-            ) from error.__cause__
+            raise _unfit(f"'{name}' {error.got}", error.allowed, error.hint) from error.__cause__
         except Exception as error:
             raise _unfit(f"'{name}', which failed on input_shape {shape} ({_one_line(error)})") from error
         if not isinstance(module, nn.Module):
@@ -92,38 +86,28 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
 def check_module(module: nn.Module) -> None:
     """Raise ModelError for a module whose parameters or buffers flat vectors cannot carry."""
     if not any(True for _ in module.parameters()):
-        raise ModelError(
-            "model",
-            got=f"{type(module).__name__}, which has no parameters to train",
-            allowed="one at least",
-            hint=f"see {PAGE}",
-        )
+        raise _unfit(f"{type(module).__name__}, which has no parameters to train", "one at least", f"see {PAGE}")
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise ModelError(
-                "model", got=f"parameter '{name}' of {parameter.dtype}", allowed="floating point", hint=f"see {PAGE}"
-            )
+            raise _unfit(f"parameter '{name}' of {parameter.dtype}", "floating point", f"see {PAGE}")
     for name, child in module.named_modules():
         if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
-            raise ModelError(
-                "model",
-                got=f"batch norm '{name}' with momentum=None",
-                allowed="a number, since a cumulative average needs its count of batches, and counts do not travel",
-                hint="give it one, such as momentum=0.1",
+            raise _unfit(
+                f"batch norm '{name}' with momentum=None",
+                "a number, since a cumulative average needs its count of batches, and counts do not travel",
+                "give it one, such as momentum=0.1",
             )
 
 
-def _unfit(got: str, allowed: str = _FACTORY) -> ModelError:
-    """The error for an object that is not a model, or whose scores are not as expected."""
-    return ModelError("model", got=got, allowed=allowed, hint=_PAGE)
+def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
+    """The error for what cannot be a model; by default, for what does not come from a factory as described."""
+    return ModelError("model", got=got, allowed=allowed, hint=hint)
 
 
 def _import_factory(name: str) -> Build:
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
-        raise ModelError(
-            "model", got=f"'{name}', an unknown model", allowed=f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", hint=_LISTED
-        )
+        raise _unfit(f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", _LISTED)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's own code may raise anything while it is imported
@@ -187,11 +171,10 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:
-            raise ModelError(
-                "model",
-                got=f"with input_shape {input_shape}",
-                allowed=f"images, (channels, height, width) with sides of at least {side}",
-                hint=f"set model to linear or mlp, which take any shape; {_LISTED}",
+            raise _unfit(
+                f"with input_shape {input_shape}",
+                f"images, (channels, height, width) with sides of at least {side}",
+                f"set model to linear or mlp, which take any shape; {_LISTED}",
             )
         return build(input_shape)
 
@@ -209,12 +192,8 @@ def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     try:
         nets = importlib.import_module("monai.networks.nets")
     except ImportError as error:
-        raise ModelError(
-            "model",
-            got="without MONAI",
-            allowed="with MONAI, the optional extra 'medical'",
-            hint="pip install -e '.[medical]'",
-        ) from error
+        allowed = "with MONAI, the optional extra 'medical'"
+        raise _unfit("without MONAI", allowed, "pip install -e '.[medical]'") from error
     module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
     if min(input_shape[1:]) < DENSENET_SIDE:
         module.register_forward_pre_hook(_pad_images)
@@ -243,8 +222,7 @@ MODELS: dict[str, ModelEntry] = {
         _images_only(TutorialCNN, TUTORIAL_SIDE),
     ),
     "resnet20": ModelEntry(
-        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.",
-        _images_only(resnet20),
+        "ResNet-20 for CIFAR (He et al. 2016): 16, 32 and 64 channels, 0.27 million parameters.", _images_only(resnet20)
     ),
     "resnet18": ModelEntry(
         "ResNet-18 with a 3 x 3 stem for 32 x 32 images, 11.2 million parameters.", _images_only(resnet18)

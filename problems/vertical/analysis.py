@@ -9,7 +9,7 @@ from problems.randomness import stream
 from problems.vertical.blocks.base import Features, product, transposed_product
 from problems.vertical.objectives import Array, Objective
 
-_MAX_STEPS, _MAX_PRODUCTS = 200, 2000
+_MAX_STEPS, _MAX_PRODUCTS, _MAX_POWERS = 200, 2000, 1000
 
 
 def value(features: Features, labels: Array, objective: Objective, weights: Array) -> float:
@@ -23,48 +23,31 @@ def gradient(features: Features, labels: Array, objective: Objective, weights: A
     return transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
 
 
-def largest_eigenvalue(
-    matvec: Callable[[Array], Array], size: int, *, iterations: int = 1000, tolerance: float = 1e-6
-) -> float:
-    """The largest eigenvalue of a positive semidefinite matrix, by power iteration from a random start.
+def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
+    """lmax(X' X / n) of (n, d) features, too large by a relative `tolerance` at most; 0 without columns.
 
-    As a Rayleigh quotient the result exceeds the eigenvalue by rounding only. The iteration ends once some eigenvalue
-    is within `tolerance` of it, relatively, or after `iterations` products.
-
-    Args:
-        matvec: (size,) -> (size,), the product with the matrix.
-        size: >= 1.
+    Power iteration from a random start: its result, a Rayleigh quotient, exceeds the eigenvalue by rounding only. It
+    ends once some eigenvalue is within `tolerance` of it, relatively, or after 1,000 products.
 
     Raises:
-        ValueError: an argument out of range, or a product that is not finite.
+        ValueError: a tolerance below 0, or a product that is not finite.
     """
-    if size < 1 or iterations < 1 or not tolerance >= 0.0:
-        raise ValueError(
-            f"size and iterations must be 1 or more, tolerance >= 0, got {size}, {iterations}, {tolerance}"
-        )
-    vector = stream(0, "vertical power iteration").standard_normal(size)
-    found = 0.0
-    for _ in range(iterations):
-        vector /= np.linalg.norm(vector)
-        image = matvec(vector)
-        found = float(vector @ image)
-        if not math.isfinite(found):
-            raise ValueError(f"the product with the matrix is not finite, {found}")
-        residual = float(np.linalg.norm(image - found * vector))
-        if residual <= tolerance * found or not image.any():
-            break
-        vector = image
-    return found
-
-
-def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """lmax(X' X / n) of (n, d) features, too large by a relative `tolerance` at most; 0 without columns."""
+    if not tolerance >= 0.0:
+        raise ValueError(f"tolerance must be >= 0, got {tolerance}")
     rows, columns = features.shape
     if not columns:
         return 0.0
-    found = largest_eigenvalue(
-        lambda vector: transposed_product(features, product(features, vector)) / rows, columns, tolerance=tolerance
-    )
+    vector = stream(0, "vertical power iteration").standard_normal(columns)
+    found = 0.0
+    for _ in range(_MAX_POWERS):
+        vector /= _norm(vector)
+        image = transposed_product(features, product(features, vector)) / rows
+        found = float(vector @ image)
+        if not math.isfinite(found):
+            raise ValueError(f"the product with the matrix is not finite, {found}")
+        if _norm(image - found * vector) <= tolerance * found or not image.any():
+            break
+        vector = image
     return found * (1.0 + tolerance)
 
 

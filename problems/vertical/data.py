@@ -46,12 +46,8 @@ class VerticalData:
             DataError: when there is no such party.
         """
         if not 0 <= party < len(self.columns):
-            raise DataError(
-                "party",
-                got=party,
-                allowed=f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}",
-                hint="choose one of these",
-            )
+            got, allowed = party, f"0 to {len(self.columns) - 1}, since there are {len(self.columns)}"
+            raise DataError("party", got=got, allowed=allowed, hint="choose one of these")
         columns = self.columns[party]
         return _columns_of(self.train_features, columns), _columns_of(self.test_features, columns)
 
@@ -108,12 +104,8 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
     validate(spec)
     if spec.dataset in DRAWN:
-        raise DataError(
-            "dataset",
-            got=f"{spec.dataset!r}, which is drawn client by client",
-            allowed="one with columns to spread over parties",
-            hint="see docs/vertical.md",
-        )
+        got, allowed = f"{spec.dataset!r}, which is drawn client by client", "one with columns to spread over parties"
+        raise DataError("dataset", got=got, allowed=allowed, hint="see docs/vertical.md")
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
             "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
@@ -162,12 +154,8 @@ def _numbers(classes: Sequence[str]) -> NDArray[Any]:
             "labels of a regression", got=named, allowed="numbers", hint="set a vfb2.problem for classes"
         ) from None
     if not np.isfinite(numbers).all():
-        raise DataError(
-            "labels of a regression",
-            got=f"{numbers.min():g} to {numbers.max():g}",
-            allowed="finite numbers",
-            hint="drop such rows",
-        )
+        got = f"{numbers.min():g} to {numbers.max():g}"
+        raise DataError("labels of a regression", got=got, allowed="finite numbers", hint="drop such rows")
     return numbers
 
 
@@ -200,12 +188,8 @@ def _split(source: Source, labels: NDArray[Any], spec: DataSpec, regression: boo
 
 def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:
     if columns < parties:
-        raise DataError(
-            "columns",
-            got=f"{columns} for {parties} parties",
-            allowed="one for each at least",
-            hint="take fewer parties",
-        )
+        got = f"{columns} for {parties} parties"
+        raise DataError("columns", got=got, allowed="one for each at least", hint="take fewer parties")
     order = stream(seed, "vertical columns").permutation(columns) if partition == "random" else np.arange(columns)
     return tuple(np.sort(part).astype(np.int64) for part in np.array_split(order, parties))
 

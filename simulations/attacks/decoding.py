@@ -23,13 +23,13 @@ from clients.vertical.masking.ring import decode
 from clients.vertical.segment.dominator import draw_flips
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Outcome, PartyState, Plan
-from clients.vertical.transport.addresses import local_addresses, socket_folder
 from clients.vertical.transport.endpoint import Endpoint
 from clients.vertical.transport.frames import Frame, Kind
 from clients.vertical.transport.identity import Identity
 from problems.randomness import stream
 from problems.vertical.objectives import make_objective
 from simulations.attacks.watched import Array, Numbers, updates
+from simulations.engines.addresses import local_addresses, socket_folder
 
 Values = NDArray[np.int64]
 

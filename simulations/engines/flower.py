@@ -21,19 +21,19 @@ import tomli_w
 import torch
 
 from apps.config import ConfigError
-from payloads.flower_internals import (
+from payloads.flower_internals import NO_INSTALLATION
+from problems.errors import require
+from simulations.arguments import nested
+from simulations.engines.flower_internals import (
     COMPLETED,
     DETAILS,
     ERROR_MESSAGE,
-    NO_INSTALLATION,
     RUN_ID,
     RUNS,
     STATUS,
     SUCCESS,
     UNFINISHED,
 )
-from problems.errors import require
-from simulations.arguments import nested
 
 PROJECT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 1.0

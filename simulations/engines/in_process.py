@@ -18,7 +18,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from payloads.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
+from simulations.engines.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
 
 RUN_ID = 1
 SERVER_NODE_ID = 1

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from apps.config import ConfigError, Scalar, flattened, parse_run_config
-from apps.evaluation.composite import COMPOSITE_METRICS
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
 from problems.metrics import binary_metrics
 
+# of a composite objective, see `apps.evaluation.composite`
+COMPOSITE_METRICS = ("nonzeros", "objective", "stationarity", "optimality", "support_f1")
 # of all problems
 METRICS = (
     *binary_metrics([0, 1], [0, 1]),
@@ -110,6 +111,7 @@ class RunRecord:
         """The keys whose values would differ in a run of this flat run config.
 
         Args:
+            config: flat; absent keys take their defaults.
             free: keys that may differ.
 
         Raises:

@@ -11,7 +11,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, not_finite
-from payloads.settings import EXAMPLES, Settings, TrainingSettings, kebab, refuse_other
+from payloads.settings import Settings, TrainingSettings, kebab, refuse_other
 from problems.models.vectors import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
@@ -82,40 +82,83 @@ class Family:
     # Before round 1.
 
     def meet(self, roster: Roster) -> None:
-        """Check the sites before anything is sent; raise `StrategyError` if they do not fit."""
+        """Check the sites before anything is sent.
+
+        Raises:
+            StrategyError: they do not fit.
+        """
 
     def prologue(self, arrays: ArrayRecord, grid: Grid) -> None:
-        """Exchange whatever the algorithm needs before its first round."""
+        """Exchange whatever the algorithm needs before its first round.
+
+        Args:
+            arrays: the initial model.
+        """
 
     # Rounds.
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Exchange, by `PayloadStrategy.ask`, whatever is needed before the round's own; return the model to send."""
+        """Exchange, by `PayloadStrategy.ask`, whatever is needed before the round's own.
+
+        Returns:
+            The model to send to the round's clients.
+        """
         return arrays
 
     def down(self, server_round: int) -> Payload | None:
-        """The payload for the round's clients, the same for all."""
+        """Make the payload for the round's clients, the same for all.
+
+        Returns:
+            A ``down_type``; None if nothing travels beside the model.
+        """
         return None
 
     def deliver(self, grid: Grid, messages: list[Message]) -> list[Message]:
-        """Send messages and return the replies that come within ``round-timeout``."""
+        """Send messages and wait for the replies, at most ``round-timeout`` seconds.
+
+        Returns:
+            Those that have come, errors among them, in any order.
+        """
         return list(grid.send_and_receive(messages, timeout=self.training.round_timeout))
 
     def limits(self, place: int) -> Mapping[str, int]:
-        """Greatest length of each dimension of a client's payload but ``d``; a longer payload is refused unread."""
+        """Bound a client's payload: a longer one is refused unread.
+
+        Args:
+            place: the client's in the roster.
+
+        Returns:
+            The greatest length of each dimension but ``d``, by its letter.
+        """
         return {}
 
     def check_payload(self, payload: Any) -> None:
-        """Raise `PayloadError` for a payload that is well-formed but impossible."""
+        """Check a payload that is well-formed.
+
+        Raises:
+            PayloadError: it is impossible; the reply is dropped, with this text as the reason.
+        """
 
     @abstractmethod
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        """The new model and the metrics of the round, from the valid replies in order of partition id."""
+        """Make the new model.
+
+        Args:
+            replies: the round's valid ones, in order of partition id.
+
+        Returns:
+            The model's flat arrays, and the metrics of the round.
+        """
 
     # Results.
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
-        """The model that is evaluated and saved for the arrays of a round; those of round 0 are the initial model."""
+        """Return the model that is evaluated and saved for the arrays of a round.
+
+        Args:
+            server_round: 0 for the initial model.
+            arrays: what `combine` returned in that round.
+        """
         return arrays
 
     def views(self) -> dict[str, list[FloatArray]]:
@@ -138,24 +181,27 @@ class Family:
 
     # For the hooks to call.
 
-    @property
-    def by_examples(self) -> bool:
-        """Whether a client counts by its samples: the objective is the mean over the samples of all sites."""
-        return self.training.client_weights == EXAMPLES
-
     def weights(self, replies: Sequence[Reply]) -> Weights | None:
-        """(k,) the weight of each reply in a mean over clients, 1 on average; None for a plain mean.
+        """Weigh replies in proportion to the samples that their sites reported in the handshake.
 
-        Weights are proportional to the samples that sites reported in the handshake.
+        Returns:
+            (k,) weights for a mean over clients, 1 on average; None for a plain mean.
         """
-        if self.weighted_gradients or not self.by_examples:
+        if self.weighted_gradients or not self.training.by_examples:
             return None
         weights: Weights = self.roster.sample_weights[[reply.place for reply in replies]]
         weights /= weights.mean()
         return weights
 
     def check_classes(self, roster: Roster, what: str) -> None:
-        """Refuse sites that all together hold one class only; ``what`` names what needs both."""
+        """Refuse sites that all together hold one class only.
+
+        Args:
+            what: names what needs both.
+
+        Raises:
+            SetupError: there are no positives or no negatives.
+        """
         negatives, positives = roster.class_counts.sum(axis=0).tolist()
         check_both_classes("labels", negatives, positives, f"{what} needs both", " at all sites together")
 
@@ -178,7 +224,14 @@ class Family:
             log(WARNING, text, key, batch_size, len(named), len(held), kind, which)
 
     def check_finite(self, server_round: int, arrays: Sequence[FloatArray]) -> None:
-        """Raise `DivergedError` if the server's model or state is not finite after a round."""
+        """Check what a round left the server.
+
+        Args:
+            arrays: the new model; the state is that of `snapshot`.
+
+        Raises:
+            DivergedError: model or state is not finite.
+        """
         state = self.snapshot()
         for name, value in {"model": np.concatenate(arrays), **(state.arrays() if state else {})}.items():
             if value.dtype.kind == "f" and (bad := not_finite(value)):

@@ -13,7 +13,6 @@ from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from apps.client_app import app as client_app
 from apps.config import Scalar, parse_run_config
-from apps.evaluation.models import make_evaluator
 from payloads.wire import METRICS, NUM_EXAMPLES, model_arrays, model_record
 from simulations.engines.in_process import InProcessGrid
 from tests.algorithms.test_sgdm import BATCH_NORM, problem_of
@@ -105,7 +104,7 @@ def test_flower_s_own_fedprox_drives_our_clients(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = parse_run_config(context.run_config)
-        evaluator = make_evaluator(config, ours.data)
+        evaluator = config.algorithm.evaluation.of_data(config, ours.data)
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
             return MetricRecord({"loss": evaluator(model_arrays(arrays))["loss"]})

@@ -12,7 +12,6 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from apps.config import Scalar
-from apps.evaluation.models import make_evaluator
 from apps.sites import resources
 from methods.scgdam import CompositionalUp, SCGDAMDown
 from methods.sgdam import SaddleMomentum
@@ -207,7 +206,7 @@ def test_every_metric_is_there_at_w_and_at_h(data: dict[str, Scalar], tmp_path: 
     for line in others:
         for name in ("auc", "pauc_fpr30", "pauc_fpr30_raw", "average_precision", "accuracy", "loss"):
             assert (name in line) == (f"{name}_inner" in line) == (line["round"] in (2, 4, 5))
-    evaluator = make_evaluator(one.config, one.data)
+    evaluator = one.config.algorithm.evaluation.of_data(one.config, one.data)
     for r in (2, 4):
         down, line = one.told(r + 1, SCGDAMDown), one.run.lines[r]
         expected = evaluator([np.append(down.inner, one.models[r][-1:]), down.inner_buffers])

@@ -11,10 +11,10 @@ import torch
 
 import apps.evaluation.composite
 from apps.config import ConfigError, Scalar, parse_run_config
-from apps.evaluation.composite import COMPOSITE_METRICS, CompositeEvaluator, support_f1
-from apps.evaluation.models import make_evaluator
+from apps.evaluation.composite import CompositeEvaluator, support_f1
 from apps.server_app import RunFailedError
 from apps.sites import resources
+from simulations.results.records import COMPOSITE_METRICS
 from tests.battery.federation import federate, save_npz
 from tests.reference import composite
 from tests.reference.composite import Prox, Smooth
@@ -45,7 +45,7 @@ class Evaluated:
     def __init__(self, flat: dict[str, Scalar]) -> None:
         self.config = parse_run_config({**KEYS, **flat})
         self.data = resources.federated_data(self.config.data, SITES)
-        self.evaluator: Any = make_evaluator(self.config, self.data)
+        self.evaluator: Any = self.config.algorithm.evaluation.of_data(self.config, self.data)
         shares = [self.data.client(i) for i in range(SITES)]
         self.features = [share.features.astype(np.float64) for share in shares]
         self.labels = [2.0 * share.labels - 1.0 for share in shares]

@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from clients.vertical.transport.addresses import Address, local_addresses
+from clients.vertical.transport.addresses import Address
+from simulations.engines.addresses import local_addresses
 
 # below the ports that the system gives to whoever asks for any
 PORTS = range(20_000, 32_000)

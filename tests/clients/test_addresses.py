@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.vertical.transport.addresses import (
-    Address,
-    connect,
-    listen,
-    local_addresses,
-    socket_folder,
-    stop_listening,
-)
+from clients.vertical.transport.addresses import Address, connect, listen, stop_listening
+from simulations.engines.addresses import local_addresses, socket_folder
 
 
 @pytest.mark.parametrize("text", ["unix:/run/p0.sock", "tcp:10.0.0.1:7000", "tcp:party.example:1", "tcp:[::1]:65535"])

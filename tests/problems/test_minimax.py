@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from apps.config import RunConfig, parse_run_config
-from apps.evaluation.models import ModelEvaluator, ProblemEvaluator, make_evaluator
+from apps.evaluation.models import ModelEvaluator, ProblemEvaluator
 from apps.sites import resources
 from problems.data import DataSpec, FederatedData, Samples, load
 from problems.data.formats.bundled import synthetic_pl
@@ -246,7 +246,7 @@ def test_the_loss_of_auc_is_the_mean_pairwise_square_loss(score: str) -> None:
 def test_the_synthetic_problem_is_measured_on_all_sites_together() -> None:
     config = run_config(dataset="synthetic-pl", seed=4)
     data = load(config.data, 3)
-    evaluator = make_evaluator(config, data)
+    evaluator = config.algorithm.evaluation.of_data(config, data)
     assert isinstance(evaluator, ProblemEvaluator)
     np.testing.assert_array_equal(evaluator.start(), [np.zeros(200)])
     reference = minimax.SyntheticPL(data.train.features.reshape(3, 100, 3, 100).astype(np.float64))
@@ -268,7 +268,7 @@ def test_a_problem_of_the_user_s_own_is_measured_on_the_test_set(tmp_path: Path)
     rng = np.random.default_rng(1)
     config = run_config(**save_npz(tmp_path / "data.npz", rng.normal(size=(30, 4)), [0, 1] * 15), loss=USER + "Robust")
     data = load(config.data, 2)
-    evaluator = make_evaluator(config, data)
+    evaluator = config.algorithm.evaluation.of_data(config, data)
     np.testing.assert_allclose(evaluator.start()[0], [0.2, 0.3, 0.4, 0.5, 0.3, 0.2, 0.1, 0.0], rtol=0, atol=1e-15)
     z = rng.normal(size=8)
     moved = data.test.features.astype(np.float64) + z[4:]
@@ -278,7 +278,7 @@ def test_a_problem_of_the_user_s_own_is_measured_on_the_test_set(tmp_path: Path)
 
 def test_metrics_that_are_not_finite_end_the_run() -> None:
     config = run_config(dataset="synthetic-pl")
-    evaluator = make_evaluator(config, load(config.data, 1))
+    evaluator = config.algorithm.evaluation(config, 1)
     with pytest.raises(ValueError, match="the metrics are not finite .*: the run has diverged; lower the step sizes"):
         evaluator([np.full(200, 1e200)])
 

@@ -12,12 +12,11 @@ import pytest
 import tomli_w
 
 from apps.config import Scalar, parse_run_config
-from apps.evaluation.composite import COMPOSITE_METRICS
 from simulations.arguments import placed
 from simulations.engines.workers import Task
 from simulations.experiments.expansion import Expansion, expand
 from simulations.experiments.experiment import read_experiment
-from simulations.results.records import METRICS, RunRecord, read_run
+from simulations.results.records import COMPOSITE_METRICS, METRICS, RunRecord, read_run
 from tests.programs import Line
 
 OTHERS = ("grad_phi_sq", "rmse", "suboptimality", *COMPOSITE_METRICS)

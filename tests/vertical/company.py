@@ -17,11 +17,11 @@ from multiprocessing.process import BaseProcess
 from benchmarks.parties import PRELOADED
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Injection, Outcome, PartyState, Plan
-from clients.vertical.transport.addresses import socket_folder
 from clients.vertical.transport.endpoint import Endpoint, Limits
 from clients.vertical.transport.frames import Frame, Kind, PartyError
 from clients.vertical.transport.identity import Identity
 from problems.vertical.objectives import Array
+from simulations.engines.addresses import socket_folder
 from tests.battery.ports import addresses_for
 
 # long enough for a busy machine, short enough for 15 seconds

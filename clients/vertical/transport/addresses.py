@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import ipaddress
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +34,7 @@ class Address:
             if len(self.text.encode()) >= LONGEST_PATH:
                 raise ValueError(
                     f"a Unix socket's path is shorter than {LONGEST_PATH} bytes, not {len(self.text.encode())}: "
-                    f"{self.text!r}; socket_folder() makes a short one"
+                    f"{self.text!r}; take a folder with a shorter path"
                 )
         elif self.kind == "tcp":
             self._split()
@@ -85,30 +83,15 @@ def socket_base() -> Path:
     return Path(base if len(base) <= LONGEST_PATH // 2 else "/tmp")
 
 
-@contextlib.contextmanager
-def socket_folder() -> Iterator[Path]:
-    """A private folder with a short path for Unix sockets, removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="vfl-", dir=socket_base(), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def free_port() -> int:
+    """A free TCP port of 127.0.0.1.
 
-
-def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
-    """Addresses on this machine: Unix sockets in `folder`, or, without a folder, free TCP ports of 127.0.0.1.
-
-    For a minute the system gives such a port to no program that asks for any free port; `listen` can take it.
+    For a minute the system gives it to no program that asks for any free port, since a connection that the server
+    closes first keeps it in the state TIME_WAIT; `listen` can take it.
     """
-    if folder is not None:
-        return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(parties)]
-        return [Address("tcp", f"127.0.0.1:{_reserve(found)}") for found in sockets]
-
-
-def _reserve(server: socket.socket) -> int:
-    """The server's port, kept in the state TIME_WAIT by a connection that the server closes first."""
-    with socket.create_connection(server.getsockname()[:2]):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         server.accept()[0].close()
-    return int(server.getsockname()[1])
+        return int(server.getsockname()[1])
 
 
 async def listen(address: Address) -> socket.socket:

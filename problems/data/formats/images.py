@@ -52,11 +52,8 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     expected = int(np.prod(shape, dtype=np.int64))
     if len(shape) != dimensions or len(content) - start != expected:
-        got, allowed = (
-            f"a damaged file of {max(len(content) - start, 0):,} bytes",
-            f"the {expected:,} bytes it announces",
-        )
-        raise DataError(path, got=got, allowed=allowed, hint="fetch it again")
+        got = f"a damaged file of {max(len(content) - start, 0):,} bytes"
+        raise DataError(path, got=got, allowed=f"the {expected:,} bytes it announces", hint="fetch it again")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
 
 

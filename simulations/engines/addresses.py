@@ -1,0 +1,22 @@
+"""Addresses on this machine for parties that no server introduces to each other: in attacks, benchmarks and tests."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from clients.vertical.transport.addresses import Address, free_port, socket_base
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A private folder with a short path for Unix sockets, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="vfl-", dir=socket_base(), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def local_addresses(parties: int, folder: Path | None = None) -> list[Address]:
+    """Addresses of parties: Unix sockets in `folder`, or, without a folder, free TCP ports of 127.0.0.1."""
+    if folder is None:
+        return [Address("tcp", f"127.0.0.1:{free_port()}") for _ in range(parties)]
+    return [Address("unix", str(folder / f"{party}.sock")) for party in range(parties)]

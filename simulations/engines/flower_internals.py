@@ -1,0 +1,74 @@
+"""Further names of Flower that it does not promise, used by the engines alone; see ``payloads/flower_internals.py``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode as ErrorCode
+from flwr.supercore.run import Run as Run
+from flwr.supercore.task_identity import TaskIdentity
+
+T = TypeVar("T")
+
+# Output of ``flwr ... --format json``: fields, and the states of a run that has not ended or has ended well.
+RUN_ID, RUNS, STATUS, DETAILS = "run-id", "runs", "status", "status-details"
+SUCCESS, ERROR_MESSAGE = "success", "error-message"
+UNFINISHED = ("pending", "starting", "running")
+COMPLETED = "finished:completed"
+
+
+@contextmanager
+def identity(task_id: int, run_id: int, node_id: int) -> Iterator[None]:
+    """Give this process the identity that ``Message`` asks for, and restore the old one afterwards."""
+    before = (TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id)
+    TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = task_id, run_id, node_id
+    try:
+        yield
+    finally:
+        TaskIdentity._task_id, TaskIdentity._run_id, TaskIdentity._node_id = before
+
+
+def set_message_id(message: Message, message_id: str) -> None:
+    """Give a message its id, as a SuperLink does when it accepts one."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+# Copies of containers around the same immutable bytes. They are made without constructors, which would check every
+# value and give messages a new time stamp.
+
+
+def own_message(message: Message) -> Message:
+    """A message whose metadata and records can be changed without changing another's."""
+    own = _twin(message)
+    own.__dict__["_metadata"] = _twin(message.metadata)
+    if message.has_content():
+        own.__dict__["_content"] = own_records(message.content)
+    return own
+
+
+def own_records(records: RecordDict) -> RecordDict:
+    """Records that can be changed without changing another's."""
+    return _like(records, _own_record)
+
+
+def _own_record(record: Any) -> Any:
+    return _like(record, _twin if isinstance(record, ArrayRecord) else _own_value)
+
+
+def _own_value(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
+
+
+def _like(record: T, own: Callable[[Any], Any]) -> T:
+    like = record.__class__.__new__(record.__class__)
+    old, new = record.__dict__, like.__dict__
+    new["_check_key_fn"], new["_check_value_fn"] = old["_check_key_fn"], old["_check_value_fn"]
+    new["_data"] = {name: own(value) for name, value in old["_data"].items()}
+    return like
+
+
+def _twin(one: T) -> T:
+    twin = one.__class__.__new__(one.__class__)
+    twin.__dict__.update(one.__dict__)
+    return twin
