@@ -45,14 +45,14 @@ app = ClientApp()
 
 
 @lru_cache(maxsize=16)
-def _parsed(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
+def _parse(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
     return parse_run_config({key: value for key, _, value in sorted(items, key=lambda item: item[0])})
 
 
 def run_config(context: Context) -> RunConfig:
     """The context's run config, parsed once per process and configuration."""
     # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
-    return _parsed(frozenset((key, type(value), value) for key, value in context.run_config.items()))
+    return _parse(frozenset((key, type(value), value) for key, value in context.run_config.items()))
 
 
 def node_place(context: Context) -> tuple[int, int]:
@@ -122,7 +122,7 @@ def scaling_of(records: RecordDict) -> Scaling | None:
 
 
 @lru_cache(maxsize=2)
-def _decoded(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Payload:
+def _decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Payload:
     """A payload from its encoded fields; the clients of a round that share a process share its read-only arrays."""
     return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
 
@@ -149,7 +149,7 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
     extras = find(records, PAYLOAD, ConfigRecord)
     kind: Any = client.down
     if extras is not None and kind is not None:
-        client.inbox = _decoded(kind, tuple(extras.items()), len(parameters[0]))
+        client.inbox = _decode(kind, tuple(extras.items()), len(parameters[0]))
     local = dict(find(records, LOCAL, ConfigRecord) or {})
     store = StateStore.of(context, config, local, client.site.partition_id)
     recalled, made = None, 0

@@ -19,7 +19,7 @@ from apps.run_config.settings import (
     RunSettings,
     Scalar,
     SyntheticSettings,
-    flattened,
+    flatten,
 )
 from payloads.settings import Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
@@ -38,9 +38,9 @@ __all__ = [
     "RunSettings",
     "Scalar",
     "SyntheticSettings",
-    "flattened",
+    "flatten",
     "known_keys",
-    "listed",
+    "listing_hint",
     "parse_run_config",
 ]
 
@@ -59,7 +59,7 @@ _AUTO: dict[str, Scalar] = {
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
 
 
-def listed(section: str) -> str:
+def listing_hint(section: str) -> str:
     """A hint for an error: the command that explains a list of names."""
     return f"`python -m simulations list {section}` explains them"
 
@@ -82,18 +82,18 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         ConfigError: naming every key at fault, what it got and what is allowed.
     """
     keys = known_keys()
-    problems = [_unknown(key, keys) for key in flat if key not in keys]
+    problems = [_unknown_key(key, keys) for key in flat if key not in keys]
     flat = {**flat, **_without_auto(flat)}
     parts = {model: _parse(model, "", flat, keys, problems) for model in _COMMON}
     tables = {name: _parse(model, f"{name}.", flat, keys, problems) for name, model in _TABLES.items()}
     if problems:
-        raise ConfigError.joined(problems)
+        raise ConfigError.join(problems)
     run: RunSettings = parts[RunSettings]
     training: TrainingSettings = parts[TrainingSettings]
     data = parts[DataSettings]
     if run.strategy not in ALGORITHMS:
         known_as = _ALSO.get(run.strategy.lower())
-        way_out = f"its name here is {known_as!r}" if known_as else listed("strategies")
+        way_out = f"its name here is {known_as!r}" if known_as else listing_hint("strategies")
         raise _choice("strategy", known_as or run.strategy, list(ALGORITHMS), way_out, got=run.strategy)
     algorithm = ALGORITHMS[run.strategy]
     drawn = tables[SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
@@ -104,7 +104,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], listed("models"))
+        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], listing_hint("models"))
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.sites.bring_files and not spec.data_dir)
@@ -201,7 +201,7 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:
             raise ConfigError(
-                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=listed("keys")
+                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=listing_hint("keys")
             ) from None
     return training.model_copy(update={"loss": loss})
 
@@ -216,17 +216,17 @@ def _parse(
         # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
-            ConfigError(key, got=repr(got), allowed=keys[key], hint=listed("keys")) for key, got in found.items()
+            ConfigError(key, got=repr(got), allowed=keys[key], hint=listing_hint("keys")) for key, got in found.items()
         ]
         return None
 
 
-def _unknown(key: str, keys: Mapping[str, str]) -> ConfigError:
+def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
     return ConfigError(
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
         allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(key, keys),
-        hint=listed("keys"),
+        hint=listing_hint("keys"),
     )
 
 

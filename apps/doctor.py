@@ -82,7 +82,7 @@ def packages() -> str:
             allowed = str(one.specifier) or "any version"
             bad.append(WrongError(one.name, got=found, allowed=allowed, hint=INSTALL))
     if bad:
-        raise WrongError.joined(bad)
+        raise WrongError.join(bad)
     return f"{len(needed)} of {len(needed)}, flwr {version('flwr')}, torch {version('torch')}"
 
 

@@ -69,7 +69,7 @@ def on_model(mod: Mod) -> Mod:
     return around
 
 
-def uncovered(client: type[PayloadClient[Any]]) -> list[str]:
+def uncovered_fields(client: type[PayloadClient[Any]]) -> list[str]:
     """Fields that an algorithm's clients may send beside the model; a mod leaves them unchanged."""
     kinds = [kind for kind in (client.up, *client.phases.values()) if kind is not None]
     return sorted({name for kind in kinds for name in specs_of(kind)})
@@ -81,7 +81,7 @@ def _refuse(message: Message, context: Context, call_next: ClientAppCallable) ->
     if config.algorithm.objection:
         refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
-    if fields := uncovered(config.algorithm.client):
+    if fields := uncovered_fields(config.algorithm.client):
         log(
             WARNING,
             "the ClientApp's mods change the model only: %s may send beside it, as they are, %s",

@@ -32,15 +32,15 @@ def main(grid: Grid, context: Context) -> None:
         config = parse_run_config(context.run_config)
         directory = RunDirectory.open(config)
     except EXPECTED as error:
-        raise _failed(error) from None
+        raise _failure(error) from None
     try:
         training = Training(config, grid, directory)
         if training.engine == FLOWER_SIMULATION:  # `flwr stop` ends the process without raising in this thread
-            add_exit_handler(lambda: None if directory.ended else _stopped(training))
+            add_exit_handler(lambda: None if directory.ended else _note_stop(training))
         result = training.run()
     except EXPECTED as error:
         directory.fail(str(error))
-        raise _failed(error) from None
+        raise _failure(error) from None
     except KeyboardInterrupt:
         reason = f"interrupted {training.place}"
         directory.fail(reason)
@@ -49,17 +49,17 @@ def main(grid: Grid, context: Context) -> None:
         directory.fail(f"{type(error).__name__}: {error}")
         raise
     except BaseException:  # what `flwr stop` and signals raise here
-        _stopped(training)
+        _note_stop(training)
         raise
     training.tell_result(result)
 
 
-def _stopped(training: Training) -> None:
+def _note_stop(training: Training) -> None:
     reason = f"stopped by `flwr stop` or a signal {training.place}"
     training.directory.fail(reason)
     log(ERROR, "run %s", reason)
 
 
-def _failed(error: BaseException) -> RunFailedError:
+def _failure(error: BaseException) -> RunFailedError:
     log(ERROR, "run failed: %s", error)
     return RunFailedError(str(error))

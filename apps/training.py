@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
-from apps.evaluation.metric_names import better, shown, suffixed
+from apps.evaluation.metric_names import add_suffix, better, format_metrics
 from apps.evaluation.models import RowEvaluation
 from apps.run_config.algorithm import Evaluator, RunConfig
 from apps.run_config.settings import ConfigError
@@ -94,9 +94,9 @@ class Training:
                 raise
         if evaluator.columns is not None:
             self.directory.save_columns(evaluator.columns)
-        self.directory.save_model(evaluator.named(self.strategy.output(training.num_server_rounds, arrays)))
+        self.directory.save_model(evaluator.name_arrays(self.strategy.output(training.num_server_rounds, arrays)))
         for view, model in self.strategy.views().items():
-            self.directory.save_model(evaluator.named(model), view)
+            self.directory.save_model(evaluator.name_arrays(model), view)
         result = self.result(len(roster))
         self.directory.finish(result, self.strategy.headline, pictures=config.run.pictures)
         return result
@@ -146,7 +146,7 @@ class Training:
         """The metrics of the model after a round, and of the strategy's other views under their suffixes."""
         metrics = evaluator.relate(self.strategy.measured) | evaluator(self.strategy.output(server_round, arrays))
         for view, model in self.strategy.views().items():
-            metrics |= {suffixed(name, view): value for name, value in evaluator(model).items()}
+            metrics |= {add_suffix(name, view): value for name, value in evaluator(model).items()}
         return metrics
 
     def write(self, server_round: int, metrics: Mapping[str, float], begun: float, exchange: float) -> None:
@@ -188,7 +188,7 @@ class Training:
         report, rounds = self.strategy.report, str(self.config.training.num_server_rounds)
         missing = ", ".join(map(str, sorted(report.dropped)))
         sites = f"sites {len(report.answered)}/{len(report.asked)}" + (f", without {missing}" if missing else "")
-        measured = shown(metrics, self.strategy.headline)
+        measured = format_metrics(metrics, self.strategy.headline)
         log(INFO, "round %*d/%s  %s  %s  %.2f s", len(rounds), server_round, rounds, measured, sites, seconds)
 
     @property
@@ -244,7 +244,7 @@ class Training:
             WARNING if missing else INFO,
             "%s: %s  in %.1f s; %ssee %s",
             WITH_MISSING if missing else "finished",
-            shown(result["metrics"], self.strategy.headline),
+            format_metrics(result["metrics"], self.strategy.headline),
             result["wall_seconds"],
             f"{missing}; " if missing else "",
             self.directory.path / "result.json",
@@ -266,7 +266,7 @@ class Training:
             "clients": num_clients,
             "dropped": dropped_sites(self.directory.lines()),
             "versions": versions(),
-            "config": self.config.resolved(),
+            "config": self.config.resolve(),
         }
 
 

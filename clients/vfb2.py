@@ -38,7 +38,7 @@ from payloads.vfb2 import (
     Segment,
     VFB2Settings,
     VFB2State,
-    joined,
+    join_bytes,
     text,
 )
 from payloads.wire import PHASE
@@ -110,7 +110,7 @@ class VFB2Client(PayloadClient[NoModel]):
         party, state, identity = self.party, self.state, self.identity()
         self.facts["salt"] = salt.hex()
         self.state = dataclasses.replace(state, identity=text(identity.to_bytes()))
-        certificate, length = joined([identity.certificate], PAGE)
+        certificate, length = join_bytes([identity.certificate], PAGE)
         local = self.settings.transport == "tcp" and not party.advertised
         return Credentials(
             certificate=certificate,

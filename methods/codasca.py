@@ -19,7 +19,7 @@ from torch import Tensor
 from methods import coda
 from methods.coda import CodaDown, CodaPlan, CodaTask, StageState
 from methods.method import Records, Replies
-from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recalled
+from methods.scaffold import ControlChange, ControlVariate, kept, new_control, recall
 from payloads.record import FloatArray, array
 from problems.sampling import Indices
 
@@ -41,7 +41,7 @@ class Carry(coda.Carry):
 
 
 def start(x: Tensor, down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
-    own, correction = recalled(memory, down.control, x)
+    own, correction = recall(memory, down.control, x)
     plain = vars(coda.start(x, down, None, task))
     return Carry(**plain, own=own, correction=correction, total=torch.zeros_like(x))
 
@@ -70,7 +70,7 @@ def update(
     x: FloatArray, state: StageState, replies: Replies[ControlChange], plan: CodaPlan
 ) -> tuple[FloatArray, StageState]:
     """z <- z + eta_g mean (z_i - z), and the new c."""
-    point = replies.moved(x, plan)
+    point = replies.move(x, plan)
     return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))
 
 

@@ -94,7 +94,7 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionS
 def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """Line 15: x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
     begun = prox_at(x, between(plan.training, plan.server_round - 1), plan)
-    return replies.moved(begun, plan), None
+    return replies.move(begun, plan), None
 
 
 def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:

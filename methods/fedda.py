@@ -26,7 +26,7 @@ def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Poi
 
 def update_mid(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
-    moved = replies.moved(x, plan)
+    moved = replies.move(x, plan)
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
 
 
@@ -66,7 +66,7 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
 
 def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
     """z <- z + eta_g (mean - z)."""
-    return replies.moved(x, plan), None
+    return replies.move(x, plan), None
 
 
 def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:

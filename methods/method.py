@@ -128,7 +128,7 @@ class Replies(Generic[U]):
         """
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
-    def moved(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
+    def move(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
         """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
 
         Args:

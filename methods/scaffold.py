@@ -52,7 +52,7 @@ class Carry:
     length: float
 
 
-def recalled(memory: ControlVariate | None, received: FloatArray | None, x: Tensor) -> tuple[FloatArray, Tensor]:
+def recall(memory: ControlVariate | None, received: FloatArray | None, x: Tensor) -> tuple[FloatArray, Tensor]:
     """(d,) c_i, zeros before the client's first round, and the correction c - c_i (d,)."""
     own = np.zeros_like(as_array(x)) if memory is None else memory.check({"d": len(x)}, finite=False).control
     correction = np.negative(own) if received is None else np.subtract(received, own)
@@ -66,7 +66,7 @@ def kept(own: FloatArray, control: Tensor) -> tuple[ControlChange, ControlVariat
 
 
 def start(x: Tensor, down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask) -> Carry:
-    own, correction = recalled(memory, None if down is None else down.control, x)
+    own, correction = recall(memory, None if down is None else down.control, x)
     return Carry(x, own, correction, torch.zeros_like(x), 0.0)
 
 
@@ -106,7 +106,7 @@ def update(
 ) -> tuple[FloatArray, ControlVariate | None]:
     """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and the new c."""
     control = new_control(None if state is None else state.control, replies)
-    point = replies.moved(x, plan)
+    point = replies.move(x, plan)
     return point, None if control is None else ControlVariate(control=control)
 
 

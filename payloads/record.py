@@ -134,10 +134,10 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, misshapen or not finite.
         """
-        return cls(**{name: arrays.get(name) for name in cls._declared(arrays)}).check(sizes)
+        return cls(**{name: arrays.get(name) for name in cls._check_names(arrays)}).check(sizes)
 
     @classmethod
-    def _declared(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
+    def _check_names(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
         """The declared fields; raise `PayloadError` where a field is given that is not one of them."""
         declared = specs_of(cls)
         if unknown := given.keys() - declared.keys():
@@ -151,7 +151,7 @@ class Payload:
             name: b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
             for name, value in self.arrays().items()
         }
-        return filled(ConfigRecord(), encoded)
+        return fill(ConfigRecord(), encoded)
 
     @classmethod
     def from_record(
@@ -167,7 +167,7 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
-        specs = cls._declared(record)
+        specs = cls._check_names(record)
         values: dict[str, NDArray[Any] | None] = dict.fromkeys(specs)
         bounds = None if limits is None else {**limits, **(sizes or {})}
         for name, blob in record.items():
@@ -182,7 +182,7 @@ def not_finite(value: FloatArray) -> int:
     return int(value.size - np.count_nonzero(np.isfinite(value)))
 
 
-def filled(record: R, values: Mapping[str, Any]) -> R:
+def fill(record: R, values: Mapping[str, Any]) -> R:
     """Fill a new record with values of the types it takes, which its own ``record[name] = value`` would check several
     times. The dictionary behind it is private to Flower."""
     record.__dict__["_data"].update(values)

@@ -285,14 +285,14 @@ def text(words: str | bytes) -> ByteArray:
     return np.frombuffer(words.encode() if isinstance(words, str) else words, dtype=np.uint8)
 
 
-def joined(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np.int64]]:
+def join_bytes(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np.int64]]:
     """Some byte strings as one field, padded to a multiple of ``page`` bytes, and their lengths."""
     whole = b"".join(parts)
     return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
 
 
 def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
-    """Undo `joined`; PayloadError where the lengths do not fit."""
+    """Undo `join_bytes`; PayloadError where the lengths do not fit."""
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
     blob = whole.tobytes()

@@ -64,7 +64,7 @@ _FIRST = _both_signs(
 
 def first_edges(bins: int) -> NDArray[np.int32]:
     """(b - 1,) edges of the first b >= 2,048 bins, the same for every client; 0 has a bin of its own."""
-    return _filled(_FIRST, bins - 1)
+    return _fill(_FIRST, bins - 1)
 
 
 def places(code: NDArray[np.int32], edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
@@ -78,7 +78,7 @@ def centres(edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
-def expanded(
+def expand(
     edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike
 ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
     """(n,) labels, 0 or 1, and (n,) scores of the counted rows; each score is the centre of its bin.
@@ -117,7 +117,7 @@ def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positive
     return auc, float(_shares(true) @ ((highest - lowest) * unequal * (true > 0)))
 
 
-def refined(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> NDArray[np.int32]:
+def refine(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> NDArray[np.int32]:
     """(b - 1,) edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
 
     Args:
@@ -133,10 +133,10 @@ def refined(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positiv
     reached = np.append(0.0, np.cumsum(shares * ~(heavy & (np.diff(ends) == 1))))
     room = len(edges) - len(kept)
     cuts = np.interp(np.linspace(0, reached[-1], room + 2)[1:-1], reached, ends)
-    return _filled(np.union1d(kept, cuts.astype(np.int64)), len(edges))
+    return _fill(np.union1d(kept, cuts.astype(np.int64)), len(edges))
 
 
-def _filled(edges: _Codes, count: int) -> NDArray[np.int32]:
+def _fill(edges: _Codes, count: int) -> NDArray[np.int32]:
     """``count`` edges: the last one is repeated as needed, and the bins between its copies are empty."""
     inside = edges[(edges > -_TOP) & (edges <= _TOP)]
     return np.pad(inside, (0, count - len(inside)), mode="edge").astype(np.int32)

@@ -44,7 +44,7 @@ class InputError(Exception):
     ) -> None:
         super().__init__(str(key))
         self.key = _one_line(key)
-        self.got = _shortened(_one_line(got))
+        self.got = _shorten(_one_line(got))
         self.allowed = _one_line(allowed)
         self.hint = _one_line(hint)
         self.also = tuple(also)
@@ -66,7 +66,7 @@ class InputError(Exception):
         )
 
     @classmethod
-    def joined(cls, errors: Sequence[InputError]) -> Self:
+    def join(cls, errors: Sequence[InputError]) -> Self:
         """Make one error of several, with the text of all.
 
         Args:
@@ -108,7 +108,7 @@ def _one_line(value: str | float | Path) -> str:
     return " ".join(str(value).split())
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 60]} ... {text[-50:]}"
 
 

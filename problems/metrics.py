@@ -22,7 +22,7 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
     Raises:
         ValueError: when a score is NaN, only one class is there, or the shapes do not fit.
     """
-    positive, score = _checked(labels, scores)
+    positive, score = _check(labels, scores)
     positives = int(positive.sum())
     negatives = len(positive) - positives
     if positives == 0 or negatives == 0:
@@ -55,7 +55,7 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     Raises:
         ValueError: when a score is NaN, there is no sample, or the shapes do not fit.
     """
-    positive, score = _checked(labels, scores)
+    positive, score = _check(labels, scores)
     if len(score) == 0:
         raise ValueError("accuracy needs at least one sample")
     return float(np.mean((score >= threshold) == positive))
@@ -69,7 +69,7 @@ def _area_up_to(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) ->
     return float(np.dot(np.diff(x), y[1:] + y[:-1])) / 2
 
 
-def _checked(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     label, score = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     if label.ndim != 1 or label.shape != score.shape:
         raise ValueError(f"labels and scores must be (n,) alike, got {label.shape} and {score.shape}")

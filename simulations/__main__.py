@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apps.config import ConfigError, known_keys, parse_run_config
-from apps.evaluation.metric_names import shown
+from apps.evaluation.metric_names import format_metrics
 from apps.registry import ALGORITHMS
 from apps.run_directory.missing import WITH_MISSING, in_words
 from apps.server_app import EXPECTED, RunFailedError
@@ -27,8 +27,8 @@ from simulations.arguments import (
     Out,
     Overrides,
     Quiet,
+    add_directory,
     overrides_of,
-    placed,
     sites_of,
 )
 from simulations.engines.checking import check_run
@@ -71,7 +71,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one federation and write its run directory. Exit code 3: it has finished, but sites were missing."""
-    flat = placed(overrides_of(config), out)
+    flat = add_directory(overrides_of(config), out)
     parse_run_config(flat)
     clients, nodes = sites_of(clients, node_config)
     if nodes and engine == "flower":
@@ -140,8 +140,8 @@ def nonfederated(out: Out, config: Overrides = None, quiet: Quiet = False, as_js
 def _train_reference(
     train: Callable[..., None], out: Path, config: list[str] | None, quiet: bool, as_json: bool
 ) -> None:
-    flat = placed(overrides_of(config), out)
-    hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {shown(m)}")
+    flat = add_directory(overrides_of(config), out)
+    hook = None if quiet else lambda r, m: typer.echo(f"round {r}  {format_metrics(m)}")
     with log_off(quiet), stdout_to_stderr(as_json):
         train(flat, hook)
     if as_json:
@@ -183,7 +183,7 @@ def compare(
 ) -> None:
     """Compare runs: their metrics in the last evaluated round, their costs, and what differs in their configs."""
     comparison = Comparison.of(directories, name or ())
-    drawn = comparison.drawn(metric)
+    drawn = comparison.choose_metric(metric)
     if out is not None:
         comparison.save(out, drawn)
     if as_json:

@@ -65,7 +65,7 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
     return clients or len(nodes) or 8, nodes
 
 
-def placed(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
+def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
     """The flat run config of a run whose directory is ``directory``.
 
     Returns:
@@ -75,7 +75,7 @@ def placed(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:
     return {**flat, "output-dir": str(target.parent), "run-name": target.name}
 
 
-def nested(flat: Mapping[str, Scalar]) -> dict[str, Any]:
+def nest(flat: Mapping[str, Scalar]) -> dict[str, Any]:
     """``{"fedx.gamma": 0.5}`` -> ``{"fedx": {"gamma": 0.5}}``, the form a TOML file has.
 
     Args:

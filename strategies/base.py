@@ -18,13 +18,13 @@ from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
-from problems.binned_scores import TOLERANCES, bounds, expanded, first_edges, refined
+from problems.binned_scores import TOLERANCES, bounds, expand, first_edges, refine
 from strategies.rounds.errors import check_both_classes
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
-from strategies.rounds.schema import Schema, agreed
+from strategies.rounds.schema import Schema, agree
 
 # To know the scores of held-out rows. Most are needed by equal scores of many rows, and by scores far from 0 that
 # differ little.
@@ -59,7 +59,7 @@ class PayloadStrategy(Family, Strategy):
         if not self.roster:
             # no party of a vertical run reports how many rows it holds
             roster = call_the_roll(grid, self.training.handshake_timeout, counted=not self.vertical)
-            self.schema, self.states = agreed(roster.reports), SiteStates.unknown(len(roster))
+            self.schema, self.states = agree(roster.reports), SiteStates.unknown(len(roster))
             self.roster = roster
             self.meet(roster)
         return self.roster
@@ -167,11 +167,11 @@ class PayloadStrategy(Family, Strategy):
                 text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
                 log(INFO, text, server_round, *unknown)
                 break
-            edges = refined(edges, negatives, positives)
+            edges = refine(edges, negatives, positives)
             question = ScoreEdges(edges=edges)
         key = f"round {server_round}: the rows that the sites hold out"
         check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
-        return expanded(edges, negatives, positives)
+        return expand(edges, negatives, positives)
 
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 

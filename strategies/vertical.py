@@ -124,7 +124,7 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
         reasons: party -> why it gave no good reply. If that blames no existing party, it counts against its sender.
         parties: number of parties.
     """
-    named = {place: blamed(reason) or (place, reason) for place, reason in reasons.items()}
+    named = {place: find_blamed(reason) or (place, reason) for place, reason in reasons.items()}
     named = {place: (who, why) if who < parties else (place, reasons[place]) for place, (who, why) in named.items()}
     own = {place: reason for place, (party, reason) in named.items() if party == place}
     votes = Counter(party for party, _ in named.values())
@@ -138,7 +138,7 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
     return found
 
 
-def blamed(words: str) -> tuple[int, str] | None:
+def find_blamed(words: str) -> tuple[int, str] | None:
     """The party that an error of a party's client blames, and why; None if it blames nobody."""
     found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
     return None if found is None else (int(found[1]), found[2])

@@ -34,7 +34,7 @@ from payloads.vfb2 import (
     VFB2Progress,
     VFB2Settings,
     cut,
-    joined,
+    join_bytes,
     text,
 )
 from strategies.meeting import active_parties, addresses_of, check_rows, check_step, warn_of_looks
@@ -177,9 +177,9 @@ class VFB2(VerticalStrategy):
         training, number = self.training, self.under_way
         last, every = number == training.num_server_rounds, training.checkpoint_every
         shown = [cut("certificate", held.certificate, held.certificate_length)[0] for held in self.credentials]
-        certificates, certificate_lengths = joined(shown, PAGE)
+        certificates, certificate_lengths = join_bytes(shown, PAGE)
         places = addresses_of(self.credentials, self.settings.transport, self.serial)
-        addresses, address_lengths = joined([address.encode() for address in places])
+        addresses, address_lengths = join_bytes([address.encode() for address in places])
         return Segment(
             serial=np.array([self.serial]),
             segment=np.array([number]),

@@ -37,14 +37,14 @@ def better(metric: str) -> Any:
     return min if metric.startswith(LOWER) else max
 
 
-def suffixed(name: str, view: str) -> str:
+def add_suffix(name: str, view: str) -> str:
     """A metric's name in a view of `PayloadStrategy.views`; "" is the model itself."""
     return f"{name}_{view}" if view else name
 
 
-def shown(metrics: Mapping[str, float], view: str = "") -> str:
+def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
     """The metrics of a log line, as text: those of a view, or of the model where the view has none yet."""
-    names = {suffixed(name, view): name for name in SHOWN}
+    names = {add_suffix(name, view): name for name in SHOWN}
     if names.keys().isdisjoint(metrics):
         names = {name: name for name in SHOWN}
     return "  ".join(

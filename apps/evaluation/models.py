@@ -70,8 +70,8 @@ class ScoreEvaluator(Evaluator):
         }
         return {**metrics, "nonzeros": float(np.count_nonzero(arrays[0]))} if self.count_nonzeros else metrics
 
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        return network_names(self.model.named(arrays))
+    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+        return network_names(self.model.name_arrays(arrays))
 
     def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
         """The run's objective at (n,) logits; ``positive`` (n,) is true for positive rows."""
@@ -150,7 +150,7 @@ class ProblemEvaluator(Evaluator):
             raise ValueError(f"the metrics are not finite ({metrics}): the run has diverged; lower the step sizes")
         return metrics
 
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         return {"x": arrays[0][: self.oracle.primal_dim], "y": arrays[0][self.oracle.primal_dim :]}
 
 

@@ -67,7 +67,7 @@ class VerticalEvaluator(Evaluator):
                 log(WARNING, "no suboptimality: %s", error)
         return _least[key]
 
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column."""
         if all(not block.size for block in arrays):
             return {}

@@ -108,7 +108,7 @@ class Evaluator(ABC):
         return dict(measured)
 
     @abstractmethod
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
+    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
         """Return the entries of the model file."""
 
 
@@ -177,7 +177,7 @@ class RunConfig:
         named = ", ".join(self.without_effect)
         return f"no effect with strategy {self.run.strategy!r}: {named}" if named else ""
 
-    def resolved(self) -> dict[str, Any]:
+    def resolve(self) -> dict[str, Any]:
         """The nested config with every default filled in, as ``config.toml`` holds it."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}

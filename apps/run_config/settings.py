@@ -52,9 +52,9 @@ SyntheticSettings = create_model(
 )
 
 
-def flattened(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
-        flat |= flattened(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return flat

@@ -17,9 +17,9 @@ import tomli_w
 from flwr.common import log
 from numpy.typing import NDArray
 
-from apps.evaluation.metric_names import suffixed
+from apps.evaluation.metric_names import add_suffix
 from apps.run_config.algorithm import RunConfig
-from apps.run_config.settings import SHOWING_KEYS, ConfigError, flattened
+from apps.run_config.settings import SHOWING_KEYS, ConfigError, flatten
 from apps.run_directory.checkpoints import Checkpoint, read_checkpoint, write_checkpoint
 from apps.sites.files import DiskFullError, flush, make_folder, room_for, write_atomic, write_tensors
 from payloads.record import FloatArray, Payload, PayloadError
@@ -66,7 +66,7 @@ class RunDirectory:
         base = Path(config.run.output_dir).expanduser().resolve()
         given = config.run.run_name
         name = given or f"{config.run.strategy}-{config.data.dataset}-seed{config.training.seed}"
-        taken = [path for path in _numbered(base, name) if (path / "metrics.jsonl").exists()]
+        taken = [path for path in _find_numbered(base, name) if (path / "metrics.jsonl").exists()]
         if config.run.resume:
             directory = cls(taken[-1] if taken and not given else base / name)
             directory._check_resumable(config)
@@ -85,7 +85,7 @@ class RunDirectory:
                 raise ConfigError("output-dir", got=got, allowed=allowed, hint="choose one") from None
         if not (directory.path / "run-token").exists():
             write_atomic(directory.path / "run-token", uuid.uuid4().hex.encode())
-        write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolved()).encode())
+        write_atomic(directory.path / "config.toml", tomli_w.dumps(config.resolve()).encode())
         for outcome in OUTCOMES:  # left by the run that is resumed; this one has no outcome yet
             (directory.path / outcome).unlink(missing_ok=True)
         return directory
@@ -197,10 +197,10 @@ class RunDirectory:
             got, way_out = f"true, but there is no run in {self.path}", "set run-name (or --out), or leave resume out"
             raise ConfigError("resume", got=got, allowed="true where there is one", hint=way_out)
         try:
-            before = flattened(tomllib.loads(path.read_text("utf-8")))
+            before = flatten(tomllib.loads(path.read_text("utf-8")))
         except ValueError as error:
             raise _not_resumable(path, f"a file that cannot be read ({error})", "TOML") from None
-        now = flattened(config.resolved())
+        now = flatten(config.resolve())
         free = _FREE_KEYS - ({"num-server-rounds"} if config.training.lr_decay_at else set())
         changed = sorted(k for k in before.keys() | now.keys() if k not in free and before.get(k) != now.get(k))
         if changed:
@@ -236,7 +236,7 @@ class RunDirectory:
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
         """Write the final model, or another view, by parameter name, for loading into the plain PyTorch module."""
-        write_tensors(self.path / f"{suffixed('model', view)}.safetensors", dict(named), {"format": "pt"})
+        write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(named), {"format": "pt"})
 
     def finish(self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True) -> None:
         """Draw a view's curves and write result.json last: its presence means that the run completed."""
@@ -273,7 +273,7 @@ def _not_resumable(what: str | Path, got: str, allowed: str, way_out: str = "beg
     return ConfigError(f"resume: {what}", got=got, allowed=allowed, hint=way_out)
 
 
-def _numbered(base: Path, name: str) -> list[Path]:
+def _find_numbered(base: Path, name: str) -> list[Path]:
     numbered = [p for p in base.glob(f"{name}-*") if p.name.removeprefix(f"{name}-").isdigit()]
     return [base / name, *sorted(numbered, key=lambda path: _number(path, name))]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from apps.evaluation.metric_names import suffixed
+from apps.evaluation.metric_names import add_suffix
 from problems.data import OWN
 
 RANKING = {
@@ -37,11 +37,11 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     for metric, label in RANKING.items():
-        name = suffixed(metric, view)
+        name = add_suffix(metric, view)
         points = [(line["round"], line[name]) for line in lines if name in line]
         if points:
             left.plot(*zip(*points, strict=True), label=label, marker="." if len(points) < 40 else None)
-    loss = suffixed("loss", view)
+    loss = add_suffix("loss", view)
     losses = [(line["round"], line[loss]) for line in lines if loss in line]
     if losses:
         right.plot(*zip(*losses, strict=True), color="tab:gray", marker="." if len(losses) < 40 else None)

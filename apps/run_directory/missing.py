@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from apps.evaluation.metric_names import suffixed
+from apps.evaluation.metric_names import add_suffix
 from strategies.rounds.errors import way_out
 
 # consecutive rounds, or evaluations, before a warning
@@ -83,13 +83,13 @@ class Watch:
                 yield site, f"partition {site} was dropped {RUNNING} rounds running ({_cut(reason)}): {advice}"
 
     def _scores(self, line: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        auc = line.get(suffixed("auc", self._view))
+        auc = line.get(add_suffix("auc", self._view))
         if auc is None or not line["round"]:
             return
         self._below = self._below + 1 if auc < CHANCE else 0
         if self._below >= RUNNING:
             yield "below", _BELOW + self._steps
         # Equal scores are ties, so their ROC curve is the diagonal, and the partial areas are at chance level too.
-        areas = [line.get(suffixed(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
+        areas = [line.get(add_suffix(name, self._view), 0.0) for name in ("pauc_fpr30", "pauc_fpr50")]
         if all(math.isclose(area, CHANCE) for area in (auc, *areas)):
             yield "constant", _CONSTANT + self._steps

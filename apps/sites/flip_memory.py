@@ -45,7 +45,7 @@ class FlipMemory:
         Returns:
             The flips, how many are new, and the largest epsilon with which one of these labels has been flipped.
         """
-        with self._locked() as key:
+        with self._lock() as key:
             digests, kept = _digests(key, marks), self._all()
             known = kept.setdefault(epsilon, {})
             new = [digest for digest in dict.fromkeys(digests) if digest not in known]
@@ -58,7 +58,7 @@ class FlipMemory:
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
         """Keep those of (n,) flips whose labels have none yet for this epsilon."""
-        with self._locked() as key:
+        with self._lock() as key:
             known = self._all().get(epsilon, {})
             drawn = dict(zip(_digests(key, marks), flips.tolist(), strict=True))
             if drawn.keys() - known.keys():
@@ -70,7 +70,7 @@ class FlipMemory:
         return {float(path.stem.removeprefix("label-flips-")): self._read(path) for path in paths}
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[bytes]:
+    def _lock(self) -> Iterator[bytes]:
         """Yield the key, drawn if there is none, while a lock keeps others from reading or writing the files."""
         make_folder(self.folder, private=True)
         with os.fdopen(os.open(self.folder / _KEY, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+b") as file:
@@ -82,14 +82,14 @@ class FlipMemory:
                 file.flush()
                 os.fsync(file.fileno())
             if len(key) != KEY_BYTES:
-                raise _damaged(f"{self.folder / _KEY} with {len(key)} bytes")
+                raise _damage(f"{self.folder / _KEY} with {len(key)} bytes")
             yield key
 
     def _read(self, path: Path) -> dict[bytes, bool]:
         try:
             arrays, _ = read_sealed(path, FORMAT, VERSION)
         except PayloadError as error:
-            raise _damaged(str(error)) from None
+            raise _damage(str(error)) from None
         whole, flips = arrays["digests"].tobytes(), arrays["flips"].tolist()
         return {whole[DIGEST_BYTES * n : DIGEST_BYTES * (n + 1)]: flip for n, flip in enumerate(flips)}
 
@@ -114,22 +114,25 @@ def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, b
     larger = min((used for used in rates if used > epsilon), default=None)
     smaller = max((used for used in rates if used < epsilon), default=None)
     own = flip_rate(epsilon)
-    flipped = own if larger is None else _followed(rates[larger], True, flip_rate(larger), own)
+    flipped = own if larger is None else _chance_after(rates[larger], True, flip_rate(larger), own)
     if smaller is None:
         return flipped
     after, rate = rates[smaller], flip_rate(smaller)
-    weight, other = flipped * _followed(True, after, own, rate), (1 - flipped) * _followed(False, after, own, rate)
+    weight, other = (
+        flipped * _chance_after(True, after, own, rate),
+        (1 - flipped) * _chance_after(False, after, own, rate),
+    )
     # both are 0 only where flips that another party drew allow neither value here
     return weight / (weight + other) if weight + other else own
 
 
-def _followed(before: bool, after: bool, rate: float, wider: float) -> float:
+def _chance_after(before: bool, after: bool, rate: float, wider: float) -> float:
     """The chance that ``before``, flipped at ``rate``, becomes ``after`` when flipped on to the ``wider`` rate."""
     again = (wider - rate) / max(1 - 2 * rate, 1e-300)
     return again if before != after else 1 - again
 
 
-def _damaged(what: str) -> ConfigError:
+def _damage(what: str) -> ConfigError:
     return ConfigError(
         STATE_DIR,
         got=f"unusable label flips: {what}",

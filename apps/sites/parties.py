@@ -16,7 +16,7 @@ from apps.run_config.algorithm import HANDSHAKE, Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
 from apps.sites.files import make_folder, write_tensors
 from apps.sites.flip_memory import FlipMemory
-from apps.sites.party_audit import audited
+from apps.sites.party_audit import audit
 from apps.sites.state_store import RUN_TOKEN, state_dir
 from apps.sites.vertical import data_loader, settings_of
 from clients.base import PayloadClient, Trained
@@ -64,7 +64,7 @@ class PartySites(Sites):
     @contextlib.contextmanager
     def audit(self, config: RunConfig, event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
         """Add a line to the owner's log; the handshake's line also holds the settings of the run."""
-        with audited(event, context, message) as facts:
+        with audit(event, context, message) as facts:
             yield facts
             if event == HANDSHAKE:
                 vfb2 = settings_of(config)

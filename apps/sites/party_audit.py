@@ -43,7 +43,7 @@ def log_path(node: Mapping[str, Any]) -> Path | None:
 
 
 @contextlib.contextmanager
-def audited(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
+def audit(event: str, context: Context, message: Message) -> Iterator[dict[str, Any]]:
     """Append a line about the enclosed work to the node's log, if it keeps one.
 
     For a refusal by the policy it holds the key, what was got and what is allowed; for other failures only the
@@ -77,7 +77,7 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
     flips = facts.get("flips")
     if flips and flips["drawn"] and "epsilon-spent" not in flips:
         flips["data"] = str(node.get(DATA_PATH, ""))
-        flips["epsilon-spent"] = _spent(path, flips["data"]) + facts["label-epsilon"]
+        flips["epsilon-spent"] = _sum_epsilons(path, flips["data"]) + facts["label-epsilon"]
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "event": event,
@@ -95,7 +95,7 @@ def _append(path: Path | None, event: str, context: Context, message: Message, f
         os.close(opened)
 
 
-def _spent(path: Path, data: str) -> float:
+def _sum_epsilons(path: Path, data: str) -> float:
     """The sum of the epsilons of all runs in the log that flipped the labels of a data file anew."""
     if not path.exists():
         return 0.0

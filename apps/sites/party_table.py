@@ -15,7 +15,7 @@ from clients.vertical.segment.plan import Holding
 from problems.data import DataError, DataSpec
 from problems.data.disturb import split_rows
 from problems.data.formats.inspection import check_columns, numeric_column
-from problems.data.formats.tables import PARQUET_ENDINGS, encoded, read_table
+from problems.data.formats.tables import PARQUET_ENDINGS, encode, read_table
 from problems.data.samples import Array, Rows, label_classes, positive_classes
 from problems.data.spec import Column
 
@@ -73,7 +73,7 @@ class PartyTable:
         frame.columns = frame.columns.map(str)
         columns = [Column(name) for name in frame.columns]
         check_columns(frame, columns, listable=False)
-        whole = encoded(frame, columns, np.arange(len(frame)))
+        whole = encode(frame, columns, np.arange(len(frame)))
         self.names = list(whole.names)
         self._features = whole.values[order]  # (rows, columns), not scaled
         self._scaled = whole.scaled

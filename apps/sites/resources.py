@@ -139,7 +139,7 @@ def _resident_problem(config: RunConfig, site: Site) -> Oracle:
     return own_problem(config, site.features, site.labels)
 
 
-def trained(config: RunConfig, site: Site) -> FlatModel | Oracle:
+def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
     """Return what a client of this site trains: the cached model, or the oracle of a minimax problem."""
     if is_problem(config):
         return _resident_problem(config, site)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from apps.run_config.algorithm import Held, RunConfig, Sites
 from apps.run_config.settings import ConfigError
-from apps.sites.resources import device_of, dtype_of, site, trained
+from apps.sites.resources import device_of, dtype_of, get_trainee, site
 from clients.base import Site, Trained
 from payloads.handshake import LONGEST_LABEL, MOST_LABELS, Scaling, SiteReport, encode_names
 from problems.data import OWN, Columns, DataError, DataSpec, Samples, SiteRows, read_own
@@ -175,4 +175,4 @@ class RowSites(Sites):
 
     def model(self, config: RunConfig, site: Held) -> Trained:
         assert isinstance(site, Site)
-        return trained(config, site)
+        return get_trainee(config, site)

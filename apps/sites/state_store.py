@@ -57,7 +57,7 @@ class StateStore:
         """The path of a round's file."""
         return self.folder / f"round-{server_round:06d}.safetensors"
 
-    def described(self, kind: type[Payload], server_round: int) -> dict[str, str]:
+    def describe(self, kind: type[Payload], server_round: int) -> dict[str, str]:
         """The metadata of a file: owner, type and round of the memory."""
         owner = f"{self.folder.parent.name}/{self.folder.name}"
         return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
@@ -65,7 +65,7 @@ class StateStore:
     def save(self, server_round: int, state: Payload) -> None:
         """Write a round's memory, and remove files that no resume can need any more."""
         make_folder(self.folder, private=True)
-        header = self.described(type(state), server_round)
+        header = self.describe(type(state), server_round)
         write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), header, private=True)
         covered = [number for number in self.rounds() if number <= self.checkpoint_round]
         for number in covered[:-1]:
@@ -84,7 +84,7 @@ class StateStore:
             return None, 0
         path, made = self.file(eligible[-1]), eligible[-1]
         arrays, header = read_sealed(path, STATE_FORMAT, STATE_VERSION)
-        for name, wanted in self.described(kind, made).items():
+        for name, wanted in self.describe(kind, made).items():
             if header.get(name) != wanted:
                 raise PayloadError(f"{path}: {name} {header.get(name)!r}, expected {wanted!r}")
         return kind.from_arrays(arrays), made

@@ -124,10 +124,10 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
     if dataset in GENERIC and not config.data.data_dir:
         key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
         raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")
-    return partial(_simulated, config, parties, place, labelled=place < vfb2.active_parties)
+    return partial(_simulate_party, config, parties, place, labelled=place < vfb2.active_parties)
 
 
-def _simulated(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
+def _simulate_party(config: RunConfig, parties: int, place: int, *, labelled: bool) -> SimulatedParty:
     return _simulated_party(vertical_data(config, parties), place, labelled=labelled)
 
 

@@ -98,7 +98,7 @@ class Intersection:
     def blind(self) -> bytes:
         """Our tags, to be sent to the other party: in increasing order, 32 bytes each."""
         if not self._tags:
-            tags = [self._hashed(name) for name in self._ids]
+            tags = [self._hash(name) for name in self._ids]
             order = sorted(range(len(tags)), key=tags.__getitem__)
             self._order = np.array(order, dtype=np.int64)
             self._tags = [tags[row] for row in order]
@@ -108,7 +108,7 @@ class Intersection:
         """The other party's tags raised to our key too, in the order given; IntersectionError if malformed."""
         tags = _split(other)
         try:
-            return b"".join(map(self._raised, tags))
+            return b"".join(map(self._raise_point, tags))
         except ValueError as error:
             raise IntersectionError("the other party sent a tag that is no point of the curve") from error
 
@@ -137,16 +137,16 @@ class Intersection:
             raise IntersectionError(f"a common row at place {chosen.max()} or {chosen.min()} of {len(self._ids)} tags")
         return self._order[chosen.astype(np.int64)]
 
-    def _hashed(self, name: bytes) -> bytes:
+    def _hash(self, name: bytes) -> bytes:
         """H(id) raised to our key."""
         for attempt in range(256):
             hasher = self._domain.copy()
             hasher.update(bytes((attempt,)) + name)
             with contextlib.suppress(ValueError):  # half of all x are not on the curve
-                return self._raised(hasher.digest())
+                return self._raise_point(hasher.digest())
         raise ValueError("no point found for an id in 256 tries")  # one id in 2^256
 
-    def _raised(self, tag: bytes) -> bytes:
+    def _raise_point(self, tag: bytes) -> bytes:
         """A point, given by its x coordinate, raised to our key; ValueError if it is not on the curve."""
         point = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + tag)
         return self._key.exchange(_EXCHANGE, point)
@@ -245,21 +245,21 @@ class _Talk:
         if self.me != reporter:
             self.say(reporter, TAGS, tags)
             theirs = await self.hear(reporter, TAGS)
-            self.say(reporter, TAGS_OF_BOTH, await self.raised(reporter, theirs))
+            self.say(reporter, TAGS_OF_BOTH, await self.raise_tags(reporter, theirs))
             return self.own.rows(np.frombuffer(await self.hear(reporter, PLACES), dtype="<i8"))
         others = [party for party in range(self.mesh.parties) if party != self.me]
         for party in others:
             self.say(party, TAGS, tags)
         matches = {}
         for party in others:
-            theirs = await self.raised(party, await self.hear(party, TAGS))
+            theirs = await self.raise_tags(party, await self.hear(party, TAGS))
             matches[party] = self.own.pair(await self.hear(party, TAGS_OF_BOTH), theirs)
         mine, places = common_rows(matches)
         for party in others:
             self.say(party, PLACES, places[party].astype("<i8").tobytes())
         return mine
 
-    async def raised(self, party: int, tags: bytes) -> bytes:
+    async def raise_tags(self, party: int, tags: bytes) -> bytes:
         """Another party's tags raised to our key too; PartyError names that party if they are malformed."""
         try:
             return await asyncio.to_thread(self.own.reblind, tags)

@@ -115,12 +115,12 @@ class Policy:
             return direct
         for authority in self.authorities:
             name = self.pins.get(fingerprint(authority))
-            if name is not None and _issued(certificate, authority):
+            if name is not None and _is_issued_by(certificate, authority):
                 return name
         return ""
 
 
-def _issued(certificate: bytes, authority: bytes) -> bool:
+def _is_issued_by(certificate: bytes, authority: bytes) -> bool:
     """Whether an authority has signed a certificate directly; both in DER."""
     try:
         x509.load_der_x509_certificate(certificate).verify_directly_issued_by(x509.load_der_x509_certificate(authority))

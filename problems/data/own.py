@@ -18,7 +18,7 @@ from problems.data.samples import (
     as_float32,
     check_finite,
     positive_classes,
-    standardised,
+    standardise,
 )
 from problems.data.spec import DataError, DataSpec, in_data_set
 from problems.data.validation import validate
@@ -88,7 +88,7 @@ class SiteRows:
                 got = "no means" if scaling is None else f"means of {len(scaling[0])} columns"
                 allowed = f"all sites' means of the {features.shape[1]} columns"
                 raise DataError("standardise", got=got, allowed=allowed, hint=_UNSCALED)
-            features = standardised(features, *scaling)
+            features = standardise(features, *scaling)
         check_finite(features)
         return Samples(as_float32(features), self.labels[rows])
 

@@ -56,9 +56,9 @@ def partition(
     elif kind == "pathological":
         parts = _pathological(classes, num_clients, spec.partition_classes, rng)
     elif kind == GIVEN:
-        return _given(labels, parse_rows(spec.partition_rows), num_clients, rng)
+        return _cut_as_given(labels, parse_rows(spec.partition_rows), num_clients, rng)
     elif kind == "positives-skewed":
-        parts = _skewed(labels, num_clients, spec.partition_alpha, rng)
+        parts = _cut_skewed(labels, num_clients, spec.partition_alpha, rng)
     else:
         parts = _by_flwr_datasets(spec, classes, num_clients, rng)
 
@@ -127,7 +127,7 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def _skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
+def _cut_skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
     by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
     parts: list[list[Rows]] = [[] for _ in range(num_clients)]
     for rows in sorted(by_label, key=len, reverse=True):
@@ -139,7 +139,9 @@ def _skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.Gener
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def _given(labels: Labels, wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator) -> list[Rows]:
+def _cut_as_given(
+    labels: Labels, wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
+) -> list[Rows]:
     _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):

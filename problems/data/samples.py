@@ -61,10 +61,10 @@ class Encoded:
         """(n, c) values scaled by the training rows' statistics, and the scaling."""
         means, variances = self.statistics(train_rows)
         columns = Columns(self.names, means, np.sqrt(variances))
-        return standardised(self.values, means, columns.deviations).astype(np.float32), columns
+        return standardise(self.values, means, columns.deviations).astype(np.float32), columns
 
 
-def standardised(values: Array, means: Array, deviations: Array) -> Array:
+def standardise(values: Array, means: Array, deviations: Array) -> Array:
     """(n, c) values minus (c,) means, divided by (c,) deviations; a column whose deviation is 0 becomes 0."""
     return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))
 
@@ -150,21 +150,21 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
     if site:
         occur = f"{len(classes)} different labels occur here"
 
-    def refused(got: str, allowed: str, hint: str) -> DataError:
+    def refusal(got: str, allowed: str, hint: str) -> DataError:
         return DataError("positive-label", got=got, allowed=allowed, hint=hint)
 
     if wanted == "":
         if site and not set(classes) <= {"0", "1", "-1"}:
             allowed = f"a label, since a site's file may lack one that others have; {occur}"
-            raise refused(NOTHING, allowed, "set positive-label")
+            raise refusal(NOTHING, allowed, "set positive-label")
         if not site and len(classes) != 2:
             got, way_out = f"nothing for {len(classes)} labels", "set positive-label to those that are positive"
-            raise refused(got, f"some of them; {occur}", way_out)
+            raise refusal(got, f"some of them; {occur}", way_out)
         return np.array([name == ("1" if site else classes[-1]) for name in classes])
     if wanted == "first-half" and "first-half" not in classes:
         if site:
             got = "'first-half', which depends on labels that a site's file may lack"
-            raise refused(got, f"labels with commas; {occur}", "name the positive labels instead")
+            raise refusal(got, f"labels with commas; {occur}", "name the positive labels instead")
         return np.arange(len(classes)) < len(classes) // 2
 
     marked = np.zeros(len(classes), dtype=bool)
@@ -173,7 +173,7 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
         if match in classes:
             marked[list(classes).index(match)] = True
         elif not site:
-            raise refused(f"{label!r}, which does not occur", occur, "set positive-label to one of them")
+            raise refusal(f"{label!r}, which does not occur", occur, "set positive-label to one of them")
     return marked
 
 

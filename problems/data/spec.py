@@ -170,4 +170,4 @@ def in_data_set(error: DataError, spec: DataSpec) -> DataError:
     errors = [DataError.of(error, place), *error.also]
     last = errors[-1].hint
     hint = last if PAGE in last else f"{last}; see {PAGE}"
-    return DataError.joined([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])
+    return DataError.join([DataError.of(one, hint=hint) if one.hint == last else one for one in errors])

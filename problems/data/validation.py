@@ -33,8 +33,8 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     Raises:
         DataError: names the key as the run config spells it, what it got and what is allowed.
     """
-    _known("dataset", spec.dataset, DATASETS)
-    _known("partition", spec.partition, PARTITIONS)
+    _check_known("dataset", spec.dataset, DATASETS)
+    _check_known("partition", spec.partition, PARTITIONS)
     given = spec.partition == GIVEN
     if given:
         parse_rows(spec.partition_rows)
@@ -128,7 +128,7 @@ def _check_own(spec: DataSpec) -> None:
     )
 
 
-def _known(key: str, got: str, allowed: Iterable[str]) -> None:
+def _check_known(key: str, got: str, allowed: Iterable[str]) -> None:
     names = list(allowed)
     if got not in names:
         way_out = f"`python -m simulations list {key}s` explains them"

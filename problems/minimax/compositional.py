@@ -211,7 +211,7 @@ class _BatchNormGradient(torch.autograd.Function):
         S = Xg - (X_sum * g_sum + Xz * gz) / n
         A, D = W - c * Xz / n, -c * gz / n
 
-        def combined(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
+        def combine(constant: Tensor, *terms: tuple[Tensor, Tensor]) -> Tensor:
             """A constant per channel plus terms: a factor per channel times a full-size tensor."""
             (factor, values), *others = terms
             shape = (1, -1, *[1] * (x.ndim - 2))
@@ -221,9 +221,9 @@ class _BatchNormGradient(torch.autograd.Function):
             return total
 
         # z = r x - r mean
-        to_g = combined(B - c * X_sum / n - A * r * mean, (A * r, x), (c, X))
+        to_g = combine(B - c * X_sum / n - A * r * mean, (A * r, x), (c, X))
         z_factor = r * (A * gz + D * Xz + c * S) / n
-        to_x = combined(
+        to_x = combine(
             z_factor * r * mean - r * (A * g_sum + D * X_sum) / n, (-z_factor * r, x), (r * A, g), (r * D, X)
         )
         return to_g, to_x, r * S, None, None

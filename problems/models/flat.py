@@ -121,7 +121,7 @@ class FlatModel:
             ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
         """
         for vector, host, array in zip(
-            (self.parameters, self.buffers), self._hosts, self._checked(arrays), strict=False
+            (self.parameters, self.buffers), self._hosts, self._check_arrays(arrays), strict=False
         ):
             np.copyto(host.numpy(), array)
             if host is not vector:
@@ -204,12 +204,12 @@ class FlatModel:
         )
         return self.gradient
 
-    def named(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
+    def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
         """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
 
         The model's own values are neither read nor changed. Arrays that do not fit are refused as by `load`.
         """
-        parts = [cut(vector, shapes) for vector, shapes in zip(self._checked(arrays), self._shapes, strict=False)]
+        parts = [cut(vector, shapes) for vector, shapes in zip(self._check_arrays(arrays), self._shapes, strict=False)]
         named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
         return named | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
@@ -230,7 +230,7 @@ class FlatModel:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
 
-    def _checked(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
+    def _check_arrays(self, arrays: Sequence[FloatArray]) -> list[FloatArray]:
         """Return flat arrays in the model's dtype, copied only to change it, or raise ValueError."""
         expected = {"parameters": self.dim} | ({"buffers": self.num_buffers} if self.num_buffers else {})
         if len(arrays) != len(expected):

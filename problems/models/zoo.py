@@ -169,7 +169,7 @@ def _one_line(error: Exception) -> str:
 def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
     """Refuse shapes other than `(channels, height, width)` with sides of at least `side`."""
 
-    def checked(input_shape: tuple[int, ...]) -> nn.Module:
+    def check_and_build(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:
             raise _unfit(
                 f"with input_shape {input_shape}",
@@ -178,7 +178,7 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
             )
         return build(input_shape)
 
-    return checked
+    return check_and_build
 
 
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:

@@ -9,7 +9,7 @@ from problems.models import Layout
 from problems.models.networks import Linear, LinearNoIntercept
 from problems.objectives.classification import SampleLoss
 from problems.optimum import smoothness
-from problems.penalties import PenaltySettings, selected
+from problems.penalties import PenaltySettings, select_coordinates
 
 
 @lru_cache(maxsize=64)
@@ -23,9 +23,9 @@ def ridge_factors(
     """(d,) the factors of the ridge term, 0 in the ``frozen`` parts (start, stop).
 
     Raises:
-        ValueError: `selected` refuses ``settings.parameters``.
+        ValueError: `select_coordinates` refuses ``settings.parameters``.
     """
-    factors = selected(layout, settings.parameters).to(device, dtype) * settings.ridge
+    factors = select_coordinates(layout, settings.parameters).to(device, dtype) * settings.ridge
     for start, stop in frozen:
         factors[start:stop] = 0
     return factors

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from problems.objectives.scores import CELLS, SCORES, Score, condensed, condensed_classes, score_of
+from problems.objectives.scores import CELLS, SCORES, Score, condense, condensed_classes, score_of
 
 LINEAR = "square", "psm", "squared-hinge", "logistic"
 NON_LINEAR = "kl-opauc", "auprc", "p-norm-push"
@@ -99,7 +99,7 @@ class PairwiseObjective(ABC):
         direct: int = 2**22,
         cells: int = CELLS,
     ) -> float:
-        """F on given scores: over all pairs or, if there are too many, over `condensed` scores, in O(n log n).
+        """F on given scores: over all pairs or, if there are too many, over `condense` scores, in O(n log n).
 
         docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
@@ -109,13 +109,13 @@ class PairwiseObjective(ABC):
             labels: (q,) of the partners, 1 for a positive; for ``auprc``.
             block: positives whose pairs are in memory at a time.
             direct: up to this many pairs, all are computed.
-            cells: see `condensed`.
+            cells: see `condense`.
         """
         positives, partners = positives.double(), partners.double()
         total, rows, pairs = 0.0, len(positives), len(positives) * len(partners)
         counts, weights = torch.ones_like(positives), None
         if pairs > direct:
-            positives, counts = condensed(positives, cells)
+            positives, counts = condense(positives, cells)
             partners, weights, labels = condensed_classes(partners, labels, cells)
         for scores, count in zip(torch.split(positives, block), torch.split(counts, block), strict=True):
             u = self.observe(partners[None, :] - scores[:, None], labels, weights)

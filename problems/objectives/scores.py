@@ -39,7 +39,7 @@ def score_of(setting: str, auto: str) -> Score:
     return SCORES[auto if setting == "auto" else setting]
 
 
-def condensed(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
+def condense(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
     """At most 9 ``cells`` float64 scores, and how many of the (n,) finite scores each stands for.
 
     Up to 9 ``cells`` scores stay as they are. Borders cut the rows, and the range of scores, into ``cells`` equal
@@ -70,13 +70,13 @@ def condensed(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
 def condensed_classes(
     scores: Tensor, labels: Tensor | None, cells: int = CELLS
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Scores that are `condensed` class by class, their weights in a mean over them, and their labels.
+    """Scores that are `condense` class by class, their weights in a mean over them, and their labels.
 
     Args:
         labels: (n,) 0 or 1 for each score; None where all are of one class.
     """
     classes = [scores] if labels is None else [scores[labels == y] for y in (0, 1)]
-    few, numbers = zip(*(condensed(one, cells) for one in classes), strict=True)
+    few, numbers = zip(*(condense(one, cells) for one in classes), strict=True)
     if labels is not None:
         labels = torch.cat([torch.full_like(one, y) for y, one in enumerate(few)])
     return torch.cat(few), torch.cat(numbers) * (sum(map(len, few)) / len(scores)), labels

@@ -3,7 +3,7 @@
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.factory import PENALTIES, PenaltySettings, make_penalty
 from problems.penalties.norms import L1, ElasticNet, GroupLasso, NuclearNorm, SquaredL2
-from problems.penalties.parameters import OnParameters, selected
+from problems.penalties.parameters import OnParameters, select_coordinates
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
 
 __all__ = [
@@ -22,5 +22,5 @@ __all__ = [
     "Simplex",
     "SquaredL2",
     "make_penalty",
-    "selected",
+    "select_coordinates",
 ]

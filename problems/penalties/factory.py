@@ -10,7 +10,7 @@ from torch import Tensor
 from problems.models.vectors import Layout, spans
 from problems.penalties.base import NoPenalty, Penalty
 from problems.penalties.norms import L1, ElasticNet, GroupLasso, NuclearNorm, SquaredL2
-from problems.penalties.parameters import Indices, chosen, on_parameters, runs, selected
+from problems.penalties.parameters import Indices, choose_parameters, on_parameters, runs, select_coordinates
 from problems.penalties.sets import Box, L2Ball, NonNegative, Simplex
 
 PenaltyName = Literal[
@@ -47,7 +47,7 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
     Args:
         settings: ``groups`` are "rows", a group for each index of a parameter's first axis (an output), or "columns",
             for each index of its second (an input, with all outputs and kernel positions); ``parameters``: see
-            `selected`.
+            `select_coordinates`.
         layout: names and shapes of the consecutive parts of the vector.
 
     Raises:
@@ -56,7 +56,7 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
     if settings.penalty == "none":
         return NoPenalty()
     weight, parameters = settings.weight, settings.parameters
-    mask = selected(layout, parameters)
+    mask = select_coordinates(layout, parameters)
     dim = len(mask)
     if settings.penalty == "nuclear-norm":
         return on_parameters(dim, _matrices(layout, parameters, weight))
@@ -89,7 +89,7 @@ def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
 def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indices, Penalty]]:
     parts: list[tuple[Indices, Penalty]] = []
     coordinates = spans(shape for _, shape in layout)
-    for (name, shape), span, wanted in zip(layout, coordinates, chosen(layout, parameters), strict=True):
+    for (name, shape), span, wanted in zip(layout, coordinates, choose_parameters(layout, parameters), strict=True):
         if wanted and len(shape) < 2:
             raise ValueError(f"penalty 'nuclear-norm': parameter {name!r} of shape {shape} is not a matrix")
         if wanted:
@@ -101,7 +101,7 @@ def _groups(layout: Layout, parameters: str, groups: str) -> Tensor:
     """(k,) the group number of each selected coordinate; no group spans two parameters."""
     axis = 0 if groups == "rows" else 1
     numbers, used = [], 0
-    for (name, shape), wanted in zip(layout, chosen(layout, parameters), strict=True):
+    for (name, shape), wanted in zip(layout, choose_parameters(layout, parameters), strict=True):
         if not wanted:
             continue
         extents = shape or (1,)

@@ -25,7 +25,7 @@ class OnParameters(Penalty):
 
     def __init__(self, dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> None:
         self.dim = dim
-        self._parts = [(_checked(indices, dim), penalty) for indices, penalty in parts]
+        self._parts = [(_check(indices, dim), penalty) for indices, penalty in parts]
         counts = torch.zeros(dim, dtype=torch.int64)
         for number, (indices, _) in enumerate(self._parts):
             where = torch.arange(indices.start, indices.stop) if isinstance(indices, slice) else indices.cpu()
@@ -66,7 +66,7 @@ class OnParameters(Penalty):
             raise ValueError(f"expected x of shape ({self.dim},), got {tuple(x.shape)}")
         if x.device != self._device:
             self._device = x.device
-            self._parts = [(_moved(indices, x.device), penalty) for indices, penalty in self._parts]
+            self._parts = [(_move(indices, x.device), penalty) for indices, penalty in self._parts]
 
 
 def runs(mask: Tensor) -> list[slice]:
@@ -76,8 +76,8 @@ def runs(mask: Tensor) -> list[slice]:
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
-def chosen(layout: Layout, parameters: str) -> list[bool]:
-    """Whether each parameter of the layout is selected: see `selected`."""
+def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
+    """Whether each parameter of the layout is selected: see `select_coordinates`."""
     known = [name for name, _ in layout]
     if parameters == "all":
         return [True] * len(known)
@@ -101,7 +101,7 @@ def chosen(layout: Layout, parameters: str) -> list[bool]:
     return found
 
 
-def selected(layout: Layout, parameters: str) -> Tensor:
+def select_coordinates(layout: Layout, parameters: str) -> Tensor:
     """(d,) bool: the coordinates of a flat vector that ``parameters`` selects.
 
     Args:
@@ -113,7 +113,7 @@ def selected(layout: Layout, parameters: str) -> Tensor:
         ValueError: an unknown name, or "auto" selects nothing.
     """
     sizes = [math.prod(shape) for _, shape in layout]
-    return torch.tensor(chosen(layout, parameters), dtype=torch.bool).repeat_interleave(torch.tensor(sizes))
+    return torch.tensor(choose_parameters(layout, parameters), dtype=torch.bool).repeat_interleave(torch.tensor(sizes))
 
 
 def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty:
@@ -123,7 +123,7 @@ def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty
     return OnParameters(dim, parts)
 
 
-def _checked(indices: Indices, dim: int) -> Indices:
+def _check(indices: Indices, dim: int) -> Indices:
     if isinstance(indices, slice):
         start, stop = indices.start or 0, dim if indices.stop is None else indices.stop
         if indices.step not in (None, 1) or not 0 <= start < stop <= dim:
@@ -138,5 +138,5 @@ def _checked(indices: Indices, dim: int) -> Indices:
     return indices
 
 
-def _moved(indices: Indices, device: torch.device) -> Indices:
+def _move(indices: Indices, device: torch.device) -> Indices:
     return indices if isinstance(indices, slice) else indices.to(device)

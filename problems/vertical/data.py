@@ -85,7 +85,7 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
         marked = positive_classes(source.classes, spec.positive_label or DEFAULT_POSITIVE.get(spec.dataset, ""))
         labels = marked[source.codes].astype(np.int8)
     train_rows, test_rows = _split(source, labels, spec, regression)
-    features = _encoded(source, train_rows)
+    features = _encode(source, train_rows)
     _check_finite(features)
     train_labels, test_labels = labels[train_rows], labels[test_rows]
     if not regression:
@@ -104,8 +104,9 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
     validate(spec)
     if spec.dataset in DRAWN:
-        got, allowed = f"{spec.dataset!r}, which is drawn client by client", "one with columns to spread over parties"
-        raise DataError("dataset", got=got, allowed=allowed, hint="see docs/vertical.md")
+        drawn = f"{spec.dataset!r}, which is drawn client by client"
+        useful = "one with columns to spread over parties"
+        raise DataError("dataset", got=drawn, allowed=useful, hint="see docs/vertical.md")
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
             "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
@@ -135,7 +136,7 @@ def _read(spec: DataSpec) -> Source:
     return read(spec)
 
 
-def _encoded(source: Source, train_rows: Rows) -> Features:
+def _encode(source: Source, train_rows: Rows) -> Features:
     """The features of all rows, dense (n, d) float64 or CSR."""
     features = source.features(train_rows)[0]
     if not isinstance(features, np.ndarray):

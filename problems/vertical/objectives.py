@@ -68,7 +68,7 @@ class Objective:
     Attributes:
         name: one of `PROBLEMS`.
         weight: of the regulariser, >= 0 and finite.
-        tilt: of `corrected`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
+        tilt: of `correct_for_flips`, r / (1 - 2 r) for a chance r that a label is flipped; 0 without flips.
 
     Raises:
         ValueError: a name, weight or tilt that is not allowed.
@@ -169,7 +169,7 @@ def make_objective(name: str, weight: float | None = None) -> Objective:
     return Objective(name, weight)
 
 
-def corrected(objective: Objective, epsilon: float) -> Objective:
+def correct_for_flips(objective: Objective, epsilon: float) -> Objective:
     """Return the objective whose loss is unbiased under labels flipped with chance r = 1 / (1 + e^epsilon).
 
     Natarajan, Dhillon, Ravikumar, Tewari, "Learning with Noisy Labels" (NeurIPS 2013), lemma 1: the loss

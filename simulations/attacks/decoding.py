@@ -95,7 +95,7 @@ def one_hot(values: Values, sizes: Sequence[int]) -> Array:
     return np.hstack([np.eye(size)[column] for column, size in zip(values.T, sizes, strict=True)])
 
 
-def decoded(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
+def decode_rows(numbers: Array, weights: Sequence[Array], sizes: Sequence[Sequence[int]] = SIZES) -> list[Values]:
     """For each row's number, the (n, columns) values of two parties with known weights whose sum comes closest to it.
 
     Args:
@@ -210,9 +210,9 @@ def before_training() -> Numbers:
     ears, _ = asyncio.run(overheard(features, labels))
     now = ears[0].total(Kind.EVALUATION)
     return {
-        "values right, public start vectors": right(decoded(shown - features[0] @ drawn[0], drawn[1:]), held),
+        "values right, public start vectors": right(decode_rows(shown - features[0] @ drawn[0], drawn[1:]), held),
         "error of 10 numeric columns, 12 runs, public start vectors": _numeric_error(),
-        "values right, now": right(decoded(now, drawn[1:]), held),
+        "values right, now": right(decode_rows(now, drawn[1:]), held),
         "the most frequent value": most_frequent(held),
         "numbers of rows shown to a passive party, now": sum(len(frame.body) // 8 for frame in ears[1].frames),
     }
@@ -253,15 +253,15 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
     }
 
 
-def assembled() -> Numbers:
+def assemble_and_decode() -> Numbers:
     """What a server with all blocks and the bank with its customers' predictions find together, and the bank alone."""
     features, labels, held = customers()
     ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))
     shown = ears[0].total(Kind.EVALUATION)
     guessed = [stream(1, "guess", party).permutation(outcomes[party].weights) for party in (1, 2)]
     return {
-        "values right, assemble = true": right(decoded(shown, [outcome.weights for outcome in outcomes[1:]]), held),
-        "values right, the blocks unknown": right(decoded(shown, guessed), held),
+        "values right, assemble = true": right(decode_rows(shown, [outcome.weights for outcome in outcomes[1:]]), held),
+        "values right, the blocks unknown": right(decode_rows(shown, guessed), held),
         "the most frequent value": most_frequent(held),
     }
 

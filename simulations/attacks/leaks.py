@@ -29,7 +29,7 @@ from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical.blocks.base import product
 from problems.vertical.data import load_vertical
-from problems.vertical.objectives import Objective, corrected, make_objective
+from problems.vertical.objectives import Objective, correct_for_flips, make_objective
 from simulations.attacks.trees import exposes, significantly_different
 from simulations.attacks.watched import KIND, Array, Numbers, pairwise_keys, pairwise_masks, patients, updates
 from simulations.references.vertical import train
@@ -50,7 +50,7 @@ def labels(epsilon: float = 1.0) -> Numbers:
     features, truth = patients((8, 8, 7, 7))
     plain = make_objective("logistic")
     flipped = stream(0, "label flips").random(len(truth)) < expit(-epsilon)
-    tilted = corrected(plain, epsilon)
+    tilted = correct_for_flips(plain, epsilon)
     private = f", epsilon {epsilon:g}"
     found: Numbers = {}
     for name, objective, used in (("", plain, truth), (private, tilted, np.where(flipped, -truth, truth))):
@@ -87,7 +87,7 @@ def label_cost(seeds: int = 3) -> Numbers:
             for seed in range(seeds):
                 flipped = stream(seed, "label flips").random(len(data.train_labels)) < expit(-epsilon)
                 used = np.where(flipped, -data.train_labels, data.train_labels)
-                objective = corrected(plain, epsilon)
+                objective = correct_for_flips(plain, epsilon)
                 w = train(data.train_features, used, objective, "saga", step=0.1, epochs=60, batch_size=32, seed=seed)
                 accuracies.append(np.mean(np.sign(product(data.test_features, w)) == data.test_labels))
             found[f"test accuracy, weight {weight:g}, epsilon {epsilon:g}"] = float(np.mean(accuracies))
@@ -209,20 +209,20 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
     appendix = Tree(0, (-1, 0, 0, 2)), Tree(0, (-1, 0, 0, 1))
     ours = make_pair(parties, 0)
 
-    def exposed(pair: tuple[Tree, Tree]) -> int:
+    def count_exposed(pair: tuple[Tree, Tree]) -> int:
         return sum(len(exposes(*pair, (party,))) for party in range(pair[0].parties))
 
     found: Numbers = {
         "two stars: Definition 4 holds": significantly_different(*stars),
-        "two stars: error of party 1's partial at party 0": _unmasked(stars, values, (0,), 1),
+        "two stars: error of party 1's partial at party 0": _error_of_unmasking(stars, values, (0,), 1),
         "one child in both: Definition 4 holds": significantly_different(*child),
-        "one child in both: error of party 2's partial at party 1": _unmasked(child, values, (1,), 2),
+        "one child in both: error of party 2's partial at party 1": _error_of_unmasking(child, values, (1,), 2),
         "one subtree at two parties: Definition 4 holds": significantly_different(*shared),
-        "one subtree at two parties: sums exposed to one": exposed(shared),
+        "one subtree at two parties: sums exposed to one": count_exposed(shared),
         "Appendix B: Definition 4 holds": significantly_different(*appendix),
-        "Appendix B: sums exposed to one": exposed(appendix),
-        "Appendix B: error of party 3's partial at parties 1 and 2": _unmasked(appendix, values, (1, 2), 3),
-        f"make_pair({parties}, 0): sums exposed to one": exposed(ours),
+        "Appendix B: sums exposed to one": count_exposed(appendix),
+        "Appendix B: error of party 3's partial at parties 1 and 2": _error_of_unmasking(appendix, values, (1, 2), 3),
+        f"make_pair({parties}, 0): sums exposed to one": count_exposed(ours),
     }
     for size in (2, 3, parties - 2):
         coalitions = list(combinations(range(parties), size))
@@ -231,7 +231,7 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
     return {what: float(number) for what, number in (found | _coalitions(parties, values)).items()}
 
 
-def _unmasked(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
+def _error_of_unmasking(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
     """The largest error of the victim's values if the coalition receives them masked, and the masks; else infinite."""
     masks = np.stack([random_elements(values.shape[1]) for _ in range(pair[0].parties)])
     sent = encode(values[: len(masks)]) + masks, masks
@@ -253,7 +253,7 @@ def _coalitions(parties: int, values: Array) -> Numbers:
     pairs = list(combinations(range(1, parties), 2))
     for victim, other in pairs:
         masked = encode(values[victim]) + PairwiseMasks(victim, parties, keys[victim]).mask(KIND, 0, 0, length)
-        left = unmasked(masked, victim, keys[victim] | {other: secrets.token_bytes(32)})
+        left = unmask(masked, victim, keys[victim] | {other: secrets.token_bytes(32)})
         largest = max(largest, abs(float(np.corrcoef(left, values[victim])[0, 1])))
         right += int(np.sum(np.abs(left - values[victim]) < 1.0))
     chance = math.sqrt(2 * math.log(2 * len(pairs) / 0.01) / length)
@@ -265,7 +265,7 @@ def _coalitions(parties: int, values: Array) -> Numbers:
     }
 
 
-def unmasked(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
+def unmask(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -> Array:
     """The victim's first masked vector for party 0 without its masks, if ``keys`` are its keys.
 
     Args:

@@ -13,7 +13,7 @@ from apps.client_app import app as client_app
 from apps.config import RunConfig, Scalar, parse_run_config
 from apps.run_directory.artifacts import RunDirectory
 from apps.training import Training
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.in_process import run_in_process
 from simulations.results.output import log_off
 from strategies.rounds.handshake import Roster
@@ -50,7 +50,7 @@ def check_run(clients: int, flat: Mapping[str, Scalar], nodes: Sequence[Mapping[
             lines.append(config.warning)
 
     with tempfile.TemporaryDirectory() as folder, log_off(True):
-        run_in_process(app, client_app, clients, placed(dict(flat), Path(folder) / "run"), node_configs=nodes)
+        run_in_process(app, client_app, clients, add_directory(dict(flat), Path(folder) / "run"), node_configs=nodes)
     return lines
 
 

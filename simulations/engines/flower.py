@@ -23,7 +23,7 @@ import torch
 from apps.config import ConfigError
 from payloads.flower_internals import NO_INSTALLATION
 from problems.errors import require
-from simulations.arguments import nested
+from simulations.arguments import nest
 from simulations.engines.flower_internals import (
     COMPLETED,
     DETAILS,
@@ -69,7 +69,7 @@ def run_with_flower(
     require("--engine flower", "simulation", "ray")
     with tempfile.TemporaryDirectory() as folder:
         overrides = Path(folder) / "run-config.toml"
-        overrides.write_text(tomli_w.dumps(nested(run_config)), encoding="utf-8")
+        overrides.write_text(tomli_w.dumps(nest(run_config)), encoding="utf-8")
         federation = federation_config(num_clients, together=together, client_gpus=client_gpus)
         submitted = _flwr_json("run", str(PROJECT), "--run-config", str(overrides), "--federation-config", federation)
     run_id = str(submitted[RUN_ID])

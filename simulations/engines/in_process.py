@@ -168,21 +168,21 @@ class InProcessGrid(Grid):
         context = self._contexts.get(message.metadata.dst_node_id)
         if context is None:
             error = Error(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}")
-            return self._stamped(Message(error, reply_to=message))
+            return self._stamp(Message(error, reply_to=message))
         own = _own_context(context)
         try:
             reply = self._app(own_message(message), own)
             _check_reply(reply, message)
         except Exception as exception:
             error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(exception)}:<'{exception}'>")
-            return self._stamped(Message(error, reply_to=message))
+            return self._stamp(Message(error, reply_to=message))
         if own.run_config != context.run_config:
             reason = "The `run_config` field of the `Context` object cannot be modified."
-            return self._stamped(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
+            return self._stamp(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
         context.state = own_records(own.state)
-        return self._stamped(own_message(reply))
+        return self._stamp(own_message(reply))
 
-    def _stamped(self, reply: Message) -> Message:
+    def _stamp(self, reply: Message) -> Message:
         set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
         return reply
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from apps.client_app import app as client_app
-from apps.config import ConfigError, RunConfig, Scalar, flattened, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, flatten, parse_run_config
 from apps.evaluation.metric_names import better
 from apps.run_directory.artifacts import RunDirectory
 from apps.server_app import app as server_app
 from apps.sites import resources
 from apps.training import versions
 from problems.data import Columns
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.in_process import run_in_process
-from simulations.references.centralized import RoundHook, centralized
-from simulations.references.nonfederated import check_vertical, nonfederated
+from simulations.references.centralized import RoundHook, train_centralized
+from simulations.references.nonfederated import check_vertical, train_nonfederated
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
 
@@ -82,7 +82,7 @@ def run(
     Raises:
         RunFailedError: the run has no result; the message says why.
     """
-    flat = placed(flattened(config), Path(out))
+    flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):
         run_federation(clients or len(node_configs) or 8, flat, threads, node_configs)
     return read_run(Path(out).expanduser())
@@ -111,7 +111,7 @@ def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundH
 
     def train(parsed: RunConfig) -> _Trained:
         data = resources.federated_data(parsed.data, clients)
-        return *centralized(parsed, data, on_round), data.columns
+        return *train_centralized(parsed, data, on_round), data.columns
 
     _run_reference(CENTRALIZED, config, clients, train)
 
@@ -122,7 +122,7 @@ def run_nonfederated(config: Mapping[str, Scalar], on_round: RoundHook | None = 
     Raises:
         ConfigError: the strategy is not vertical, or a run is there already.
     """
-    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*nonfederated(parsed, on_round), None))
+    _run_reference(NONFEDERATED, config, 1, lambda parsed: (*train_nonfederated(parsed, on_round), None))
 
 
 def _run_reference(
@@ -155,6 +155,6 @@ def _run_reference(
         "wall_seconds": time.perf_counter() - begun,
         "clients": clients,
         "versions": versions(),
-        "config": parsed.resolved(),
+        "config": parsed.resolve(),
     }
     directory.finish(result, pictures=parsed.run.pictures)

@@ -78,12 +78,12 @@ class Choosing(Runs):
             mode=self.mode,
             seeds=self.tune.seeds,
             validation_fraction=self.tune.validation_fraction,
-            chosen=[self._chosen(search) for search in self.searches],
+            chosen=[self._choose(search) for search in self.searches],
         )
         write_atomic(self.out / "tuned.toml", tuned.toml().encode())
         return tuned
 
-    def _chosen(self, search: _Search) -> Choice:
+    def _choose(self, search: _Search) -> Choice:
         points = [self._point(values, runs) for values, runs in search.points]
         best = min(points, key=lambda one: rank(one.finished, one.missing or 0, one.mean, self.mode))
         if not best.finished:

@@ -12,10 +12,10 @@ from apps.server_app import RunFailedError
 from simulations.arguments import Json, Quiet
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import data_sets, expand
-from simulations.experiments.experiment import Experiment, ProfileName, find_experiment, packaged, read_experiment
+from simulations.experiments.experiment import Experiment, ProfileName, find_experiment, find_packaged, read_experiment
 from simulations.experiments.reproduce import Reproduction
 from simulations.experiments.tuned_values import Tuned, find_tuned
-from simulations.results.output import log_off, print_json, progress, shown, stdout_to_stderr
+from simulations.results.output import format_cell, log_off, print_json, progress, stdout_to_stderr
 
 
 def reproduce(
@@ -65,7 +65,7 @@ def catalogue() -> dict[str, Experiment]:
     Raises:
         ConfigError: a file is wrong.
     """
-    return {name: read_experiment(path) for name, path in packaged().items()}
+    return {name: read_experiment(path) for name, path in find_packaged().items()}
 
 
 def summary(experiment: Experiment) -> dict[str, Any]:
@@ -86,6 +86,6 @@ def summary(experiment: Experiment) -> dict[str, Any]:
 def description(experiment: Experiment) -> str:
     """An experiment's `summary` as one line of text."""
     said = summary(experiment)
-    minutes = ", ".join(f"{name} {shown(value)}" for name, value in said["minutes"].items())
+    minutes = ", ".join(f"{name} {format_cell(value)}" for name, value in said["minutes"].items())
     origin = f"{experiment.paper}, {experiment.figure}"
     return f"{experiment.title} ({origin}; {', '.join(said['datasets'])}; minutes: {minutes})"

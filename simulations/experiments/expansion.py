@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.config import ConfigError, Scalar, flatten, parse_run_config
 from problems.data.spec import NEEDS_FILES
 from problems.errors import NOTHING
 from simulations import PAGE
@@ -16,7 +16,7 @@ from simulations.engines.launch import NONFEDERATED, check_reference
 from simulations.experiments.experiment import Claim, Experiment, PaperValue, Profile
 from simulations.experiments.lines import DATASET, METHOD, Line, PlannedRun, run_folder, settings
 from simulations.experiments.tuned_values import Tuned, fits
-from simulations.results.output import shown
+from simulations.results.output import format_cell
 from simulations.results.records import TRAINING_SECONDS, RunRecord, check_metric
 
 
@@ -38,7 +38,7 @@ class Expansion:
         """All runs: every line with the first seed, then every line with the next."""
         return [PlannedRun(run_folder(line, seed), line, seed) for seed in range(self.seeds) for line in self.lines]
 
-    def ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
+    def find_ended(self, line: Line, records: Mapping[str, RunRecord]) -> dict[int, RunRecord]:
         """Seed -> the line's run with it, for runs that have finished.
 
         Args:
@@ -70,7 +70,7 @@ def expand(
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
-    every = list(_unchecked(experiment, profile, data_dir, tuned))
+    every = list(_expand_unchecked(experiment, profile, data_dir, tuned))
     _check_only(f"{here}: profiles.{profile}.only", chosen.only, every)
     kept = _kept(chosen, every)
     if not kept:
@@ -78,7 +78,7 @@ def expand(
         allowed = "one run at least"
         raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="drop one of its keys")
     _check_files(here, kept)
-    lines = [_checked(experiment, line, here) for line in kept]
+    lines = [_check(experiment, line, here) for line in kept]
     _check_tuned(here, tuned, experiment, profile, lines)
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
@@ -88,7 +88,7 @@ def expand(
     return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned)
 
 
-def _unchecked(
+def _expand_unchecked(
     experiment: Experiment, name: str, data_dir: Path | None = None, tuned: Tuned | None = None
 ) -> Iterator[Line]:
     """Every method in every combination of cases."""
@@ -96,7 +96,7 @@ def _unchecked(
     for run in experiment.runs:
         own = {key: part.config for key, part in run.profiles.items()}.get(name, {})  # type: ignore[call-overload]
         for cases in itertools.product(*{**experiment.axes, **run.axes}.values()):
-            config = {**flattened(experiment.config), **run.config}
+            config = {**flatten(experiment.config), **run.config}
             at: dict[str, Scalar] = {METHOD: run.name}
             clients = run.clients or experiment.clients
             for case in cases:
@@ -125,27 +125,27 @@ def data_sets(experiment: Experiment) -> list[str]:
     Returns:
         Each once, in the order of the profiles and of the runs in the file.
     """
-    kept = [_kept(profile, _unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
+    kept = [_kept(profile, _expand_unchecked(experiment, name)) for name, profile in experiment.profiles.items()]
     return list(dict.fromkeys(str(line.config.get(DATASET, "digits")) for lines in kept for line in lines))
 
 
-def _checked(experiment: Experiment, line: Line, here: str) -> Line:
+def _check(experiment: Experiment, line: Line, here: str) -> Line:
     """Check a line's config; returns the line with its panel and its curve."""
     try:
         parsed = parse_run_config(line.config)
         check_reference(line.run.engine, parsed)
     except ConfigError as error:
         raise error.at(f"{here}, {line.title}") from None
-    resolved = flattened(parsed.resolved())
+    resolved = flatten(parsed.resolve())
     for metric in experiment.metrics:
         if metric != TRAINING_SECONDS:
             check_metric(metric, resolved, f"{here}: metrics")
     words = {**resolved, "clients": line.clients, **line.at, "setting": line.setting}
-    panel = _filled(experiment.panel, words, f"{here}: panel")
-    return replace(line, panel=panel, curve=_filled(experiment.curve, words, f"{here}: curve"))
+    panel = _fill(experiment.panel, words, f"{here}: panel")
+    return replace(line, panel=panel, curve=_fill(experiment.curve, words, f"{here}: curve"))
 
 
-def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
+def _fill(template: str, words: Mapping[str, Scalar], where: str) -> str:
     """The template with each ``{word}`` replaced."""
 
     def value(match: re.Match[str]) -> str:
@@ -153,7 +153,7 @@ def _filled(template: str, words: Mapping[str, Scalar], where: str) -> str:
             raise ConfigError(
                 where, got=match[0], allowed="setting, a coordinate or a run-config key in braces", hint=PAGE
             )
-        return shown(words[match[1]])
+        return format_cell(words[match[1]])
 
     return re.sub(r"\{([^{}]*)\}", value, template).strip()
 

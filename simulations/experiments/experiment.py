@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 import tomli_w
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from apps.config import ConfigError, Scalar, flattened
+from apps.config import ConfigError, Scalar, flatten
 from payloads.settings import Settings
 from simulations import PAGE
 from simulations.experiments.files import read_settings
@@ -29,7 +29,7 @@ Abscissa = Literal["round", "iteration", "communication", "seconds", "megabytes"
 Sentences = list[Annotated[str, Field(min_length=1)]]
 
 
-def _listed(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     """Expand a single text to a list of it."""
     return [value] if isinstance(value, str) else value
 
@@ -42,7 +42,7 @@ class _Overrides(Settings):
     @property
     def config(self) -> dict[str, Scalar]:
         """The run-config keys, flat."""
-        return flattened(self.model_extra or {})
+        return flatten(self.model_extra or {})
 
     @model_validator(mode="after")
     def _scalars(self) -> Self:
@@ -51,7 +51,7 @@ class _Overrides(Settings):
 
 
 def _checked_config(config: dict[str, Any]) -> dict[str, Any]:
-    for key, value in flattened(config).items():
+    for key, value in flatten(config).items():
         _check_free(key, value)
         if not isinstance(value, Scalar):
             allowed = "a number, text, true or false"
@@ -126,7 +126,7 @@ def _flat_grid(nested: Any) -> Any:
     """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
     if not isinstance(nested, dict):
         return nested
-    grid = flattened(nested)
+    grid = flatten(nested)
     for key, values in grid.items():
         for one in keys_of(key):
             _check_free(one, values)
@@ -249,8 +249,8 @@ class Experiment(Settings):
     metrics: list[str] = Field(min_length=1)  # the table has all; the first is drawn
     scale: Literal["linear", "log"] = "linear"
     # a single text is short for a list of it
-    x: Annotated[list[Abscissa], BeforeValidator(_listed)] = Field(default=["round"], min_length=1)
-    x_label: Annotated[list[str], BeforeValidator(_listed)] = Field(default_factory=list)  # empty: those of x
+    x: Annotated[list[Abscissa], BeforeValidator(_as_list)] = Field(default=["round"], min_length=1)
+    x_label: Annotated[list[str], BeforeValidator(_as_list)] = Field(default_factory=list)  # empty: those of x
     y_label: str = ""  # empty: the metric's
     panel: str = "{dataset}"  # curves with the same text are in the same axes
     curve: str = "{method} {setting}"
@@ -287,7 +287,7 @@ class Experiment(Settings):
         return tomli_w.dumps({**content, "reproduced": dict(reproduced)})
 
 
-def packaged() -> dict[str, Path]:
+def find_packaged() -> dict[str, Path]:
     """The experiments that come with the project."""
     return {path.stem: path for path in sorted(PACKAGED.glob("*.toml"))}
 
@@ -300,7 +300,7 @@ def find_experiment(name: str) -> Experiment:
     """
     if name.endswith(".toml"):
         return read_experiment(Path(name))
-    known = packaged()
+    known = find_packaged()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

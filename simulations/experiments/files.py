@@ -39,7 +39,7 @@ def read_settings(model: type[S], path: Path, allowed: str, hint: str, way_out: 
     try:
         return model.model_validate({**defaults, **content})
     except ValidationError as error:
-        raise ConfigError.joined([problem.at(str(path)) for problem in _problems(error, model, way_out)]) from None
+        raise ConfigError.join([problem.at(str(path)) for problem in _problems(error, model, way_out)]) from None
 
 
 def _problems(error: ValidationError, model: type[Settings], way_out: str) -> Iterator[ConfigError]:
@@ -48,7 +48,7 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
         if detail["type"] == "missing":
             yield ConfigError(key, got=NOTHING, allowed="a value", hint=way_out)
         elif detail["type"] == "extra_forbidden":
-            yield ConfigError(key, got="an unknown key", allowed=_known(model, *detail["loc"]), hint=way_out)
+            yield ConfigError(key, got="an unknown key", allowed=_list_known(model, *detail["loc"]), hint=way_out)
         elif isinstance(found := detail.get("ctx", {}).get("error"), ConfigError):
             yield found.at(key) if key else found
         else:
@@ -56,7 +56,7 @@ def _problems(error: ValidationError, model: type[Settings], way_out: str) -> It
             yield ConfigError(key, got=repr(detail["input"]), allowed=allowed, hint=way_out)
 
 
-def _known(model: type[Settings], *location: int | str) -> str:
+def _list_known(model: type[Settings], *location: int | str) -> str:
     """The keys allowed in place of an unknown one, which is the last part of ``location``."""
     for part in location[:-1]:
         inner = [_model_in(field.annotation) for field in model.model_fields.values() if field.alias == part]

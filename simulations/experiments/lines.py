@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from apps.config import Scalar
 from simulations.experiments.experiment import Run
-from simulations.results.output import shown
+from simulations.results.output import format_cell
 
 DATASET, METHOD = "dataset", "method"  # the coordinates that every run has; coordinates tell lines apart
 
@@ -79,7 +79,7 @@ def settings(values: Mapping[str, Scalar]) -> list[str]:
     Returns:
         One text for each, in their order; a float has six digits at most.
     """
-    return [f"{key} = {shown(value)}" for key, value in values.items()]
+    return [f"{key} = {format_cell(value)}" for key, value in values.items()]
 
 
 def run_folder(line: Line, seed: int, *more: str) -> str:

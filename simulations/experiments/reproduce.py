@@ -17,7 +17,7 @@ from problems.data import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.formats.readers import read
 from problems.data.spec import in_data_set
 from problems.errors import require
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.launch import IN_PROCESS
 from simulations.engines.workers import Task, run_all
 from simulations.experiments.expansion import Expansion
@@ -25,7 +25,7 @@ from simulations.experiments.lines import PlannedRun
 from simulations.experiments.reports import claims, page, tables
 from simulations.experiments.reports.figures import draw
 from simulations.results.compare import csv_text
-from simulations.results.output import shown_metric
+from simulations.results.output import format_metric
 from simulations.results.records import FAILED, FINISHED, RunRecord, RunsInterruptedError, leave_reason, read_run
 
 _FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
@@ -139,7 +139,7 @@ class Runs:
         return self.folder / run.name
 
     def _config(self, run: PlannedRun) -> dict[str, Scalar]:
-        return placed(run.config, self._path(run))
+        return add_directory(run.config, self._path(run))
 
     def _task(self, run: PlannedRun) -> Task:
         config = self._config(run)
@@ -199,7 +199,7 @@ class Runs:
         if record is not None and record.status == FINISHED:
             self.records[run.name] = record
             metric = self.metrics[0]
-            status, outcome = FINISHED, f"{metric} {shown_metric(record.last(metric))}"
+            status, outcome = FINISHED, f"{metric} {format_metric(record.last(metric))}"
         else:
             reason = reason or (record.reason if record else "") or "it left no result"
             self.failed[run.name] = reason
@@ -263,4 +263,4 @@ def _check_readable(specs: Iterable[DataSpec]) -> None:
         except DataError as error:
             faults.append(in_data_set(error, spec))
     if faults:
-        raise DataError.joined(faults)
+        raise DataError.join(faults)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from apps.config import Scalar
 from payloads.settings import Settings
-from simulations.experiments.experiment import Count, Grid, ProfileName, keys_of, packaged
+from simulations.experiments.experiment import Count, Grid, ProfileName, find_packaged, keys_of
 from simulations.experiments.files import read_settings
 
 
@@ -93,9 +93,9 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     Raises:
         ConfigError: a file that is there cannot be read.
     """
-    path = Path(name) if name.endswith(".toml") else packaged()[name]
+    path = Path(name) if name.endswith(".toml") else find_packaged()[name]
     beside = path.parent / "tuned.toml"
-    for place in (out.expanduser() / "tuned.toml", shipped(path, profile), beside):
+    for place in (out.expanduser() / "tuned.toml", shipped_path(path, profile), beside):
         if place.is_file():
             tuned = read_tuned(place)
             if place != beside or (tuned.experiment, tuned.profile) == (experiment, profile):
@@ -103,7 +103,7 @@ def find_tuned(name: str, experiment: str, profile: str, out: Path) -> Tuned | N
     return None
 
 
-def shipped(experiment: Path, profile: str) -> Path:
+def shipped_path(experiment: Path, profile: str) -> Path:
     """The path of the values that are shipped with an experiment's file.
 
     Returns:

@@ -24,7 +24,7 @@ from problems.objectives.pairwise import PAIRWISE_LOSSES
 RoundHook = Callable[[int, dict[str, float]], None]
 
 
-def centralized(
+def train_centralized(
     config: RunConfig, data: FederatedData, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
     """Train on the union of the sites' data.
@@ -65,4 +65,4 @@ def centralized(
             history.append(evaluator(arrays))
             if on_round is not None:
                 on_round(server_round, history[-1])
-    return history, dict(model.named(arrays))
+    return history, dict(model.name_arrays(arrays))

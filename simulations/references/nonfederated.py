@@ -34,7 +34,7 @@ def check_vertical(config: RunConfig) -> None:
         )
 
 
-def nonfederated(
+def train_nonfederated(
     config: RunConfig, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
     """Train on all columns, batch after batch: without parties, without delay and with the true labels.

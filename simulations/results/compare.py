@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from apps.config import SHOWING_KEYS, ConfigError, Scalar, flattened, parse_run_config
+from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.run_directory.curves import RANKING, rows_in_words
 from apps.run_directory.missing import in_words
 from apps.sites.files import write_atomic
 from problems.errors import require
-from simulations.results.output import shown, shown_metric, table
+from simulations.results.output import format_cell, format_metric, table
 from simulations.results.paired import Difference, difference
 from simulations.results.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
 
@@ -101,7 +101,7 @@ class Comparison:
 
     def _label(self, run: RunRecord) -> str:
         keys = [key for key in self._told if key != "seed"]
-        parts = [f"{key}={shown(run.setting(key))}" for key in keys if run.setting(key) is not None]
+        parts = [f"{key}={format_cell(run.setting(key))}" for key in keys if run.setting(key) is not None]
         text = "  ".join(parts) or f"{run.setting('strategy')} on {run.config.get('dataset')}"
         return text if run.status == FINISHED else f"{text} ({run.status})"
 
@@ -131,17 +131,17 @@ class Comparison:
         columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
         cells = [
             [
-                *(shown(row[name]) for name in columns[:6]),
-                *(shown_metric(row[name]) for name in metrics),
-                *(shown(row[name] / _MEGABYTE, 3) for name in ("bytes_up", "bytes_down")),
-                shown(row["seconds"], 1),
+                *(format_cell(row[name]) for name in columns[:6]),
+                *(format_metric(row[name]) for name in metrics),
+                *(format_cell(row[name] / _MEGABYTE, 3) for name in ("bytes_up", "bytes_down")),
+                format_cell(row["seconds"], 1),
             ]
             for row in rows
         ]
         blocks = [table(columns, cells)]
         keys = [key for key in self._told if key not in ("strategy", "dataset", "seed")]
         if keys:
-            settings = [[row["run"], *(shown(row["config"][key]) for key in keys)] for row in rows]
+            settings = [[row["run"], *(format_cell(row["config"][key]) for key in keys)] for row in rows]
             blocks.append("what differs:\n" + table(["run", *keys], settings))
         if metric is not None and (found := self.differences(metric)):
             blocks.append(_differences(metric, found))
@@ -162,7 +162,7 @@ class Comparison:
         ]
         return csv_text(flat)
 
-    def drawn(self, metric: str | None) -> str | None:
+    def choose_metric(self, metric: str | None) -> str | None:
         """The metric to draw: the one asked for, else the first that the runs have; None if they have none.
 
         Raises:
@@ -232,7 +232,7 @@ class Comparison:
 @cache
 def _defaults(strategy: Scalar | None) -> dict[str, Scalar]:
     """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
-    return flattened(parse_run_config({"strategy": strategy}).resolved()) if strategy in ALGORITHMS else {}
+    return flatten(parse_run_config({"strategy": strategy}).resolve()) if strategy in ALGORITHMS else {}
 
 
 def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
@@ -245,7 +245,7 @@ def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> st
             return "no verdict: sites were missing"
         return gap.undecided if gap.sign is None else words[gap.sign]
 
-    cells = [[label, *gap.shown(), str(gap.seeds), verdict(label, gap)] for label, (_, gap) in found.items()]
+    cells = [[label, *gap.format_cells(), str(gap.seeds), verdict(label, gap)] for label, (_, gap) in found.items()]
     columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
     return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
 

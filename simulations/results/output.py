@@ -63,7 +63,7 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(from_json(to_json(value, inf_nan_mode="null")), indent=2))
 
 
-def shown(value: object, decimals: int | None = None) -> str:
+def format_cell(value: object, decimals: int | None = None) -> str:
     """A table's cell: "-" for None, true and false in lower case.
 
     Args:
@@ -77,7 +77,7 @@ def shown(value: object, decimals: int | None = None) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def shown_metric(value: float | None, like: float | None = None) -> str:
+def format_metric(value: float | None, like: float | None = None) -> str:
     """A metric's cell: four decimals, or four digits where those would be mostly zeros.
 
     Args:
@@ -86,16 +86,16 @@ def shown_metric(value: float | None, like: float | None = None) -> str:
     """
     measure = value if like is None else like
     small = measure is not None and 0 < abs(measure) < _FIXED_ABOVE
-    return f"{value:.3e}" if small and value is not None else shown(value, 4)
+    return f"{value:.3e}" if small and value is not None else format_cell(value, 4)
 
 
-def shown_pair(mean: float | None, std: float | None) -> str:
+def format_pair(mean: float | None, std: float | None) -> str:
     """A mean of metrics and its standard deviation.
 
     Args:
         std: None: there is none, and the mean stands alone.
     """
-    return shown_metric(mean) if std is None else f"{shown_metric(mean)} ± {shown_metric(std, like=mean)}"
+    return format_metric(mean) if std is None else f"{format_metric(mean)} ± {format_metric(std, like=mean)}"
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from simulations.results.output import shown_metric
+from simulations.results.output import format_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05
@@ -44,12 +44,12 @@ class Difference:
         """The text that replaces a verdict if there are too few seeds."""
         return f"no verdict with {self.seeds} seed{'' if self.seeds == 1 else 's'}"
 
-    def shown(self) -> tuple[str, str, str]:
+    def format_cells(self) -> tuple[str, str, str]:
         """The mean, the interval and p, for people."""
         if self.low is None or self.high is None or self.p is None:
-            return signed(self.mean), "-", "-"
-        interval = f"{signed(self.low, self.mean)} to {signed(self.high, self.mean)}"
-        return signed(self.mean), interval, f"{self.p:.2g}"
+            return format_signed(self.mean), "-", "-"
+        interval = f"{format_signed(self.low, self.mean)} to {format_signed(self.high, self.mean)}"
+        return format_signed(self.mean), interval, f"{self.p:.2g}"
 
 
 def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
@@ -79,11 +79,11 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     return Difference(len(common), mean, float(interval.low), float(interval.high), float(test.pvalue))
 
 
-def signed(value: float | None, like: float | None = None) -> str:
+def format_signed(value: float | None, like: float | None = None) -> str:
     """A difference of metrics, for people.
 
     Args:
         value: if it is above 0, its sign is written too; None: "-".
         like: the metric whose number format it takes; None: its own.
     """
-    return ("+" if value is not None and value > 0 else "") + shown_metric(value, like)
+    return ("+" if value is not None and value > 0 else "") + format_metric(value, like)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from apps.config import ConfigError, Scalar, flattened, parse_run_config
+from apps.config import ConfigError, Scalar, flatten, parse_run_config
 from apps.evaluation.vertical import SUBOPTIMALITY
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
@@ -117,7 +117,7 @@ class RunRecord:
         Raises:
             ConfigError: the config is not valid.
         """
-        wanted = flattened(parse_run_config(config).resolved())
+        wanted = flatten(parse_run_config(config).resolve())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
         return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
 
@@ -141,7 +141,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         got = "no run (there is no config.toml)"
         raise ConfigError(path, got=got, allowed="a run's directory", hint="give one, such as its --out")
     try:
-        config = flattened(tomllib.loads((path / "config.toml").read_text("utf-8")))
+        config = flatten(tomllib.loads((path / "config.toml").read_text("utf-8")))
         result = _object(path / "result.json")
         failure = _object(path / "failure.json")
         lines = _lines(path / "metrics.jsonl")

@@ -13,12 +13,12 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, RunConfig, Scalar, flattened, listed, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, flatten, listing_hint, parse_run_config
 from apps.sites.rows import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
-from simulations.arguments import nested, placed
-from simulations.results.output import shown
+from simulations.arguments import add_directory, nest
+from simulations.results.output import format_cell
 from simulations.results.records import OF_TRAINING, check_metric
 from simulations.sweeps.ranges import Distribution
 
@@ -108,7 +108,7 @@ class Sweep:
         """The keys that vary, seed apart."""
         return [*self.grid, *self.random]
 
-    def asked(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """The content of sweep.toml: everything that decides the trials and their ranking."""
         return {
             "clients": self.clients,
@@ -121,7 +121,7 @@ class Sweep:
             "select-on": self.select_on,
             "grid": {key: list(values) for key, values in self.grid.items()},
             "random": {key: distribution.text for key, distribution in self.random.items()},
-            "config": nested(self.config),
+            "config": nest(self.config),
             **({"node-configs": [dict(node) for node in self.node_configs]} if self.node_configs else {}),
         }
 
@@ -133,18 +133,18 @@ class Sweep:
         """
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
-            parse_run_config(placed(dict(self.config), out))  # raises the usual error for a wrong seed
-            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listed("keys"))
+            parse_run_config(add_directory(dict(self.config), out))  # raises the usual error for a wrong seed
+            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listing_hint("keys"))
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
             name = trial_name(values, seed)
-            config = placed({**self.config, **values, "seed": seed}, out / "trials" / name)
+            config = add_directory({**self.config, **values, "seed": seed}, out / "trials" / name)
             try:
                 fraction = self._fraction(parse_run_config(config))
                 config |= {FRACTION: fraction} if fraction else {}
                 rounds = parse_run_config(config).training.num_server_rounds
             except ConfigError as error:
-                where = ", ".join(f"{key}={shown(value)}" for key, value in values.items())
+                where = ", ".join(f"{key}={format_cell(value)}" for key, value in values.items())
                 raise error.at(f"trial {where}") if where else error from None
             if self.grace > rounds:
                 got = f"{self.grace}, but a trial has only {rounds} rounds"
@@ -162,7 +162,7 @@ class Sweep:
         found = []
         for trial in trials:
             config = {key: value for key, value in trial.config.items() if key != FRACTION}
-            found.append(replace(trial, config=placed(config, out / "best" / trial.name), fraction=0.0))
+            found.append(replace(trial, config=add_directory(config, out / "best" / trial.name), fraction=0.0))
         return found
 
     def _fraction(self, config: RunConfig) -> float:
@@ -221,7 +221,7 @@ def write_asked(sweep: Sweep, path: Path) -> None:
     Args:
         path: of the file, in an existing folder.
     """
-    path.write_text(tomli_w.dumps(sweep.asked()), encoding="utf-8")
+    path.write_text(tomli_w.dumps(sweep.content()), encoding="utf-8")
 
 
 def check_same(sweep: Sweep, path: Path) -> None:
@@ -242,7 +242,7 @@ def check_same(sweep: Sweep, path: Path) -> None:
         raise ConfigError(
             "--resume", got=f"{path}, which cannot be read ({error})", allowed="TOML", hint="choose another --out"
         ) from None
-    old, new = flattened(before), flattened(sweep.asked())
+    old, new = flatten(before), flatten(sweep.content())
     changed = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if changed:
         key = changed[0]

@@ -25,18 +25,18 @@ class Distribution:
 
 
 def _uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    return _rounded(rng.uniform(low, high), low, high)
+    return _round(rng.uniform(low, high), low, high)
 
 
 def _loguniform(rng: np.random.Generator, low: float, high: float) -> float:
-    return _rounded(math.exp(rng.uniform(math.log(low), math.log(high))), low, high)
+    return _round(math.exp(rng.uniform(math.log(low), math.log(high))), low, high)
 
 
 def _randint(rng: np.random.Generator, low: int, high: int) -> int:
     return int(rng.integers(low, high, endpoint=True))
 
 
-def _rounded(value: float, low: float, high: float) -> float:
+def _round(value: float, low: float, high: float) -> float:
     """Round to six significant digits, so that names and files are easy to read, but never out of range."""
     return min(max(float(f"{value:.6g}"), low), high)
 

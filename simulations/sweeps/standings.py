@@ -10,8 +10,8 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.arguments import nested
-from simulations.results.output import shown, shown_metric, shown_pair, table
+from simulations.arguments import nest
+from simulations.results.output import format_cell, format_metric, format_pair, table
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import FAILED, FINISHED, OF_TRAINING
 from simulations.sweeps.plan import FRACTION, TEST, Sweep, Trial
@@ -80,11 +80,11 @@ class Outcome:
         columns = [*sweep.varied, "finished", *(["sites missing"] if missing else []), f"{sweep.metric} (mean)", "std"]
         cells = [
             [
-                *(shown(row.varied[key]) for key in sweep.varied),
+                *(format_cell(row.varied[key]) for key in sweep.varied),
                 f"{row.finished}/{row.seeds}",
                 *([f"{row.missing}/{row.seeds}"] if missing else []),
-                shown_metric(row.mean),
-                shown_metric(row.spread, like=row.mean),
+                format_metric(row.mean),
+                format_metric(row.spread, like=row.mean),
             ]
             for row in self.standings[:_SHOWN_CONFIGS]
         ]
@@ -118,10 +118,10 @@ class Outcome:
                 return [*notes, f"chosen by {metric} on the test rows, which makes it look better there than it is"]
             none = "for which no training row was held out; it is not measured on test rows"
             return [*notes, f"chosen by {metric}, {none}"]
-        notes += [f"chosen by {metric} on validation rows, {shown(100 * self.fraction)} % of the training rows"]
+        notes += [f"chosen by {metric} on validation rows, {format_cell(100 * self.fraction)} % of the training rows"]
         if self.final is not None:
             of = f"{self.final.finished} of {self.final.seeds} seeds"
-            value = shown_pair(self.final.mean, self.final.spread)
+            value = format_pair(self.final.mean, self.final.spread)
             notes.append(f"trained on all training rows, on the test rows: {metric} {value} ({of}, in best/)")
         return notes
 
@@ -173,4 +173,4 @@ def best_toml(outcome: Outcome) -> str:
     heading = f"# {sweep.metric} {best.mean:.6g} after the last round: mean of {best.finished} seeds{spread}\n"
     heading += "".join(f"# {line}\n" for line in outcome.words())
     config = {key: value for key, value in {**sweep.config, **best.varied}.items() if key != FRACTION}
-    return heading + tomli_w.dumps(nested(config))
+    return heading + tomli_w.dumps(nest(config))

@@ -12,7 +12,7 @@ from apps.config import SHOWING_KEYS, ConfigError
 from apps.sites.files import write_atomic
 from problems.errors import require
 from simulations.results.compare import csv_text
-from simulations.results.output import shown_metric
+from simulations.results.output import format_metric
 from simulations.results.records import (
     FAILED,
     FINISHED,
@@ -147,7 +147,7 @@ class Books:
         self.rows[trial.name] = row
         self.write()
         count = sum(row.status != "waiting" for row in self.rows.values())
-        values = f"{shown_metric(row.final)} (best {shown_metric(row.best)})"
+        values = f"{format_metric(row.final)} (best {format_metric(row.best)})"
         outcome = f"{self.sweep.metric} {values}  {row.rounds} rounds"
         why = f"  {' '.join(row.reason.split())}" if row.status == FAILED else ""
         if row.missing:

@@ -49,10 +49,10 @@ def refusal_of(reply: Message) -> str | None:
     if not reply.has_content():
         return None
     config = find(reply.content, CONFIG, ConfigRecord)
-    return None if config is None or REFUSAL not in config else shortened(str(config[REFUSAL]))
+    return None if config is None or REFUSAL not in config else shorten(str(config[REFUSAL]))
 
 
-def shortened(reason: str) -> str:
+def shorten(reason: str) -> str:
     """A reason on one line and of a length fit for a log."""
     kept = "".join(char if char.isprintable() else " " for char in reason[:LONGEST_REASON])
     return kept if len(reason) <= LONGEST_REASON else f"{kept}... ({len(reason) - LONGEST_REASON} more characters)"

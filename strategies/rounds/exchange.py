@@ -31,7 +31,7 @@ from payloads.wire import (
     need,
 )
 from problems.randomness import Purpose, stream
-from strategies.rounds.errors import NO_ANSWER, StrategyError, reason_of, shortened, way_out
+from strategies.rounds.errors import NO_ANSWER, StrategyError, reason_of, shorten, way_out
 from strategies.rounds.family import Family
 from strategies.rounds.replies import Reply
 
@@ -131,7 +131,7 @@ class Exchange:
                 self.found[place] = self.read(place, message)
                 self.reasons.pop(place, None)
             except PayloadError as error:
-                self.reasons[place] = shortened(str(error))
+                self.reasons[place] = shorten(str(error))
         for place in self.sent:
             if place not in self.found:
                 self.reasons.setdefault(place, NO_ANSWER)
@@ -221,7 +221,7 @@ class Exchange:
         self.check_enough(dropped)
         if not phase:
             owner = type(self.family).__name__ if self.family.joint_states else None
-            self.family.states, report.state_lost = self.family.states.updated(server_round, self.found, owner)
+            self.family.states, report.state_lost = self.family.states.update(server_round, self.found, owner)
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:

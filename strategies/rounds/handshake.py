@@ -22,7 +22,7 @@ from payloads.record import PayloadError
 from payloads.settings import TrainingSettings
 from payloads.wire import CONFIG, PAYLOAD, ROUND, content, count_bytes, find
 from problems.randomness import Purpose, stream
-from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shortened
+from strategies.rounds.errors import SetupError, StrategyError, reason_of, refusal_of, shorten
 
 # Bytes; enough for the names and statistics of some hundred thousand columns.
 LARGEST_REPORT = 2**24
@@ -108,7 +108,7 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
             for reply in replies:
                 node = reply.metadata.src_node_id
                 if reply.has_error():  # the SuperLink may have answered for the site
-                    failed[asked.get(reply.metadata.reply_to_message_id, node)] = shortened(reason_of(reply.error))
+                    failed[asked.get(reply.metadata.reply_to_message_id, node)] = shorten(reason_of(reply.error))
                     continue
                 reports[node] = _read_report(reply, counted)
                 facts.append(dict(find(reply.content, CONFIG, ConfigRecord) or {}))

@@ -60,7 +60,7 @@ class SiteStates(Payload):
         """What is known of n clients before any reply."""
         return cls(kept=np.zeros(sites, dtype=np.int64), since=np.zeros(1, dtype=np.int64))
 
-    def updated(
+    def update(
         self, server_round: int, found: Mapping[int, Reply], joint_owner: str | None
     ) -> tuple[SiteStates, list[int]]:
         """What is known after a round, and the places of the clients that have lost their memories.

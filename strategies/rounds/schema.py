@@ -32,7 +32,7 @@ class Schema:
     scaling: Scaling | None
 
 
-def agreed(reports: Sequence[SiteReport]) -> Schema | None:
+def agree(reports: Sequence[SiteReport]) -> Schema | None:
     """The schema that all sites agree on; None if no site reads a file of its own.
 
     Warns of a site without a positive label, and of labels counted as negative that only one site has.
@@ -49,10 +49,10 @@ def agreed(reports: Sequence[SiteReport]) -> Schema | None:
             raise SetupError(f"handshake: partition {report.partition_id}: {key}", got=got, allowed=allowed, hint=hint)
     _compare_labels(reports)
     assert first.shape is not None
-    return Schema(tuple(first.shape.tolist()), first.column_names, pooled(reports))
+    return Schema(tuple(first.shape.tolist()), first.column_names, pool(reports))
 
 
-def pooled(reports: Sequence[SiteReport]) -> Scaling | None:
+def pool(reports: Sequence[SiteReport]) -> Scaling | None:
     """Means and deviations of all sites' training rows together, exact for constant columns; None: not standardised."""
     if reports[0].means is None:
         return None
@@ -74,17 +74,17 @@ def _compare_labels(reports: Sequence[SiteReport]) -> None:
         if not positive and len(alone) == len(negative):
             error = SetupError(
                 f"handshake: {partition}: labels",
-                got=f"{_named(alone)}, none of them in positive-label or at another site",
-                allowed=f"those of the other sites: {_named([value for value in sites if value not in negative])}",
+                got=f"{_join_names(alone)}, none of them in positive-label or at another site",
+                allowed=f"those of the other sites: {_join_names([value for value in sites if value not in negative])}",
                 hint="write them alike at every site, or name all positive ones in positive-label",
             )
             strangers.append(error)
         elif not positive:
-            doubts.append(f"{partition} has no positive label, only {_named(negative)}")
+            doubts.append(f"{partition} has no positive label, only {_join_names(negative)}")
         elif alone:
-            doubts.append(f"only {partition} has {_named(alone)}")
+            doubts.append(f"only {partition} has {_join_names(alone)}")
     if strangers:
-        raise SetupError.joined(strangers[:_SHOWN])
+        raise SetupError.join(strangers[:_SHOWN])
     if doubts:
         more = f"; and {len(doubts) - _SHOWN} more" if len(doubts) > _SHOWN else ""
         check = "every label that positive-label does not name counts as negative; check the spelling: %s%s"
@@ -107,7 +107,7 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
         more = [name for name in here if name not in there]
         if not lacks and not more:
             return "columns", f"another order than {than}", "the same", "set feature-columns"
-        parts = [f"lacks {_named(lacks)}"] * bool(lacks) + [f"has {_named(more)} in addition"] * bool(more)
+        parts = [f"lacks {_join_names(lacks)}"] * bool(lacks) + [f"has {_join_names(more)} in addition"] * bool(more)
         hint = "make them alike, or set feature-columns"
         return "columns", f"a table that {' and '.join(parts)}", f"the columns of {than}", hint
     try:
@@ -126,6 +126,6 @@ def _difference(first: SiteReport, other: SiteReport) -> tuple[str, str, str, st
     return None
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(map(repr, names[:_SHOWN])) + more

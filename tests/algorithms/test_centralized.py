@@ -10,7 +10,7 @@ from apps.config import RunConfig, parse_run_config
 from apps.sites import resources
 from clients.base import Site
 from problems.data import FederatedData, Samples
-from simulations.references.centralized import centralized
+from simulations.references.centralized import train_centralized
 from tests.reference import fedx
 
 from .helpers import LINEAR as LINEAR_SCORER
@@ -88,7 +88,7 @@ def test_pairwise_losses_follow_sox_and_pairwise_sgd(loss: str, options: dict[st
         "batches": batches_of(case, [union], 1),
     }
     records = list(fedx.local_pair(**shared, gamma=0.6, beta=0.3))
-    history, named = centralized(config, data)
+    history, named = train_centralized(config, data)
     np.testing.assert_allclose(flattened(named), records[-1].w, **TOLERANCE)
 
     # the test risk after every round is that of the reference's model after it
@@ -106,4 +106,4 @@ def test_cross_entropy_follows_sgd() -> None:
     data, union, _ = federated_data(config)
     case = dataclasses.replace(as_case(config), options=())
     *_, last = reference(case, [union], resources.new_model(config, (3,)).arrays()[0])
-    np.testing.assert_allclose(flattened(centralized(config, data)[1]), last.w, **TOLERANCE)
+    np.testing.assert_allclose(flattened(train_centralized(config, data)[1]), last.w, **TOLERANCE)

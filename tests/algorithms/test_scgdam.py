@@ -158,7 +158,7 @@ def test_a_client_leaves_nothing_to_the_next(data: dict[str, Scalar], tmp_path: 
     config, last, ups = one.config, one.exchanges(ROUNDS), one.returned(ROUNDS, CompositionalUp)
     for exchange in (*reversed(last), *last):
         site = resources.site(config, SITES, exchange.partition)
-        client = config.algorithm.client(site, resources.trained(config, site), config.training, config.family)
+        client = config.algorithm.client(site, resources.get_trainee(config, site), config.training, config.family)
         client.inbox = one.told(ROUNDS, SCGDAMDown)
         arrays, _, _ = client.fit(model_of(exchange.message), {"server-round": ROUNDS})
         for mine, sent in zip(arrays, model_of(exchange.reply), strict=True):

@@ -18,7 +18,7 @@ from apps.config import (
     RunSettings,
     Scalar,
     SyntheticSettings,
-    flattened,
+    flatten,
     known_keys,
     parse_run_config,
 )
@@ -40,7 +40,7 @@ def fields() -> dict[str, Any]:
 
 
 FIELDS = fields()
-IN_PYPROJECT = flattened(tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["flwr"]["app"]["config"])
+IN_PYPROJECT = flatten(tomllib.loads(PYPROJECT.read_text("utf-8"))["tool"]["flwr"]["app"]["config"])
 
 
 # Defaults.
@@ -77,13 +77,13 @@ def test_the_synthetic_table_belongs_to_its_data_set() -> None:
     config = parse_run_config({"dataset": "synthetic-sparse-logistic", "strategy": "local-sgd", "seed": 3, **given})
     own = DataSpec("synthetic-sparse-logistic", synthetic_alpha=0, synthetic_beta=2.5, synthetic_samples=7, seed=3)
     assert config.data == own
-    written = config.resolved()
+    written = config.resolve()
     assert written["synthetic"] == {"alpha": 0.0, "beta": 2.5, "samples": 7}
-    assert parse_run_config(flattened(tomllib.loads(tomli_w.dumps(written)))) == config
+    assert parse_run_config(flatten(tomllib.loads(tomli_w.dumps(written)))) == config
     # another data set reads it as little as another strategy reads the table fedx
     config = parse_run_config(given)
     assert config == parse_run_config({})
-    assert not [key for key in flattened(config.resolved()) if "synthetic" in key]
+    assert not [key for key in flatten(config.resolve()) if "synthetic" in key]
 
 
 # What it accepts.
@@ -159,7 +159,7 @@ def fitting(values: dict[str, Scalar]) -> dict[str, Scalar]:
 @given(st.fixed_dictionaries({}, optional={key: valid(key) for key in sorted(FIELDS)}).map(fitting))
 def test_a_valid_config_survives_config_toml(given_values: dict[str, Scalar]) -> None:
     config = parse_run_config(given_values)
-    written = flattened(tomllib.loads(tomli_w.dumps(config.resolved())))
+    written = flatten(tomllib.loads(tomli_w.dumps(config.resolve())))
     assert parse_run_config(written) == config
     own = {key for key in given_values if "." not in key or key.split(".")[0] == config.algorithm.table}
     assert {key: written[key] for key in own - {"loss"}} == {key: given_values[key] for key in own - {"loss"}}

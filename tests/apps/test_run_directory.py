@@ -47,7 +47,7 @@ def test_config_lines_and_result(whole: Run) -> None:
     """The whole config, a line a round, and what sums them up."""
     result, lines = whole.result, whole.lines
     written = tomllib.loads((whole.path / "config.toml").read_text("utf-8"))
-    assert written == config_of(whole.path).resolved() == result["config"]
+    assert written == config_of(whole.path).resolve() == result["config"]
     assert [line["round"] for line in lines] == list(range(6))
     assert all(0 <= line["server_seconds"] <= line["seconds"] for line in lines)
     assert result["metrics"] == {name: lines[-1][name] for name in METRICS}

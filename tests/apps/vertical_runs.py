@@ -13,7 +13,7 @@ from apps.config import Scalar, parse_run_config
 from apps.server_app import app as server_app
 from clients.parties import NoModel, Party
 from clients.vertical.transport.identity import fingerprint
-from payloads.vfb2 import Segment, VFB2State, joined
+from payloads.vfb2 import Segment, VFB2State, join_bytes
 from tests.battery.federation import Run, Wiretap, flat_config, serve
 from tests.clients.test_identity import Authority
 
@@ -79,7 +79,7 @@ def client_of(folder: Path, party: Party) -> Any:
 
 def segment_of(certificates: Sequence[bytes], share: bool = False) -> Segment:
     """The first segment of parties with these certificates."""
-    whole, lengths = joined(certificates)
+    whole, lengths = join_bytes(certificates)
     one, flag = np.array([1]), np.array([False])
     numbers = {"serial": one, "segment": one * 0, "base": -one, "step": np.ones(1), "curvature": one > 1}
     places = {"addresses": np.zeros(0, np.uint8), "address_lengths": lengths * 0}

@@ -18,7 +18,7 @@ from payloads.handshake import SiteReport
 from payloads.held_out import ScoreCounts
 from payloads.record import specs_of
 from payloads.wire import ARRAYS, CONFIG, METRICS, PAYLOAD, model_record
-from problems.data.samples import standardised
+from problems.data.samples import standardise
 from simulations.engines.in_process import InProcessGrid
 from tests.battery.federation import OF_ROWS, flat_config, patients, serve
 from tests.docs.markdown import PROJECT, codes, rows, section
@@ -76,7 +76,7 @@ def secrets(folder: Path) -> tuple[set[bytes], list[np.ndarray]]:
     means, deviations = training.mean(axis=0), training.std(axis=0)
     found = {ILL.encode(), WELL.encode(), b"patient "}
     for site in sites:
-        scaled = standardised(site.features, means, deviations)
+        scaled = standardise(site.features, means, deviations)
         for values in (site.features[:, numeric], scaled[:, numeric]):
             for dtype in (np.float32, np.float64):
                 found |= {number.tobytes() for number in values.astype(dtype).ravel()}

@@ -44,7 +44,7 @@ def test_the_strategy_works_in_a_server_app_that_is_not_ours(strategy: str, tmp_
         half = ALGORITHMS[strategy].strategy(config.training, config.family)
         half.layout = evaluator.layout
         result = half.start(grid, initial_arrays=model_record(initial), num_rounds=3, evaluate_fn=evaluate)
-        results.append((result, evaluator.named(half.output(3, model_arrays(result.arrays)))))
+        results.append((result, evaluator.name_arrays(half.output(3, model_arrays(result.arrays)))))
 
     serve(InProcessGrid(client_app, 3, flat), app, flat)
     ((result, named),) = results
@@ -101,7 +101,7 @@ def test_the_client_can_be_driven_by_hand(strategy: str, seed: int, tmp_path: Pa
     site = resources.site(config, 3, 0)
     training = config.training.model_copy(update={"seed": seed})
 
-    client = algorithm.client(site, resources.trained(config, site), training, config.family)
+    client = algorithm.client(site, resources.get_trainee(config, site), training, config.family)
     assert isinstance(client, NumPyClient)
     same = []
     for exchange in (exchange for exchange in tap.exchanges if exchange.partition == 0):

@@ -15,7 +15,7 @@ from typing import Any
 import tomli_w
 
 from apps.config import Scalar
-from simulations.arguments import nested
+from simulations.arguments import nest
 from simulations.engines.flower import UNFINISHED
 from tests.battery.engines import end_processes, processes_of
 from tests.battery.federation import Run, flat_config, patients
@@ -237,7 +237,7 @@ class Deployment:
 
     def submit(self, path: Path, config: Mapping[str, Scalar]) -> str:
         overrides = self.folder / "run-config.toml"
-        overrides.write_text(tomli_w.dumps(nested(flat_config(path, config))), encoding="utf-8")
+        overrides.write_text(tomli_w.dumps(nest(flat_config(path, config))), encoding="utf-8")
         answer = self.flwr("run", str(PROJECT), CONNECTION, "--run-config", str(overrides))
         assert answer is not None, self.logs()
         return str(answer["run-id"])

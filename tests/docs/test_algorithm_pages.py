@@ -10,7 +10,7 @@ import pytest
 
 from apps.registry import ALGORITHMS
 from payloads.vfb2 import COUNTERS
-from simulations.arguments import overrides_of, placed
+from simulations.arguments import add_directory, overrides_of
 from simulations.engines.launch import run_federation
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment
@@ -137,7 +137,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> Any:
         if strategy not in done:
             _, clients, config = command_of(page)
             out = tmp_path_factory.mktemp("runs") / strategy
-            run_federation(clients, placed({"strategy": strategy, **config}, out))
+            run_federation(clients, add_directory({"strategy": strategy, **config}, out))
             done[strategy] = Run(out).lines
         return done[strategy]
 

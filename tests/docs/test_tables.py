@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from apps.config import flattened, known_keys, parse_run_config
-from apps.mods import uncovered
+from apps.config import flatten, known_keys, parse_run_config
+from apps.mods import uncovered_fields
 from apps.pairs import parse_pairs
 from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
@@ -39,7 +39,7 @@ def test_the_defaults_are_those_of_pyproject() -> None:
     """Whose keys and defaults are those of the settings, see ``tests/apps/test_config.py``."""
     assert len(defaults()) == len(DOCUMENTED)
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))
-    assert typed(defaults()) == typed(flattened(project["tool"]["flwr"]["app"]["config"]))
+    assert typed(defaults()) == typed(flatten(project["tool"]["flwr"]["app"]["config"]))
 
 
 def test_the_choices_are_all_there() -> None:
@@ -111,13 +111,14 @@ def test_the_row_is_what_the_code_does(strategy: str) -> None:
     config = parse_run_config({"strategy": strategy})
     _, size, *changing, beside = TABLE[strategy]
     assert size == "works"
-    expected = "refused" if config.algorithm.objection else "model" if uncovered(config.algorithm.client) else "covered"
+    uncovered = uncovered_fields(config.algorithm.client)
+    expected = "refused" if config.algorithm.objection else "model" if uncovered else "covered"
     assert changing == [expected] * 3
-    assert (beside == "nothing") == (not uncovered(config.algorithm.client) and not config.algorithm.strategy.vertical)
+    assert (beside == "nothing") == (not uncovered and not config.algorithm.strategy.vertical)
     # fedx1 and local-pair share fedx2's records
     if strategy not in ("fedx1", "local-pair") and not config.algorithm.strategy.vertical:
         told = {field: word in beside or field in codes(beside) for field, word in NAMED.items()}
-        assert [field for field in uncovered(config.algorithm.client) if not told.get(field, True)] == []
+        assert [field for field in uncovered if not told.get(field, True)] == []
 
 
 # docs/symbols.md

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from payloads.held_out import BINS
-from problems.binned_scores import bounds, centres, codes, first_edges, places, refined, scores_of
+from problems.binned_scores import bounds, centres, codes, first_edges, places, refine, scores_of
 from problems.metrics import accuracy, binary_metrics
 from strategies.base import EXCHANGES
 
@@ -25,7 +25,7 @@ def binned(labels: np.ndarray, scores: np.ndarray, exchanges: int) -> Bins:
         place = places(code, edges)
         counts = [np.bincount(place[labels == label], minlength=BINS) for label in (False, True)]
         if exchange < exchanges - 1:
-            edges = refined(edges, *counts)
+            edges = refine(edges, *counts)
     return edges, counts[0], counts[1], place
 
 

@@ -58,10 +58,10 @@ def test_a_place_before_its_key_keeps_all_else() -> None:
 
 def test_several_are_told_in_one_line() -> None:
     one, two, three = an_error("a"), an_error("b", 2), an_error("c", 3, "see docs/data.md")
-    assert str(ConfigError.joined([one])) == str(one)
-    both = ConfigError.joined([one, two])
+    assert str(ConfigError.join([one])) == str(one)
+    both = ConfigError.join([one, two])
     assert str(both) == "a: got 0, allowed: 1 or more; b: got 2, allowed: 1 or more; leave it out"
-    every = ConfigError.joined([one, two, three])
+    every = ConfigError.join([one, two, three])
     assert str(every) == f"{both}; {three}"
     assert every.at("x").also == (two, three)
     assert [getattr(every, name) for name in FIELDS] == [getattr(one, name) for name in FIELDS]
@@ -69,7 +69,7 @@ def test_several_are_told_in_one_line() -> None:
 
 @pytest.mark.parametrize("kind", [ConfigError, DataError, ModelError, ProblemError, SetupError, WrongError])
 def test_it_crosses_processes_with_its_fields(kind: type[InputError]) -> None:
-    error = kind.joined([kind("key", got="1", allowed="2", hint="h"), an_error()])
+    error = kind.join([kind("key", got="1", allowed="2", hint="h"), an_error()])
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(again) is kind
         assert str(again) == str(error)

@@ -259,7 +259,7 @@ def test_the_synthetic_problem_is_measured_on_all_sites_together() -> None:
         "grad_phi_sq": pytest.approx(np.sum(slope[:100] ** 2), rel=1e-10),
         "loss": pytest.approx(np.mean([reference.value(i, z) for i in range(3)]), rel=1e-10),
     }
-    named = evaluator.named([z])
+    named = evaluator.name_arrays([z])
     np.testing.assert_array_equal(named["x"], z[:100])
     np.testing.assert_array_equal(named["y"], z[100:])
 

@@ -233,7 +233,7 @@ def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> N
     source, target, other = (FlatModel(build_model(name, shape, seed=seed), dtype=dtype) for seed in range(3))
     source.scores(data(shape, 4))  # moves the running statistics
     arrays = source.arrays()
-    named = source.named(arrays)
+    named = source.name_arrays(arrays)
     assert [array.shape for array in arrays] == [(source.dim,), (source.num_buffers,)][: 1 + (source.num_buffers > 0)]
     expected = source.predict(data(shape, 3))
     target.load(arrays)
@@ -243,7 +243,7 @@ def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> N
     assert torch.equal(plain.eval()(data(shape, 3, dtype)), expected)
 
     untouched = other.arrays()
-    assert all(np.array_equal(value, named[key]) for key, value in other.named(arrays).items())
+    assert all(np.array_equal(value, named[key]) for key, value in other.name_arrays(arrays).items())
     assert same(other.arrays(), untouched)
 
     before = [array.copy() for array in arrays]
@@ -397,7 +397,7 @@ def test_a_used_skeleton_keeps_no_trace(name: str, shape: tuple[int, ...]) -> No
         for step in range(2):
             gradient = model.vjp(model.scores(data(shape, 4, seed=step)), torch.ones(4))
             model.parameters.add_(gradient, alpha=-0.1)
-        return model.named(model.arrays())
+        return model.name_arrays(model.arrays())
 
     used, fresh, ours, others = (FlatModel(build_model(name, shape, seed=seed)) for seed in (0, 5, 1, 2))
     steps(used, others.arrays())
@@ -437,7 +437,7 @@ def test_tied_parameters_count_once_and_frozen_ones_have_no_gradient() -> None:
     torch.testing.assert_close(gradient[:9], expected.flatten(), rtol=1e-10, atol=1e-12)
     assert torch.count_nonzero(gradient[9:]) == 0
 
-    named = model.named(model.arrays())
+    named = model.name_arrays(model.arrays())
     assert set(named) == set(plain.state_dict())
     assert not np.shares_memory(named["first.weight"], named["second.weight"])
     assert named["order"].tolist() == [2, 0, 1]

@@ -18,7 +18,7 @@ from problems.data.disturb import hold_out
 from problems.data.samples import Encoded
 from problems.data.spec import Column, parse_columns
 from strategies.rounds.errors import StrategyError
-from strategies.rounds.schema import agreed, pooled
+from strategies.rounds.schema import agree, pool
 
 
 def spec(dataset: str = "csv", **changes: Any) -> DataSpec:
@@ -245,7 +245,7 @@ def report(place: int, values: np.ndarray, **changes: Any) -> SiteReport:
 def test_pooled_statistics_are_those_of_the_union(drawn: tuple[list[int], np.ndarray]) -> None:
     sizes, values = drawn
     parts = np.split(values, np.cumsum(sizes)[:-1])
-    scaling = pooled([report(place, part) for place, part in enumerate(parts)])
+    scaling = pool([report(place, part) for place, part in enumerate(parts)])
     assert scaling is not None
     constant, largest = np.ptp(values, axis=0) == 0, 1 + np.abs(values).max()
     expected, means = np.where(constant, 0, values.std(axis=0)), values.mean(axis=0)
@@ -320,14 +320,14 @@ VALUES = np.random.default_rng(0).normal(size=(12, 3))
 )
 def test_a_site_that_differs_is_named(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(StrategyError) as caught:
-        agreed([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
+        agree([report(0, VALUES), report(1, VALUES, **changes), report(2, VALUES)])
     assert str(caught.value).startswith("handshake: partition 1: ")
     assert told in str(caught.value)
 
 
 def test_a_first_site_without_a_file_is_named_too() -> None:
     with pytest.raises(StrategyError, match=r"partition 0: data-path: got a file of its own at partition 1, none at 0"):
-        agreed([report(0, VALUES, shape=None), report(1, VALUES)])
+        agree([report(0, VALUES, shape=None), report(1, VALUES)])
 
 
 def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
@@ -341,7 +341,7 @@ def told_labels(*sites: tuple[str, str]) -> list[SiteReport]:
 
 def test_labels_that_no_other_site_has() -> None:
     with pytest.raises(StrategyError) as caught:
-        agreed(told_labels(("benign", "malignant"), ("B M", ""), ("0 1", "")))
+        agree(told_labels(("benign", "malignant"), ("B M", ""), ("0 1", "")))
     text = str(caught.value)
     assert "partition 1: labels: got 'B', 'M', none of them in positive-label or at another site, allowed: " in text
     assert "handshake: partition 2: labels: got '0', '1', none of them" in text
@@ -362,7 +362,7 @@ def test_labels_that_no_other_site_has() -> None:
     ],
 )
 def test_labels_to_doubt(sites: list[tuple[str, str]], told: str, caplog: pytest.LogCaptureFixture) -> None:
-    agreed(told_labels(*sites))
+    agree(told_labels(*sites))
     assert len(caplog.records) == bool(told)
     assert told in caplog.text
 

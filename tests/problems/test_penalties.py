@@ -28,7 +28,7 @@ from problems.penalties import (
     Simplex,
     SquaredL2,
     make_penalty,
-    selected,
+    select_coordinates,
 )
 
 DIM = 12
@@ -232,7 +232,7 @@ SIZE = 24 + 2 + 2 + 8 + 4 + 1
     ],
 )
 def test_selected(parameters: str, expected: list[tuple[int, int]]) -> None:
-    mask = selected(LAYOUT, parameters)
+    mask = select_coordinates(LAYOUT, parameters)
     assert mask.dtype is torch.bool
     assert mask.shape == (SIZE,)
     assert torch.nonzero(mask).flatten().tolist() == [i for start, stop in expected for i in range(start, stop)]
@@ -270,7 +270,7 @@ def test_penalties_by_name() -> None:
 def test_one_penalty_acts_on_all_selected_parameters_together(name: str, parameters: str) -> None:
     found = made(name, LAYOUT, **OPTIONS, parameters=parameters)
     plain = made(name, [("all", (SIZE,))], **OPTIONS, parameters="all")
-    mask, x, slope = selected(LAYOUT, parameters), vector(4, dim=SIZE), vector(6, dim=SIZE)
+    mask, x, slope = select_coordinates(LAYOUT, parameters), vector(4, dim=SIZE), vector(6, dim=SIZE)
     assert isinstance(found, OnParameters) is (parameters != "all")
     u = found.prox(x, 0.7)
     assert torch.equal(u[mask], plain.prox(x[mask], 0.7))
@@ -325,7 +325,7 @@ def test_the_nuclear_norm_acts_on_each_matrix() -> None:
         (lambda: made("l0", LAYOUT), "penalty\n.*'none', 'l1', .* input_value='l0'"),
         (lambda: made("l1", LAYOUT, parameters="head"), "got 'head', allowed .* of: stem.conv.weight,"),
         (lambda: made("l1", LAYOUT, parameters="head.,"), "got ''"),
-        (lambda: selected([("bias", (3,))], "auto"), "parameters='auto' leaves out .* bias"),
+        (lambda: select_coordinates([("bias", (3,))], "auto"), "parameters='auto' leaves out .* bias"),
         (lambda: made("simplex", LAYOUT, radius=0.0), "radius\n.* greater than 0 .* input_value=0.0"),
         (lambda: made("group-lasso", LAYOUT, groups="blocks"), "'rows' or 'columns' .* input_value='blocks'"),
         (lambda: made("group-lasso", LAYOUT, groups="columns", parameters="head."), "'head.bias' of shape"),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from problems.vertical.objectives import PROBLEMS, corrected, make_objective
+from problems.vertical.objectives import PROBLEMS, correct_for_flips, make_objective
 from tests.reference.vfb2 import Problem
 
 Array = NDArray[np.float64]
@@ -82,7 +82,7 @@ def test_large_predictions_do_not_overflow() -> None:
 def test_the_correction_is_the_formula_and_unbiased(epsilon: float, name: str, seed: int) -> None:
     z, y = pairs(name, seed)
     plain = make_objective(name, 0.2)
-    fixed = corrected(plain, epsilon)
+    fixed = correct_for_flips(plain, epsilon)
     r = 1.0 / (1.0 + math.exp(epsilon))
     scale = 1.0 / (1.0 - 2.0 * r)
     for got, of in ((fixed.losses, plain.losses), (fixed.slopes, plain.slopes), (fixed.curvatures, plain.curvatures)):

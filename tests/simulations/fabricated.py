@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from apps.config import Scalar, parse_run_config
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.workers import Task
 from simulations.experiments.expansion import Expansion, expand
 from simulations.experiments.experiment import read_experiment
@@ -107,7 +107,7 @@ def fake(
 
     Without ``clients`` it has no result; with ``missing`` partition 1 was dropped in the last round.
     """
-    resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolved()
+    resolved = parse_run_config({**(config or {}), "output-dir": str(path.parent), "run-name": path.name}).resolve()
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps(resolved))
     cost = {"bytes_up": 10, "bytes_down": 30, "seconds": 0.5}
@@ -131,7 +131,7 @@ def recorded(expansion: Expansion, folder: Path, aucs: Aucs) -> dict[str, RunRec
         if curve is not None:
             path = folder / run.name
             assert not isinstance(curve, str)
-            found[run.name] = read_run(fake(path, placed(run.config, path), curve, clients=2))
+            found[run.name] = read_run(fake(path, add_directory(run.config, path), curve, clients=2))
     return found
 
 

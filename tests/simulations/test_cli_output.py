@@ -17,7 +17,7 @@ from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.__main__ import cli
 from simulations.experiments import experiment
-from simulations.experiments.experiment import Experiment, packaged
+from simulations.experiments.experiment import Experiment, find_packaged
 from simulations.results.output import print_json
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 from tests.programs import Line, ran
@@ -135,7 +135,7 @@ def test_list_as_json(command: Line) -> None:
     assert (code, err) == (0, "")
     found: dict[str, dict[str, Any]] = json.loads(out)
     there: dict[str, Iterable[str]] = {"strategies": ALGORITHMS, "datasets": DATASETS, "partitions": PARTITIONS}
-    there |= {"models": MODELS, "keys": known_keys(), "experiments": packaged()}
+    there |= {"models": MODELS, "keys": known_keys(), "experiments": find_packaged()}
     assert {section: list(rows) for section, rows in found.items()} == {name: [*rows] for name, rows in there.items()}
     assert found["keys"] == known_keys()
     assert {tuple(row) for row in found["experiments"].values()} == {

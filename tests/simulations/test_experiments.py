@@ -9,7 +9,7 @@ import pytest
 from apps.config import known_keys
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
-from simulations.experiments.experiment import Case, Profile, Run, find_experiment, packaged
+from simulations.experiments.experiment import Case, Profile, Run, find_experiment, find_packaged
 from simulations.experiments.reports.tables import rows
 from tests.programs import Line
 from tests.simulations.fabricated import Runs, expanded, refusal, write
@@ -17,7 +17,7 @@ from tests.simulations.fabricated import Runs, expanded, refusal, write
 # What comes with the project.
 
 
-@pytest.mark.parametrize("name", packaged())
+@pytest.mark.parametrize("name", find_packaged())
 @pytest.mark.parametrize("profile", ["smoke", "quick", "full"])
 def test_a_packaged_experiment_can_be_run(name: str, profile: str, tmp_path: Path) -> None:
     """And its grid; the paper's values stand beside the paper's own data, and a smoke reads bundled data only."""

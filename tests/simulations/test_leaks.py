@@ -54,7 +54,7 @@ def test_sums_of_known_weights_tell_their_values() -> None:
     _, _, held = decoding.customers(sizes, rows=20)
     weights = [np.array([0.5, -0.25, 1.0, 3.0, -2.0]), np.array([0.1, 0.2, 0.4, 0.8])]
     sums = sum(decoding.one_hot(own, columns) @ w for own, columns, w in zip(held, sizes, weights, strict=True))
-    found = decoding.decoded(sums, weights, sizes)
+    found = decoding.decode_rows(sums, weights, sizes)
     assert decoding.right(found, held) == 1.0
     assert decoding.right([found[0], 3 - found[1]], held) < 1.0
     assert decoding.most_frequent([np.array([[0], [1], [1]]), np.array([[2], [2], [2]])]) == (2 / 3 + 1) / 2
@@ -71,8 +71,8 @@ def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> 
     """So one that finds nothing is not a broken one."""
     keys, values = pairwise_keys(4), np.array([1.5, -2.0])
     masked = encode(values) + PairwiseMasks(1, 4, keys[1]).mask(leaks.KIND, 0, 0, 2)
-    assert leaks.unmasked(masked, 1, keys[1]).tolist() == [1.5, -2.0]
-    assert np.abs(leaks.unmasked(masked, 1, {**keys[1], 3: bytes(32)}) - values).min() > 1.0
+    assert leaks.unmask(masked, 1, keys[1]).tolist() == [1.5, -2.0]
+    assert np.abs(leaks.unmask(masked, 1, {**keys[1], 3: bytes(32)}) - values).min() > 1.0
 
 
 def test_the_command_prints_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from apps.config import Scalar, parse_run_config
 from apps.sites import resources
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.launch import run_federation
-from simulations.references.centralized import centralized
+from simulations.references.centralized import train_centralized
 from tests.battery.federation import Run
 
 SITES = 16
@@ -29,7 +29,7 @@ METHODS = {
 
 def federated_auc(config: dict[str, Scalar], folder: Path) -> float:
     place = folder / str(config["strategy"])
-    run_federation(SITES, placed(config, place))
+    run_federation(SITES, add_directory(config, place))
     return float(Run(place).result["metrics"]["auc"])
 
 
@@ -40,7 +40,7 @@ def test_fedx_ends_at_the_centralised_auc_and_local_pairs_far_below(loss: str, s
     strategy, own = METHODS[loss]
     config = {**COMMON, **own, "loss": loss, "seed": seed}
     parsed = parse_run_config({**config, "strategy": strategy})
-    history, _ = centralized(parsed, resources.federated_data(parsed.data, SITES))
+    history, _ = train_centralized(parsed, resources.federated_data(parsed.data, SITES))
     reference = history[-1]["auc"]
     fedx = federated_auc({**config, "strategy": strategy}, tmp_path)
     local_pair = federated_auc({**config, "strategy": "local-pair"}, tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 from simulations.engines.workers import Task, _reason
 from simulations.experiments.expansion import expand
-from simulations.experiments.experiment import find_experiment, packaged
+from simulations.experiments.experiment import find_experiment, find_packaged
 from simulations.experiments.reproduce import Reproduction
 from simulations.results.records import read_run
 from tests.battery.federation import Run
@@ -201,7 +201,7 @@ def test_a_federation_and_a_reference_of_vertical_learning_are_run(command: Line
 @slow
 @pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.gate] * (name in ONE_OF_EACH_FAMILY)) for name in packaged()]
+    "name", [pytest.param(name, marks=[pytest.mark.gate] * (name in ONE_OF_EACH_FAMILY)) for name in find_packaged()]
 )
 def test_the_smoke_of_every_packaged_experiment(command: Line, tmp_path: Path, name: str) -> None:
     """That it runs on bundled data; it measures nothing."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from apps.config import ConfigError
-from simulations.arguments import placed
+from simulations.arguments import add_directory
 from simulations.engines.stepped import SteppedRun
 from simulations.results.records import METRICS, read_run
 from simulations.sweeps.plan import Sweep, Trial, trial_name
@@ -82,7 +82,7 @@ def test_trials_are_points_times_seeds(tmp_path: Path) -> None:
     assert [trial.name for trial in trials] == names
     assert trials[1].path == tmp_path / "trials" / "learning-rate=0.1_seed=6"
     config = {**SMALL, "learning-rate": 0.1, "seed": 6, "validation-fraction": 0.2}
-    assert trials[1].config == placed(config, trials[1].path)
+    assert trials[1].config == add_directory(config, trials[1].path)
 
 
 @pytest.mark.parametrize("value", ["/a/b", "/a-b", "x" * 200, "x" * 201, "é", "..", "a b", "a,b"])
@@ -253,7 +253,7 @@ def test_best_toml_is_a_config_file(command: Line, tmp_path: Path) -> None:
 
 
 def stepped(path: Path) -> SteppedRun:
-    return SteppedRun(3, placed(SMALL, path), 3)
+    return SteppedRun(3, add_directory(SMALL, path), 3)
 
 
 @pytest.mark.parametrize("own_files", [False, True])
@@ -264,7 +264,7 @@ def test_a_stepped_run_is_the_plain_run(own_files: bool, tmp_path: Path) -> None
         patients(40, site).drop(columns=["name", "sex"]).to_csv(node["data-path"], index=False)
         config |= {"dataset": "csv", "partition": "own", "label-column": "ill", "positive-label": "yes"}
     plain, _ = federate(tmp_path / "plain", config | DEFAULTS, nodes=nodes)
-    run = SteppedRun(3, placed(config, tmp_path / "stepped"), 3, nodes)
+    run = SteppedRun(3, add_directory(config, tmp_path / "stepped"), 3, nodes)
     rounds = []
     while (line := run.advance()) is not None:
         rounds.append(line["round"])

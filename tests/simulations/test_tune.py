@@ -11,7 +11,7 @@ from apps.config import ConfigError
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import PACKAGED, find_experiment, read_experiment
-from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped
+from simulations.experiments.tuned_values import find_tuned, read_tuned, shipped_path
 from tests.programs import Line
 from tests.simulations.fabricated import Runs, adding, table, write
 
@@ -123,8 +123,8 @@ def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, r
     assert {line.method: line.config["learning-rate"] for line in copy.lines} == rate
     assert find_tuned(str(path), "small", "quick", tmp_path / "new") is None
     assert find_tuned(str(out / "experiment.toml"), "small", "smoke", tmp_path / "new") is None
-    shipped(path, "quick").parent.mkdir()
-    shipped(path, "quick").write_bytes((out / "tuned.toml").read_bytes())
+    shipped_path(path, "quick").parent.mkdir()
+    shipped_path(path, "quick").write_bytes((out / "tuned.toml").read_bytes())
     assert command("reproduce", path, "--out", tmp_path / "new")[0] == 0
     assert (tmp_path / "new" / "tuned.toml").read_bytes() == (out / "tuned.toml").read_bytes()
     assert {round(float(row["mean"]), 6) for row in table(tmp_path / "new") if row["metric"] == "auc"} == {0.82, 0.83}

@@ -58,11 +58,11 @@ class Lossy(Recorder):
         fate = self.fate(key[0], key[2], key[1], self.attempts.count(key))
         self.fates.append(fate)
         if fate == NEVER_RAN:
-            return self._stamped(Message(Error(2, fate), reply_to=message))
+            return self._stamp(Message(Error(2, fate), reply_to=message))
         if fate == SILENCE:
             self.silent.append(message.metadata.message_id)
         reply = super()._answer(message)
-        return self._stamped(Message(Error(3, fate), reply_to=message)) if fate == REPLY_LOST else reply
+        return self._stamp(Message(Error(3, fate), reply_to=message)) if fate == REPLY_LOST else reply
 
 
 def play(folder: Path, flat: dict[str, Scalar], fate: Fate = lambda *where: "", **options: Any) -> Played:

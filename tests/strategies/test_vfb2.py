@@ -25,7 +25,7 @@ from payloads.vfb2 import (
     VFB2Progress,
     VFB2Settings,
     cut,
-    joined,
+    join_bytes,
     text,
 )
 from strategies.meeting import (
@@ -39,13 +39,13 @@ from strategies.meeting import (
 )
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.handshake import Roster
-from strategies.vertical import blamed, find_culprits
+from strategies.vertical import find_blamed, find_culprits
 from strategies.vfb2 import VFB2SGD, step_of
 
 
 def credentials(host: int = 0, **changes: Any) -> Credentials:
     """Those of a party on some host."""
-    certificate, length = joined([b"certificate"], PAGE)
+    certificate, length = join_bytes([b"certificate"], PAGE)
     fields: dict[str, Any] = {
         "certificate": certificate,
         "certificate_length": length,
@@ -113,10 +113,10 @@ def test_seconds_are_for_all_or_one_a_party() -> None:
 
 def test_byte_strings_are_joined_and_cut() -> None:
     parts = [b"one", b"", b"three"]
-    whole, lengths = joined(parts)
+    whole, lengths = join_bytes(parts)
     assert (whole.tobytes(), lengths.tolist()) == (b"onethree", [3, 0, 5])
     assert cut("parts", whole, lengths) == parts
-    padded, lengths = joined(parts, 6)
+    padded, lengths = join_bytes(parts, 6)
     assert padded.tobytes() == b"onethree\0\0\0\0"
     assert cut("parts", padded, lengths) == parts
     for wrong in ([9], [4, 5], [-1, 5]):
@@ -296,9 +296,9 @@ def test_an_epoch_is_what_drops_count() -> None:
 
 
 def test_blame_survives_the_way() -> None:
-    assert blamed(str(PartyError(3, "it is gone: party 1 saw it"))) == (3, "it is gone: party 1 saw it")
-    assert blamed(str(PartyError(None, "no party joined"))) is None
-    assert blamed("the disk is full") is None
+    assert find_blamed(str(PartyError(3, "it is gone: party 1 saw it"))) == (3, "it is gone: party 1 saw it")
+    assert find_blamed(str(PartyError(None, "no party joined"))) is None
+    assert find_blamed("the disk is full") is None
 
 
 @pytest.mark.parametrize(

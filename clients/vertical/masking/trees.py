@@ -60,13 +60,13 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
         raise ValueError(f"dominator {dominator} of {parties} parties")
     others = [party for party in range(parties) if party != dominator]
     if parties == 3:
-        first, second = _rooted(dominator, others, [0, 0]), _rooted(dominator, others, [0, 1])
+        first, second = _make_tree(dominator, others, [0, 0]), _make_tree(dominator, others, [0, 1])
     else:
         above = [(place - 1) // 2 for place in range(1, parties)]
         # the places 1 to s of a heap have children; a shift by s puts leaves of the first tree there in the second
         shift = (parties - 2) // 2
-        first = _rooted(dominator, others, above)
-        second = _rooted(dominator, others[shift:] + others[:shift], above)
+        first = _make_tree(dominator, others, above)
+        second = _make_tree(dominator, others[shift:] + others[:shift], above)
     # with two children at most in each tree, the dominator can take the masks off equal subtrees only
     received, masks = ({tree.subtree(child) for child in tree.children(dominator)} for tree in (first, second))
     if received & masks or any(first.children(party) and second.children(party) for party in others):
@@ -74,7 +74,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     return first, second
 
 
-def _rooted(root: int, others: list[int], above: Collection[int]) -> Tree:
+def _make_tree(root: int, others: list[int], above: Collection[int]) -> Tree:
     """The tree whose place 0 is ``root`` and place k + 1 is ``others[k]``, under the place ``above[k]``."""
     places = [root, *others]
     parent = [-1] * len(places)

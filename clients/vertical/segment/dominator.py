@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clients.vertical.segment.plan import Plan
 from clients.vertical.transport.frames import Frame, PartyError
-from problems.vertical.objectives import Array, Objective, corrected
+from problems.vertical.objectives import Array, Objective, correct_for_flips
 
 Flips = NDArray[np.bool_]
 _DIGEST_BYTES = 32
@@ -39,7 +39,7 @@ class Dominator:
     ) -> None:
         self._me = me
         self._labels = labels if flips is None else np.where(flips, -labels, labels)
-        self._slopes = (corrected(objective, plan.label_epsilon) if plan.label_epsilon else objective).slopes
+        self._slopes = (correct_for_flips(objective, plan.label_epsilon) if plan.label_epsilon else objective).slopes
         self._plan, self._broadcast, self._send = plan, broadcast, send
 
     def theta(self, z: Array, rows: NDArray[np.int64] | slice) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from clients.vertical.segment.shared import Phase, Station
 from clients.vertical.segment.sum_order import BINS, MARKS
 from clients.vertical.transport.frames import Kind, PartyError
-from problems.binned_scores import codes, expanded, first_edges, places
+from problems.binned_scores import codes, expand, first_edges, places
 from problems.metrics import binary_metrics
 from problems.vertical.analysis import second_moment
 from problems.vertical.objectives import Array
@@ -57,7 +57,7 @@ class FullPass(Phase):
         if place not in self._due or number != self._number:
             raise PartyError(peer, f"it sent the slopes of full pass {number}, which are not due")
         chunk = station.agenda.chunks[place]
-        self._note(place, _checked(peer, body, chunk.stop - chunk.start if station.learns else 0))
+        self._note(place, _check(peer, body, chunk.stop - chunk.start if station.learns else 0))
 
     def _note(self, place: int, theta: Array) -> None:
         station = self._station
@@ -71,7 +71,7 @@ class FullPass(Phase):
         station.done()
 
 
-def _checked(peer: int, body: bytes | memoryview, length: int) -> Array:
+def _check(peer: int, body: bytes | memoryview, length: int) -> Array:
     """(length,) values of a body; PartyError for another length, or values that are not finite."""
     what = "its slopes of a full pass have"
     if len(body) != 8 * length:
@@ -175,4 +175,4 @@ class Evaluation(Phase):
         if len(plan.active) > 1:
             negatives, positives = np.split(np.rint(totals[MARKS:] * plan.test_rows), 2)
             if negatives.any() and positives.any():
-                metrics["auc"] = binary_metrics(*expanded(first_edges(BINS), negatives, positives))["auc"]
+                metrics["auc"] = binary_metrics(*expand(first_edges(BINS), negatives, positives))["auc"]

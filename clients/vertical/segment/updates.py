@@ -102,7 +102,7 @@ class Updates(UpdatePhase):
             number = self._sent[mine]
             self._sent[mine] = number + 1
             dominate = partial(self._dominate, dominator, next(self._batches[mine]), others)
-            self._workers.submit(mine, dominate, partial(self._dominated, dominator, number))
+            self._workers.submit(mine, dominate, partial(self._finish_own, dominator, number))
 
     def answer(self, place: int, number: int, body: bytes | memoryview) -> None:
         pending = self._pending[place]
@@ -122,7 +122,7 @@ class Updates(UpdatePhase):
             raise PartyError(self._station.me, f"its own theta cannot be applied: {error}") from error
         return theta
 
-    def _dominated(self, dominator: Dominator, number: int, theta: Array) -> None:
+    def _finish_own(self, dominator: Dominator, number: int, theta: Array) -> None:
         dominator.announce(Kind.THETA, number, theta)
         self._station.note("theta", self._mine, number)
         self._finish(self._mine, self._applied[self._mine], self._tally.applied)
@@ -133,7 +133,7 @@ class Updates(UpdatePhase):
         self._tally.count(number - applied, self._tally.applied - applied_of_all)
         self._applied[place] = number + 1
         self._station.note("apply", place, number)
-        if self._skew and number - self._starts[place] == self._least and self._risen():
+        if self._skew and number - self._starts[place] == self._least and self._raise_least():
             for other in range(len(self._active)):
                 self._advance(other)
         else:
@@ -184,7 +184,7 @@ class Updates(UpdatePhase):
             self._station.note("partial", place, number)
         self._sums.contribute(Kind.PARTIAL, values, [(place, len(rows)) for place, _, rows in due])
 
-    def _risen(self) -> bool:
+    def _raise_least(self) -> bool:
         """Recompute `_least`; returns whether it has grown."""
         before = self._least
         progress = zip(self._applied, self._starts, self._ends, strict=True)

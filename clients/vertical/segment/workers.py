@@ -95,10 +95,10 @@ class Threads(Workers):
 
     def _start(self, place: int) -> None:
         if not self._closed:
-            future = self._pool.submit(self._locked, self._jobs[place][0][0])
+            future = self._pool.submit(self._run_locked, self._jobs[place][0][0])
             future.add_done_callback(lambda future: self._loop.call_soon_threadsafe(self._finished, place, future))
 
-    def _locked(self, work: Callable[[], Result]) -> Result:
+    def _run_locked(self, work: Callable[[], Result]) -> Result:
         with self._lock:
             return work()
 

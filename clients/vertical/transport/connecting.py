@@ -55,7 +55,7 @@ class Door(Owner):
         peers = [certificate for party, certificate in enumerate(endpoint.certificates) if party != me]
         self._client = client_context(endpoint.identity, peers, endpoint.authority)
         self._server = server_context(endpoint.identity, peers, endpoint.authority)
-        self._server.sni_callback = self._claimed
+        self._server.sni_callback = self._note_claim
         self._listener: socket.socket | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         # connections, accepted or made, on which the peer's hello has not come
@@ -275,7 +275,7 @@ class Door(Owner):
             outcome.set_result(loss)
         return True
 
-    def _claimed(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+    def _note_claim(self, tls: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
         """Note which party a client claims to be, before any proof; for error messages only."""
         if name is not None and name.startswith(_OUR_NAME):
             with contextlib.suppress(ValueError):

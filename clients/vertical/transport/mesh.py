@@ -173,7 +173,7 @@ class Mesh(Hub):
         self._error = error
         verdict = error.to_bytes()
         self._door.condemn(verdict)
-        for link in self._greeted():
+        for link in self._greeted_links():
             link.say(Kind.ABORT, verdict)
         self._drop_delayed()
         if self._ticker is not None:
@@ -185,7 +185,7 @@ class Mesh(Hub):
         self._held.clear()
         self._change.set()
 
-    def _greeted(self) -> list[Link]:
+    def _greeted_links(self) -> list[Link]:
         return [link for link in self._links if link is not None and not link.closed] + list(self._others)
 
     def _beat(self) -> None:
@@ -254,7 +254,7 @@ class Mesh(Hub):
         for timer in self._timers:
             timer.cancel()
         self._drop_delayed()
-        for link in self._greeted():
+        for link in self._greeted_links():
             link.close()
         self._others.clear()
         self._held.clear()

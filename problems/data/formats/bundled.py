@@ -5,7 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from problems.data.samples import Encoded, Rows, Source, make_source, standardised
+from problems.data.samples import Encoded, Rows, Source, make_source, standardise
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 
@@ -34,7 +34,7 @@ def breast_cancer() -> Source:
 
     def encode(train_rows: Rows) -> NDArray[np.float64]:
         means, variances = table.statistics(train_rows)
-        return standardised(data, means, np.sqrt(variances))
+        return standardise(data, means, np.sqrt(variances))
 
     return make_source(np.where(target == 0, "malignant", "benign"), encode)
 

@@ -66,7 +66,7 @@ def cifar(name: str, root: Path) -> Source | None:
 def _check_all_there(home: Path, paths: list[Path]) -> None:
     missing = [path.name for path in paths if not path.is_file()]
     if missing:
-        raise _damaged(home, f"a folder that lacks {', '.join(missing)}", "all files of the data set")
+        raise _damage(home, f"a folder that lacks {', '.join(missing)}", "all files of the data set")
 
 
 def _read_pickled(path: Path, key: bytes) -> Batch:
@@ -74,9 +74,9 @@ def _read_pickled(path: Path, key: bytes) -> Batch:
         batch = _ArraysOnly(io.BytesIO(read_bytes(path)), encoding="bytes").load()
         pixels, labels = np.asarray(batch[b"data"]), np.asarray(batch[key])
     except (pickle.UnpicklingError, LookupError, TypeError, ValueError, EOFError, AttributeError) as error:
-        raise _damaged(path, f"a file that is not a CIFAR batch ({error})", "arrays of data and labels") from error
+        raise _damage(path, f"a file that is not a CIFAR batch ({error})", "arrays of data and labels") from error
     if pixels.dtype != np.uint8 or pixels.shape != (len(labels), IMAGE_BYTES):
-        raise _damaged(path, f"data {pixels.shape} {pixels.dtype}", f"({len(labels)}, {IMAGE_BYTES}) uint8")
+        raise _damage(path, f"data {pixels.shape} {pixels.dtype}", f"({len(labels)}, {IMAGE_BYTES}) uint8")
     return pixels, labels.astype(np.int64)
 
 
@@ -84,12 +84,12 @@ def _read_binary(path: Path, label_bytes: int) -> Batch:
     content = np.frombuffer(read_bytes(path), dtype=np.uint8)
     record = label_bytes + IMAGE_BYTES
     if len(content) == 0 or len(content) % record:
-        raise _damaged(path, f"a damaged file of {len(content):,} bytes", f"a multiple of {record:,}")
+        raise _damage(path, f"a damaged file of {len(content):,} bytes", f"a multiple of {record:,}")
     records = content.reshape(-1, record)
     return records[:, label_bytes:], records[:, label_bytes - 1].astype(np.int64)  # the fine label is the last
 
 
-def _damaged(path: Path, got: str, allowed: str) -> DataError:
+def _damage(path: Path, got: str, allowed: str) -> DataError:
     return DataError(path, got=got, allowed=allowed, hint="unpack the archive again")
 
 

@@ -57,7 +57,7 @@ def check_columns(
     faults = [fault for column in columns for fault in _faults(frame[column.name], column, site, listing)]
     if found or faults:
         # Equal hints that follow each other are printed once.
-        raise DataError.joined([*found, *sorted(faults, key=lambda fault: fault.hint)])
+        raise DataError.join([*found, *sorted(faults, key=lambda fault: fault.hint)])
     numeric = [frame[one.name] for one in columns if not one.categories and is_numeric(frame[one.name])]
     if doubts := [text for text in map(_sentinels, numeric) if text]:
         text = "columns hold %s and else nothing below 0: where that means missing, fill or drop it"

@@ -104,11 +104,11 @@ def table(
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, found, site=site)
     return make_source(
-        labels.to_numpy(), lambda train_rows: encoded(frame, wanted, train_rows, scale=scale, site=site), train_count
+        labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, scale=scale, site=site), train_count
     )
 
 
-def encoded(
+def encode(
     frame: pd.DataFrame, columns: Sequence[Column], train_rows: Rows, *, scale: bool = True, site: bool = False
 ) -> Encoded:
     """Return some columns of a table as numbers; the arguments are as in `table`."""
@@ -119,7 +119,7 @@ def encoded(
         if numeric:
             block = numeric_column(values)[:, None]
         elif categories:
-            block = listed(values, categories, site=site)
+            block = one_column_each(values, categories, site=site)
         else:
             block, categories = one_hot(values, train_rows)
         blocks.append(block)
@@ -135,7 +135,7 @@ def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[Array, tuple[str,
     return (values[:, None] == categories).astype(np.float64), tuple(categories.tolist())
 
 
-def listed(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> Array:
+def one_column_each(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> Array:
     """Return one 0/1 column for each of some values, (n, values).
 
     Raises:

@@ -48,14 +48,14 @@ def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function],
         fastmath: see `numba.njit`.
     """
 
-    def compiled(function: Function) -> Function:
+    def compile_kernel(function: Function) -> Function:
         try:
             made = numba.njit(signature, nogil=True, cache=True, fastmath=fastmath)(function)
         except RuntimeError:  # no folder that numba may keep its code in
             made = numba.njit(signature, nogil=True, fastmath=fastmath)(function)
         return cast(Function, made)
 
-    return compiled
+    return compile_kernel
 
 
 class Block(ABC):

@@ -84,7 +84,7 @@ class SparseBlock(Block):
         if rows is None:
             self._settle()
             return product(self._features, self._w)
-        rows, out = _own(rows), np.empty(len(rows))
+        rows, out = _copy(rows), np.empty(len(rows))
         indptr, indices, data = self._matrix
         if not _partials(indptr, indices, data, rows, out, *self._lazy()):
             raise self._outside(rows)
@@ -92,7 +92,7 @@ class SparseBlock(Block):
 
     def apply(self, rows: Rows, theta: Array) -> None:
         theta = self._slopes(theta, len(rows))
-        rows, change, share = _own(rows), theta.copy(), 0.0
+        rows, change, share = _copy(rows), theta.copy(), 0.0
         if self.algorithm != SGD:
             if self._theta is None:
                 raise self._needs_theta()
@@ -128,7 +128,7 @@ class SparseBlock(Block):
             self._late = False
 
 
-def _own(rows: Rows) -> Rows:
+def _copy(rows: Rows) -> Rows:
     """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
     return np.array(rows, dtype=np.int64)
 
@@ -164,7 +164,7 @@ def _flow(w: float, push: float, count: int, pieces: int, rate: float) -> float:
 
 
 @jit()
-def _drifted(w: float, mean: float, count: int, step: float, weight: float, linear: bool, log_keep: float) -> float:
+def _drift(w: float, mean: float, count: int, step: float, weight: float, linear: bool, log_keep: float) -> float:
     """Drift one column `count` times; `log_keep` is the logarithm of rho where rho > 1/2."""
     rate = step * weight
     if linear:
@@ -212,7 +212,7 @@ def _catch_up(
     count = until - settled[column]
     if count > 0:
         constant = mean[column] if len(mean) else 0.0
-        w[column] = _drifted(w[column], constant, count, step, weight, linear, log_keep)
+        w[column] = _drift(w[column], constant, count, step, weight, linear, log_keep)
         settled[column] = until
 
 

@@ -12,7 +12,7 @@ from apps.evaluation.metric_names import better
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line
 from simulations.experiments.reports.tables import Row, pair
-from simulations.results.output import shown
+from simulations.results.output import format_cell
 from simulations.results.paired import LEAST_SEEDS, LEVEL, Difference, difference
 from simulations.results.records import RunRecord
 
@@ -87,7 +87,7 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
             ahead, behind = (by[line.method, line.dataset, line.setting, metric] for line in lines)
             ends = [
                 {seed: end for seed, run in ended.items() if (end := run.last(metric)) is not None}
-                for ended in (expansion.ended(line, records) for line in lines)
+                for ended in (expansion.find_ended(line, records) for line in lines)
             ]
             gap = difference(*(ends if better(metric) is max else ends[::-1]))
             findings.append(Finding(_setting(expansion, lines[0], claim.better), ahead, behind, gap))
@@ -96,7 +96,9 @@ def judge(expansion: Expansion, rows: Sequence[Row], records: Mapping[str, RunRe
 
 
 def _words(side: Mapping[str, Scalar]) -> str:
-    return ", ".join(shown(value) if key == "method" else f"{key} = {shown(value)}" for key, value in side.items())
+    return ", ".join(
+        format_cell(value) if key == "method" else f"{key} = {format_cell(value)}" for key, value in side.items()
+    )
 
 
 def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> str:
@@ -105,7 +107,9 @@ def _setting(expansion: Expansion, line: Line, side: Mapping[str, Scalar]) -> st
     for key in ("dataset", "method", *(key for key in line.at if key not in ("dataset", "method"))):
         if key in side or all(other.at.get(key) == line.at[key] for other in expansion.lines):
             continue
-        parts.append(shown(line.at[key]) if key in ("dataset", "method") else f"{key} = {shown(line.at[key])}")
+        parts.append(
+            format_cell(line.at[key]) if key in ("dataset", "method") else f"{key} = {format_cell(line.at[key])}"
+        )
     return ", ".join(parts)
 
 
@@ -137,12 +141,12 @@ def as_markdown(judged: Sequence[Judged]) -> list[str]:
         for finding in claim.findings:
             where = f"{finding.setting}: " if finding.setting else ""
             sides = f"{claim.metric} {pair(finding.better)} with {claim.better}, {pair(finding.than)} with {claim.than}"
-            lines.append(f"  - {where}{sides}{_told(finding.gap)}; {finding.verdict}")
+            lines.append(f"  - {where}{sides}{_format_gap(finding.gap)}; {finding.verdict}")
     return [*lines, "", LEGEND]
 
 
-def _told(gap: Difference | None) -> str:
+def _format_gap(gap: Difference | None) -> str:
     if gap is None:
         return ""
-    mean, interval, p = gap.shown()
+    mean, interval, p = gap.format_cells()
     return f"; gap {mean}" + (f" ({interval}, p = {p}, {gap.seeds} seeds)" if gap.p is not None else "")

@@ -81,7 +81,7 @@ def panels(expansion: Expansion, records: Mapping[str, RunRecord], x: str) -> di
     metric, log = experiment.metrics[0], experiment.scale == "log"
     found: dict[str, dict[str, _Runs]] = {}
     for line in expansion.lines:
-        ended = [run for run in expansion.ended(line, records).values() if run.curve(metric)]
+        ended = [run for run in expansion.find_ended(line, records).values() if run.curve(metric)]
         if ended:
             found.setdefault(line.panel, {}).setdefault(line.curve, []).append((line, ended))
     make = _over_clients if x == "clients" else partial(_over_rounds, x=x)

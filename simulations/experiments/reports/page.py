@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from apps.config import SHOWING_KEYS, Scalar, flattened, parse_run_config
+from apps.config import SHOWING_KEYS, Scalar, flatten, parse_run_config
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.experiment import SET_BY_COMMAND
 from simulations.experiments.lines import Line
@@ -18,14 +18,14 @@ from simulations.experiments.reports.tables import (
     Cell,
     Row,
     Table,
-    counted,
+    format_count,
     number_cell,
     pair,
     results,
     tuned_sentence,
     tuned_table,
 )
-from simulations.results.output import shown
+from simulations.results.output import format_cell
 from simulations.results.paired import Difference
 from simulations.results.records import RunRecord
 
@@ -76,8 +76,8 @@ def as_html(
     return environment.get_template("page.html").render(
         experiment=experiment,
         profile=expansion.profile,
-        seeds=counted(expansion.seeds, "seed"),
-        runs=f"{len(records)} of {counted(len(expansion.runs), 'run')} finished",
+        seeds=format_count(expansion.seeds, "seed"),
+        runs=f"{len(records)} of {format_count(len(expansion.runs), 'run')} finished",
         minutes=f"{profile.minutes:g}",
         datasets=", ".join(dict.fromkeys(line.dataset for line in expansion.lines)),
         claims=[(claim.sentence, _claim_table(claim)) for claim in judged],
@@ -85,16 +85,16 @@ def as_html(
         tables=[_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
         legend=LEGEND,
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
-        curves=Markup(inlined(curves)) if curves else None,
+        curves=Markup(inline(curves)) if curves else None,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
         tuned=None if tuned is None else (tuned_sentence(tuned), tuned_table(tuned)),
-        differs=[*experiment.differs, *profile.differs, *_untuned(expansion)],
+        differs=[*experiment.differs, *profile.differs, *_list_untuned(expansion)],
         shared=shared,
         defaults=defaults,
         methods=methods,
         versions=versions(records.values()),
         failed={title: " ".join(reason.split()) for title, reason in failed.items()},
-        missing=counted(missing, "run") if missing else "",
+        missing=format_count(missing, "run") if missing else "",
         cycle=_CYCLE,
     )
 
@@ -126,7 +126,7 @@ def _claim_table(claim: Judged) -> Table:
     return Table(f"{claim.metric}, mean ± sample standard deviation", columns, rows)
 
 
-def _untuned(expansion: Expansion) -> list[str]:
+def _list_untuned(expansion: Expansion) -> list[str]:
     """The differences from the paper that remain because no values have been chosen."""
     tune = expansion.experiment.tune
     return [] if tune is None or expansion.tuned is not None else tune.in_profile(expansion.profile).without
@@ -135,7 +135,7 @@ def _untuned(expansion: Expansion) -> list[str]:
 def _gap_cells(gap: Difference | None) -> list[Cell]:
     if gap is None:
         return [number_cell("-", None), Cell("-"), number_cell("-", None), number_cell("0", 0)]
-    mean, interval, p = gap.shown()
+    mean, interval, p = gap.format_cells()
     return [number_cell(mean, gap.mean), Cell(interval), number_cell(p, gap.p), number_cell(str(gap.seeds), gap.seeds)]
 
 
@@ -146,7 +146,7 @@ def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str],
         The keys with one value in all runs, those that the experiment sets and those at their default, and for each
             method a table of its other keys, with a row for each setting.
     """
-    resolved = {line: _resolved(line) for line in expansion.lines}
+    resolved = {line: _resolve(line) for line in expansion.lines}
     first = resolved[expansion.lines[0]]
     common = {
         key: value
@@ -168,21 +168,21 @@ def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str],
         ]
         methods[method] = Table(method, ["setting", *keys], rows)
     shared, defaults = (
-        {key: shown(value) or '""' for key, value in common.items() if (key in named) == wanted}
+        {key: format_cell(value) or '""' for key, value in common.items() if (key in named) == wanted}
         for wanted in (True, False)
     )
     return shared, defaults, methods
 
 
-def _resolved(line: Line) -> dict[str, Scalar]:
-    config = flattened(parse_run_config(line.config).resolved())
+def _resolve(line: Line) -> dict[str, Scalar]:
+    config = flatten(parse_run_config(line.config).resolve())
     kept = {key: value for key, value in config.items() if key not in _UNSAID}
     return {"engine": line.run.engine, "clients": line.clients, **kept}
 
 
 def _value(value: Scalar | None) -> Cell:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Cell(shown(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
+    return Cell(format_cell(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
 
 
 def versions(records: Iterable[RunRecord]) -> dict[str, str]:
@@ -198,7 +198,7 @@ def versions(records: Iterable[RunRecord]) -> dict[str, str]:
     return {package: ", ".join(sorted(several)) for package, several in found.items()}
 
 
-def inlined(svg: str) -> str:
+def inline(svg: str) -> str:
     """curves.svg as a part of a page: its head is left out, and its colours become the page's.
 
     Returns:

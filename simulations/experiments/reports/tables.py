@@ -11,8 +11,8 @@ from apps.config import Scalar
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import settings
 from simulations.experiments.tuned_values import Tuned
-from simulations.results.output import shown, shown_pair, table
-from simulations.results.paired import signed
+from simulations.results.output import format_cell, format_pair, table
+from simulations.results.paired import format_signed
 from simulations.results.records import RunRecord
 
 _TAIL = 10  # a run's tail is this part of its evaluated rounds
@@ -97,7 +97,7 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
     names = [line.dataset for line in expansion.lines]
     for place in sorted(range(len(names)), key=lambda place: names.index(names[place])):
         line = expansion.lines[place]
-        ended = expansion.ended(line, records).values()
+        ended = expansion.find_ended(line, records).values()
         for metric in experiment.metrics:
             curves = [list(run.curve(metric).values()) for run in ended]
             curves = [curve for curve in curves if curve]
@@ -151,8 +151,8 @@ def pair(row: Row) -> str:
     Returns:
         Text such as "0.9312 ± 0.0041", or "-" if no seed has finished.
     """
-    shown = shown_pair(row.mean, row.std)
-    return f"{shown} ({row.not_finite} of {counted(row.seeds, 'seed')} not finite)" if row.not_finite else shown
+    shown = format_pair(row.mean, row.std)
+    return f"{shown} ({row.not_finite} of {format_count(row.seeds, 'seed')} not finite)" if row.not_finite else shown
 
 
 def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collection[str] = ()) -> Table:
@@ -169,9 +169,9 @@ def results(found: Sequence[Row], seeds: int, caption: str = "", without: Collec
         "setting": [Cell(row.setting) for row in found],
         "metric": [Cell(row.metric) for row in found],
         "last round": [number_cell(pair(row), row.mean) for row in found],
-        "last tenth": [number_cell(shown_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
+        "last tenth": [number_cell(format_pair(row.tail_mean, row.tail_std), row.tail_mean) for row in found],
         "seeds": [number_cell(_of(row.seeds, seeds), row.seeds) for row in found],
-        "paper": [number_cell(shown_pair(row.paper, row.paper_std), row.paper) for row in found],
+        "paper": [number_cell(format_pair(row.paper, row.paper_std), row.paper) for row in found],
         "difference": [_difference(row) for row in found],
         "in the paper": [Cell(row.paper_source) for row in found],
     }
@@ -191,7 +191,7 @@ def _difference(row: Row) -> Cell:
     if row.mean is None or row.paper is None:
         return number_cell("-", None)
     gap = row.mean - row.paper
-    return number_cell(signed(gap, like=row.paper), gap)
+    return number_cell(format_signed(gap, like=row.paper), gap)
 
 
 def as_text(expansion: Expansion, found: Sequence[Row]) -> str:
@@ -218,7 +218,7 @@ def as_markdown(
     """
     experiment = expansion.experiment
     tuned = expansion.tuned
-    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {counted(expansion.seeds, 'seed')}."
+    what = f"Experiment `{experiment.name}`, profile `{expansion.profile}`, {format_count(expansion.seeds, 'seed')}."
     lines = [
         f"# {experiment.title}",
         "",
@@ -234,7 +234,7 @@ def as_markdown(
     if tuned is not None:
         lines += ["", tuned_sentence(tuned), "", *_markdown(tuned_table(tuned))]
     if missing:
-        lines += ["", f"Interrupted: {counted(missing, 'run')} not made yet."]
+        lines += ["", f"Interrupted: {format_count(missing, 'run')} not made yet."]
     if failed:
         lines += ["", "Failed runs:", "", *(f"- {title}: {' '.join(why.split())}" for title, why in failed.items())]
     return "\n".join(lines) + "\n"
@@ -247,8 +247,8 @@ def tuned_sentence(tuned: Tuned) -> str:
     if not tuned.validation_fraction:
         return f"{by}; it is not measured on test rows."
     return (
-        f"{by}, on a validation split of {shown(100 * tuned.validation_fraction)} % of the training rows. No test row "
-        "was looked at; the runs of the table train on all training rows."
+        f"{by}, on a validation split of {format_cell(100 * tuned.validation_fraction)} % of the training rows. "
+        "No test row was looked at; the runs of the table train on all training rows."
     )
 
 
@@ -262,17 +262,17 @@ def tuned_table(tuned: Tuned) -> Table:
     for choice in tuned.chosen:
         ends = dict.fromkeys(choice.ends, " (an end of the range)")
         chosen = [text + ends.get(key, "") for key, text in zip(choice.values, settings(choice.values), strict=True)]
-        ranges = [f"{key} in {{{', '.join(map(shown, values))}}}" for key, values in choice.grid.items()]
-        score = shown_pair(choice.score.mean, choice.score.std)
+        ranges = [f"{key} in {{{', '.join(map(format_cell, values))}}}" for key, values in choice.grid.items()]
+        score = format_pair(choice.score.mean, choice.score.std)
         if choice.score.missing:
-            score += f" (sites missing in {choice.score.missing} of {counted(choice.score.finished, 'seed')})"
+            score += f" (sites missing in {choice.score.missing} of {format_count(choice.score.finished, 'seed')})"
         texts = (_runs_of(choice.at), ", ".join(chosen), "; ".join(ranges))
         rows.append([*map(Cell, texts), number_cell(score, choice.score.mean)])
     return Table("Chosen values, their ranges and their scores", ["runs", "chosen", "from", tuned.metric], rows)
 
 
 def _runs_of(at: Mapping[str, Scalar]) -> str:
-    named = [shown(at[key]) for key in ("method", "dataset") if key in at]
+    named = [format_cell(at[key]) for key in ("method", "dataset") if key in at]
     return ", ".join([*named, *settings({key: at[key] for key in at if key not in ("method", "dataset")})])
 
 
@@ -281,5 +281,5 @@ def _markdown(content: Table) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
