@@ -40,7 +40,7 @@ __all__ = [
     "SyntheticSettings",
     "flatten",
     "known_keys",
-    "listing_hint",
+    "list_hint",
     "parse_run_config",
 ]
 
@@ -59,7 +59,7 @@ _AUTO: dict[str, Scalar] = {
 _AUTO_OF: dict[Scalar, dict[str, Scalar]] = {SPARSE_LOGISTIC: {"model": "linear-no-intercept", "dtype": "float64"}}
 
 
-def listing_hint(section: str) -> str:
+def list_hint(section: str) -> str:
     """A hint for an error: the command that explains a list of names."""
     return f"`python -m simulations list {section}` explains them"
 
@@ -93,7 +93,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     data = parts[DataSettings]
     if run.strategy not in ALGORITHMS:
         known_as = _ALSO.get(run.strategy.lower())
-        way_out = f"its name here is {known_as!r}" if known_as else listing_hint("strategies")
+        way_out = f"its name here is {known_as!r}" if known_as else list_hint("strategies")
         raise _choice("strategy", known_as or run.strategy, list(ALGORITHMS), way_out, got=run.strategy)
     algorithm = ALGORITHMS[run.strategy]
     drawn = tables[SYNTHETIC] if data.dataset == SPARSE_LOGISTIC else SyntheticSettings()
@@ -104,7 +104,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
     )
     family = tables[algorithm.table] if algorithm.table else Settings()
     if run.model not in MODELS and ":" not in run.model:
-        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], listing_hint("models"))
+        raise _choice("model", run.model, ["auto", *MODELS, "package.module:factory"], list_hint("models"))
     try:
         # where parties have files of their own, the server needs none
         validate(spec, from_site=algorithm.sites.bring_files and not spec.data_dir)
@@ -201,7 +201,7 @@ def _with_loss(training: TrainingSettings, strategy: str, algorithm: Algorithm, 
             make_objective(loss, **getattr(family, "objective_options", {}))
         except ValueError as error:
             raise ConfigError(
-                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=listing_hint("keys")
+                "loss", got=f"{loss!r}, but {error}", allowed="options that fit it", hint=list_hint("keys")
             ) from None
     return training.model_copy(update={"loss": loss})
 
@@ -216,7 +216,7 @@ def _parse(
         # A key that takes a number or a word has one error for each; a key left at its default has its Python name.
         found = {prefix + kebab(str(detail["loc"][0])): detail["input"] for detail in error.errors()}
         problems += [
-            ConfigError(key, got=repr(got), allowed=keys[key], hint=listing_hint("keys")) for key, got in found.items()
+            ConfigError(key, got=repr(got), allowed=keys[key], hint=list_hint("keys")) for key, got in found.items()
         ]
         return None
 
@@ -226,7 +226,7 @@ def _unknown_key(key: str, keys: Mapping[str, str]) -> ConfigError:
         key if key.isprintable() else repr(key),
         got="an unknown run-config key",
         allowed=f"the {len(keys)} of docs/configuration.md" + did_you_mean(key, keys),
-        hint=listing_hint("keys"),
+        hint=list_hint("keys"),
     )
 
 

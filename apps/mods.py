@@ -82,10 +82,6 @@ def _refuse(message: Message, context: Context, call_next: ClientAppCallable) ->
         refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
     if fields := uncovered_fields(config.algorithm.client):
-        log(
-            WARNING,
-            "the ClientApp's mods change the model only: %s may send beside it, as they are, %s",
-            config.run.strategy,
-            ", ".join(fields),
-        )
+        beside = "the ClientApp's mods change the model only: %s may send beside it, as they are, %s"
+        log(WARNING, beside, config.run.strategy, ", ".join(fields))
     return call_next(message, context)

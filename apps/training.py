@@ -240,15 +240,10 @@ class Training:
     def tell_result(self, result: Mapping[str, Any]) -> None:
         """Log the last line: the metrics, and which sites were missing."""
         missing = in_words(result["dropped"], result["rounds"])
-        log(
-            WARNING if missing else INFO,
-            "%s: %s  in %.1f s; %ssee %s",
-            WITH_MISSING if missing else "finished",
-            format_metrics(result["metrics"], self.strategy.headline),
-            result["wall_seconds"],
-            f"{missing}; " if missing else "",
-            self.directory.path / "result.json",
-        )
+        level, outcome = (WARNING, WITH_MISSING) if missing else (INFO, "finished")
+        metrics, seconds = format_metrics(result["metrics"], self.strategy.headline), result["wall_seconds"]
+        remark, place = f"{missing}; " if missing else "", self.directory.path / "result.json"
+        log(level, "%s: %s  in %.1f s; %ssee %s", outcome, metrics, seconds, remark, place)
 
     def result(self, num_clients: int) -> dict[str, Any]:
         """What result.json holds."""

@@ -120,13 +120,11 @@ class Party:
         else:
             flips, drawn = draw_flips(len(labels), epsilon), len(labels)
             if marks is not None:
-                log(
-                    WARNING,
+                drawn_anew = (
                     "party %d: the flips of its labels are drawn anew, since its node config has no state-dir to keep "
-                    "them in: each further run with these labels adds its own epsilon to the %g of this one",
-                    self.partition_id,
-                    epsilon,
+                    "them in: each further run with these labels adds its own epsilon to the %g of this one"
                 )
+                log(WARNING, drawn_anew, self.partition_id, epsilon)
         facts["flips"] = {"drawn": drawn, "reused": len(labels) - drawn}
         if spent is not None:
             facts["flips"]["epsilon-spent"] = spent

@@ -164,9 +164,6 @@ class VFB2Client(PayloadClient[NoModel]):
     def digest(self, segment: Segment) -> NDArray[np.uint8]:
         """Compute the digest of the ids of the rows it takes part with.
 
-        Args:
-            segment: gives the salt.
-
         Returns:
             (32,) bytes.
         """

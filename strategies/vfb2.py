@@ -126,14 +126,9 @@ class VFB2(VerticalStrategy):
         self.finish(replies)
         eigenvalue = self.measured.pop(EIGENVALUE, None)
         columns = [int(shown.columns[0]) for shown in self.summaries]
-        log(
-            INFO,
-            "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s",
-            len(replies),
-            *self.rows,
-            " + ".join(map(str, columns)),
-            ", ".join(map(str, self.active)),
-        )
+        agreed = "%d parties hold the same %d training and %d test rows, %s columns; labels of party %s"
+        names = ", ".join(map(str, self.active))
+        log(INFO, agreed, len(replies), *self.rows, " + ".join(map(str, columns)), names)
         warn_of_looks(self.training.num_server_rounds * self.settings.epochs, columns)
         if eigenvalue is not None:
             check_step(self.training.learning_rate, eigenvalue, self.settings)
@@ -155,12 +150,9 @@ class VFB2(VerticalStrategy):
         if self.settings.alignment == "digest" or self.rows is not None:
             rows = check_rows(self.summaries)
             if self.rows is not None and rows != self.rows:
-                raise SetupError(
-                    "rows",
-                    got=f"{rows} training and test rows at the parties",
-                    allowed=f"{self.rows}, with which this run began",
-                    hint="bring back the files it began with",
-                )
+                got = f"{rows} training and test rows at the parties"
+                allowed = f"{self.rows}, with which this run began"
+                raise SetupError("rows", got=got, allowed=allowed, hint="bring back the files it began with")
             self.rows = rows
 
     def down(self, server_round: int) -> Segment:

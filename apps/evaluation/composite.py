@@ -103,12 +103,8 @@ class CompositeEvaluator(ModelEvaluator):
             )
         found = _optima[key]
         if not found.converged:
-            log(
-                WARNING,
-                "no reference optimum: after %d iterations the residual is %.1e",
-                found.iterations,
-                found.residual,
-            )
+            unsolved = "no reference optimum: after %d iterations the residual is %.1e"
+            log(WARNING, unsolved, found.iterations, found.residual)
         return found.point if found.converged and found.point.any() else None
 
 

@@ -174,9 +174,8 @@ def _identity(node: Mapping[str, Any]) -> tuple[Identity | None, str | None]:
     certificate, key, authority = map(files.get, PEER_FILES)
     if bool(certificate) != bool(key):
         got, lacks = ("peer-cert", "peer-key") if certificate else ("peer-key", "peer-cert")
-        raise ConfigError(
-            "node config", got=f"{got} without {lacks}", allowed="both or neither", hint=f"give {lacks} too"
-        )
+        got = f"{got} without {lacks}"
+        raise ConfigError("node config", got=got, allowed="both or neither", hint=f"give {lacks} too")
     if authority and not certificate:
         got, allowed = f"peer-ca {named['peer-ca']!r} alone", "that with peer-cert and peer-key"
         raise ConfigError("node config", got=got, allowed=allowed, hint="give them too")

@@ -100,9 +100,8 @@ class GroupLasso(Penalty):
         check_weight(weight)
         numbers = torch.as_tensor(groups)
         if numbers.ndim != 1 or len(numbers) == 0 or numbers.is_floating_point() or numbers.dtype == torch.bool:
-            raise ValueError(
-                f"groups must be (d,) integers, d > 0, got {numbers.dtype} of shape {tuple(numbers.shape)}"
-            )
+            got = f"{numbers.dtype} of shape {tuple(numbers.shape)}"
+            raise ValueError(f"groups must be (d,) integers, d > 0, got {got}")
         self.weight = weight
         _, group, sizes = torch.unique(numbers, return_inverse=True, return_counts=True)
         order = torch.argsort(group, stable=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from apps.config import ConfigError, RunConfig, Scalar, flatten, listing_hint, parse_run_config
+from apps.config import ConfigError, RunConfig, Scalar, flatten, list_hint, parse_run_config
 from apps.sites.rows import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
@@ -134,7 +134,7 @@ class Sweep:
         first_seed = self.config.get("seed", 0)
         if isinstance(first_seed, bool) or not isinstance(first_seed, int):
             parse_run_config(add_directory(dict(self.config), out))  # raises the usual error for a wrong seed
-            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=listing_hint("keys"))
+            raise ConfigError("seed", got=repr(first_seed), allowed="an integer", hint=list_hint("keys"))
         trials: dict[str, Trial] = {}
         for values, seed in itertools.product(self._points(), range(first_seed, first_seed + self.seeds)):
             name = trial_name(values, seed)

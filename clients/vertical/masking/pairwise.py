@@ -79,7 +79,7 @@ class PairwiseMasks:
         if parties < 3:
             raise ValueError(
                 f"masks among {parties} parties: the dominator would learn its only collaborator's values; "
-                f"at least 3 parties are needed"
+                "at least 3 parties are needed"
             )
         if not 0 <= me < parties <= 2**16:
             raise ValueError(f"party {me} of {parties}; indices run from 0 to parties - 1, at most {2**16 - 1}")

@@ -54,7 +54,7 @@ def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
     if parties < 3:
         raise ValueError(
             f"two trees over {parties} parties: the dominator would learn its only collaborator's values; at least 3 "
-            f"parties are needed"
+            "parties are needed"
         )
     if not 0 <= dominator < parties:
         raise ValueError(f"dominator {dominator} of {parties} parties")

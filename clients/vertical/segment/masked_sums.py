@@ -69,9 +69,8 @@ class Gathering:
         except IndexError:
             raise self._out_of_place(peer, position) from None
         if len(body) != 8 * length:
-            raise PartyError(
-                peer, f"its {self._name} {position} has {len(body)} bytes, not the {8 * length} of {length} elements"
-            )
+            got = f"its {self._name} {position} has {len(body)} bytes"
+            raise PartyError(peer, f"{got}, not the {8 * length} of {length} elements")
         given = np.frombuffer(body, dtype=np.uint64)
         self.add_own(position, given.copy() if total is None else given)
         return self._counts[slot] == self._needed

@@ -62,9 +62,8 @@ def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
     common, _ = Counter(hello.plan for hello in hellos.values()).most_common(1)[0]
     for party, hello in sorted(hellos.items()):
         if hello.plan != common:
-            raise PartyError(
-                party, f"its plan is {hello.plan.hex()[:12]}, that of the others {common.hex()[:12]} (SHA-256)"
-            )
+            own, others = hello.plan.hex()[:12], common.hex()[:12]
+            raise PartyError(party, f"its plan is {own}, that of the others {others} (SHA-256)")
     for party, hello in sorted(hellos.items()):
         for name, held, planned in (("training", hello.rows, plan.rows), ("test", hello.test_rows, plan.test_rows)):
             if held != planned:

@@ -37,15 +37,12 @@ class UpdatePhase(Phase):
 
     def _read(self, place: int, number: int, expected: int, rows: Rows | None, body: bytes | memoryview) -> Array:
         """The theta of a body; PartyError if none is due (``rows`` is None), or another, or one of another length."""
+        peer = self._active[place]
         if rows is None or number != expected:
-            raise PartyError(
-                self._active[place], f"it sent theta {number}, where {expected} is the next and is not due"
-            )
+            raise PartyError(peer, f"it sent theta {number}, where {expected} is the next and is not due")
         length = 8 * len(rows) if self._station.learns else 0
         if len(body) != length:
-            raise PartyError(
-                self._active[place], f"its theta {number} has {len(body)} bytes, not the {length} of the batch"
-            )
+            raise PartyError(peer, f"its theta {number} has {len(body)} bytes, not the {length} of the batch")
         return np.frombuffer(body)
 
     def _apply_theta(self, place: int, rows: Rows, theta: Array) -> None:

@@ -65,12 +65,9 @@ class ReplayGuard:
             window[1] = ((window[1] << ahead) | 1) & self._full if ahead < self._width else 1
             return
         bit = 1 << -ahead if -ahead < self._width else 0
-        if not bit:
-            raise FrameError(
-                f"frame (kind {kind}, active {active}, update {update}) is more than {self._width} updates old"
-            )
-        if window[1] & bit:
-            raise FrameError(f"frame (kind {kind}, active {active}, update {update}) came a second time")
+        if not bit or window[1] & bit:
+            fault = "came a second time" if bit else f"is more than {self._width} updates old"
+            raise FrameError(f"frame (kind {kind}, active {active}, update {update}) {fault}")
         window[1] |= bit
 
 
