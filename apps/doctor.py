@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 from flwr.app import Context, RecordDict
@@ -30,7 +30,10 @@ from problems.errors import NOTHING, InputError
 SECONDS = 5.0
 WARNING_DAYS = 30
 LOOPBACK = IPv4Address("127.0.0.1")
+HIGHEST_PORT = 2**16 - 1
 INSTALL = "pip install -e . -c constraints.txt"
+
+T = TypeVar("T")
 
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -152,6 +155,14 @@ def writable(folder: Path) -> str:
     return f"{folder} can be written to"
 
 
+def _load(path: Path, load: Callable[[bytes], T], allowed: str) -> T:
+    text = path.read_bytes()
+    try:
+        return load(text)
+    except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
+        raise WrongError(path, got=f"another content ({error})", allowed=allowed, hint="give such a file") from None
+
+
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
     """Check a SuperLink's certificate: authority, key, the address that child processes use, and days left.
 
@@ -161,24 +172,26 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         key: the certificate's private key, without a passphrase; None: it is not checked.
 
     Raises:
-        WrongError: the files do not belong together, 127.0.0.1 is not named, or one ends in less than 30 days.
-        ValueError: a file is not PEM.
+        WrongError: a file is not PEM, they do not belong together, 127.0.0.1 is not named, or one ends in less than 30
+            days.
         OSError: a file cannot be read.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
-    shown, root = (load_pem_x509_certificate(file.read_bytes()) for file in (path, authority))
+    shown, root = (_load(file, load_pem_x509_certificate, "a certificate in PEM") for file in (path, authority))
     both = "make both with deploy/certificates.sh"
     try:
         shown.verify_directly_issued_by(root)
     except (ValueError, TypeError, InvalidSignature):
         got = f"a certificate that was not issued by {authority}"
         raise WrongError(path, got=got, allowed="the same authority", hint=both) from None
-    if key is not None and load_pem_private_key(key.read_bytes(), None).public_key() != shown.public_key():
-        got = f"another key than that of {path}"
-        raise WrongError(key, got=got, allowed="the key of its certificate", hint=both)
+    if key is not None:
+        private = _load(key, lambda text: load_pem_private_key(text, None), "a private key in PEM without a passphrase")
+        if private.public_key() != shown.public_key():
+            got = f"another key than that of {path}"
+            raise WrongError(key, got=got, allowed="the key of its certificate", hint=both)
     try:
         names = shown.extensions.get_extension_for_class(SubjectAlternativeName).value.get_values_for_type(IPAddress)
     except ExtensionNotFound:
@@ -227,11 +240,14 @@ def reachable(address: str, authority: Path | None) -> str:
 
     Raises:
         WrongError: the address is malformed, nothing answers within five seconds, or TLS fails.
+        OSError: the authority's file cannot be read.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or int(port) > HIGHEST_PORT:
         raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
     name, way_out = host.strip("[]"), "see docs/deployment.md"
+    if authority is not None:
+        authority.read_bytes()
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
             if authority is None:
@@ -329,7 +345,7 @@ def superlink(
     ssl_certfile: LinkFile = None,
     ssl_keyfile: LinkFile = None,
     host: Annotated[str, typer.Option(help="where it is to listen")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="where it is to listen")] = 8000,
+    port: Annotated[int, typer.Option(help="where it is to listen", min=0, max=HIGHEST_PORT)] = 8000,
     database: LinkFile = None,
     output_dir: Folder = None,
     disable_runtime_dependency_installation: Annotated[

@@ -199,6 +199,21 @@ def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pyt
         certificate(tls / "server.pem", tls / "ca.crt")
 
 
+def test_files_and_ports_that_are_not_what_an_option_takes(folder: Path, tmp_path: Path) -> None:
+    tls, closed = folder / "tls", tmp_path / "closed.key"
+    with pytest.raises(WrongError, match=r"server\.key: got another content .*, allowed: a certificate in PEM"):
+        certificate(tls / "server.key", tls / "ca.crt")
+    subprocess.run(
+        ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", tls / "server.key", "-out", closed], check=True
+    )
+    with pytest.raises(WrongError, match=r"closed\.key: got .*, allowed: a private key in PEM without a passphrase"):
+        certificate(tls / "server.pem", tls / "ca.crt", closed)
+    with pytest.raises(FileNotFoundError, match=r"none\.crt"):
+        doctor.reachable("127.0.0.1:1", tmp_path / "none.crt")
+    with pytest.raises(WrongError, match="allowed: host:port"):
+        doctor.reachable("127.0.0.1:65536", None)
+
+
 def test_a_sites_own_file(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     ages = ",".join(["age", "label"]) + "\n" + "\n".join(f"{age},{age % 2}" for age in rng.integers(20, 80, 50))
