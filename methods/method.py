@@ -3,7 +3,7 @@
 The client half is what one client computes in one round. The server half makes the next model from replies:
 
     carry = start(x, down, memory, task)          # from the message and the client's memory
-    carry = step(carry, batch, eta, task)         # one local iteration: the lines of the paper's loop
+    carry = step(carry, batch, eta, task)         # one local step: the lines of the paper's loop
     x, up, memory = finish(carry, task)           # what goes back beside x, and the new memory
 
     state = init(x, plan)                         # before round 1
@@ -60,12 +60,12 @@ class Task(Generic[S, F]):
 
     @property
     def iterations(self) -> range:
-        """The numbers of the round's K local iterations, counted from 0 over the whole run."""
+        """The numbers of the round's K local steps, counted from 0 over the whole run."""
         steps = self.training.local_steps
         return range((self.server_round - 1) * steps, self.server_round * steps)
 
     def eta(self, iteration: int) -> float:
-        """Return the step size of a local iteration.
+        """Return the step size of a local step.
 
         Args:
             iteration: its number in the run, one of `iterations`.

@@ -8,7 +8,7 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 | eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
 | eta-tilde = eta eta_g tau         | `between`                                                    |
 
-All steps of a round use the eta of its first local iteration: drops of the learning rate wait for the next round.
+All steps of a round use the eta of its first local step: drops of the learning rate wait for the next round.
 """
 
 from collections.abc import Iterator

@@ -129,7 +129,7 @@ class TrainingSettings(Settings):
         return text
 
     def learning_rate_at(self, iteration: int) -> float:
-        """Return the step size of a local iteration.
+        """Return the step size of a local step.
 
         Args:
             iteration: ``(round - 1) * local_steps + step``, counted from 0 over the run.

@@ -19,7 +19,7 @@ from simulations.results.output import print_json, table
 _FUNCTIONS: list[Callable[[], Numbers]] = [
     *(leaks.labels, leaks.label_cost, leaks.gram, leaks.two_parties),
     *(leaks.trees, leaks.float_masks, leaks.intersection),
-    *(decoding.before_training, decoding.assemble_and_decode, decoding.looks, decoding.votes),
+    *(decoding.before_training, decoding.assembled, decoding.looks, decoding.votes),
 ]
 DEMONSTRATIONS = {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 

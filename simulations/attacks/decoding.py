@@ -253,7 +253,7 @@ def votes(rows: int = 4000, runs: int = 25, epsilon: float = 1.0) -> Numbers:
     }
 
 
-def assemble_and_decode() -> Numbers:
+def assembled() -> Numbers:
     """What a server with all blocks and the bank with its customers' predictions find together, and the bank alone."""
     features, labels, held = customers()
     ears, outcomes = asyncio.run(overheard(features, labels, epochs=3))

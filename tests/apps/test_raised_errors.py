@@ -74,7 +74,7 @@ def text(node: ast.expr, module: ModuleType, tree: ast.Module) -> str:
             return text(value, module, tree)
         case ast.Name() if isinstance(value := getattr(module, node.id, None), str):
             return value
-        case ast.Call(func=ast.Name(id="listed"), args=[ast.Constant(value=section)]):
+        case ast.Call(func=ast.Name(id="list_hint"), args=[ast.Constant(value=section)]):
             return f"`python -m simulations list {section}`"
     return VALUE
 
@@ -84,9 +84,13 @@ def made_in(path: Path) -> Iterator[Made]:
     module = importlib.import_module(name.removesuffix(".__init__"))
     tree = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {*kinds(), "_unfit"}:
             given = {keyword.arg or "**": keyword.value for keyword in node.keywords}
-            if node.args:
+            if node.func.id == "_unfit":  # makes the errors of unfit models, by default with one and the same way out
+                given = dict(zip(("key", "got", "allowed", "hint"), [ast.Constant("model"), *node.args], strict=False))
+                if len(given) < 4:
+                    continue
+            elif node.args:
                 given["key"] = node.args[0]
             yield Made(f"{path.relative_to(ROOT)}:{node.lineno}", {k: text(v, module, tree) for k, v in given.items()})
 

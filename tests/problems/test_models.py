@@ -267,7 +267,7 @@ def test_round_trips(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> N
 def test_load_refuses_what_does_not_fit(arrays: list[np.ndarray], words: list[str]) -> None:
     model = FlatModel(build_model("linear", (3,), seed=0))
     before = model.arrays()
-    for act in (model.load, model.named):
+    for act in (model.load, model.name_arrays):
         with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
             act(arrays)
         assert [word for word in words if word not in str(caught.value)] == []
