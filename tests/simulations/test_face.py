@@ -61,6 +61,11 @@ def test_importing_the_face_imports_nothing_of_the_project_or_its_libraries() ->
     assert not {"apps", "simulations", "strategies", "flwr", "torch", "numpy"} & set(imported)
 
 
+@pytest.mark.slow
+def test_a_site_that_is_no_party_does_not_wait_for_numba() -> None:
+    assert ran("-c", "import sys, apps.client_app; print('numba' in sys.modules)").split() == ["False"]
+
+
 def test_the_version_is_that_of_the_code_that_runs() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]
     assert florilegium.__version__ == project["version"]

@@ -22,7 +22,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
@@ -47,6 +46,8 @@ def jit(signature: Any = None, *, fastmath: Any = False) -> Callable[[Function],
         signature: the only types to compile for, at once; None compiles whenever a call has new types.
         fastmath: see `numba.njit`.
     """
+
+    import numba
 
     def compile_kernel(function: Function) -> Function:
         try:
