@@ -74,7 +74,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
         try:
             module = build(shape)
         except ModelError as error:
-            raise _unfit(f"'{name}' {error.got}", error.allowed, error.hint) from error.__cause__
+            got = f"'{name}' {error.got}"
+            raise ModelError("model", got=got, allowed=error.allowed, hint=error.hint) from error.__cause__
         except Exception as error:
             raise _unfit(f"'{name}', which failed on input_shape {shape} ({_one_line(error)})") from error
         if not isinstance(module, nn.Module):
@@ -86,28 +87,29 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
 def check_module(module: nn.Module) -> None:
     """Raise ModelError for a module whose parameters or buffers flat vectors cannot carry."""
     if not any(True for _ in module.parameters()):
-        raise _unfit(f"{type(module).__name__}, which has no parameters to train", "one at least", f"see {PAGE}")
+        got = f"{type(module).__name__}, which has no parameters to train"
+        raise ModelError("model", got=got, allowed="one at least", hint=f"see {PAGE}")
     for name, parameter in module.named_parameters():
         if not parameter.is_floating_point():
-            raise _unfit(f"parameter '{name}' of {parameter.dtype}", "floating point", f"see {PAGE}")
+            got = f"parameter '{name}' of {parameter.dtype}"
+            raise ModelError("model", got=got, allowed="floating point", hint=f"see {PAGE}")
     for name, child in module.named_modules():
         if isinstance(child, _BatchNorm) and child.track_running_stats and child.momentum is None:
-            raise _unfit(
-                f"batch norm '{name}' with momentum=None",
-                "a number, since a cumulative average needs its count of batches, and counts do not travel",
-                "give it one, such as momentum=0.1",
-            )
+            got = f"batch norm '{name}' with momentum=None"
+            allowed = "a number, since a cumulative average needs its count of batches, and counts do not travel"
+            raise ModelError("model", got=got, allowed=allowed, hint="give it one, such as momentum=0.1")
 
 
-def _unfit(got: str, allowed: str = _FACTORY, hint: str = _PAGE) -> ModelError:
-    """The error for what cannot be a model; by default, for what does not come from a factory as described."""
-    return ModelError("model", got=got, allowed=allowed, hint=hint)
+def _unfit(got: str, allowed: str = _FACTORY) -> ModelError:
+    """The error for an object that is not a model, or whose scores are not as expected."""
+    return ModelError("model", got=got, allowed=allowed, hint=_PAGE)
 
 
 def _import_factory(name: str) -> Build:
     module_name, separator, attribute = name.partition(":")
     if not (separator and module_name and attribute):
-        raise _unfit(f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'", _LISTED)
+        got, allowed = f"'{name}', an unknown model", f"{', '.join(MODELS)}, or '{DOTTED_FORM}'"
+        raise ModelError("model", got=got, allowed=allowed, hint=_LISTED)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a module's own code may raise anything while it is imported
@@ -171,11 +173,10 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 
     def checked(input_shape: tuple[int, ...]) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < side:
-            raise _unfit(
-                f"with input_shape {input_shape}",
-                f"images, (channels, height, width) with sides of at least {side}",
-                f"set model to linear or mlp, which take any shape; {_LISTED}",
-            )
+            got = f"with input_shape {input_shape}"
+            allowed = f"images, (channels, height, width) with sides of at least {side}"
+            hint = f"set model to linear or mlp, which take any shape; {_LISTED}"
+            raise ModelError("model", got=got, allowed=allowed, hint=hint)
         return build(input_shape)
 
     return checked
@@ -192,8 +193,8 @@ def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     try:
         nets = importlib.import_module("monai.networks.nets")
     except ImportError as error:
-        allowed = "with MONAI, the optional extra 'medical'"
-        raise _unfit("without MONAI", allowed, "pip install -e '.[medical]'") from error
+        got, allowed = "without MONAI", "with MONAI, the optional extra 'medical'"
+        raise ModelError("model", got=got, allowed=allowed, hint="pip install -e '.[medical]'") from error
     module: nn.Module = nets.DenseNet121(spatial_dims=2, in_channels=input_shape[0], out_channels=1)
     if min(input_shape[1:]) < DENSENET_SIDE:
         module.register_forward_pre_hook(_pad_images)

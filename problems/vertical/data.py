@@ -169,12 +169,9 @@ def _split(source: Source, labels: NDArray[Any], spec: DataSpec, regression: boo
         train_rows, test_rows = split(labels, spec.test_fraction, spec.seed)
     if spec.validation_fraction and regression:
         if len(train_rows) < 2:
-            raise DataError(
-                "validation-fraction",
-                got=f"{spec.validation_fraction!r} with {len(train_rows)} training row",
-                allowed="with 2 training rows at least",
-                hint="leave it out",
-            )
+            got = f"{spec.validation_fraction!r} with {len(train_rows)} training row"
+            allowed = "with 2 training rows at least"
+            raise DataError("validation-fraction", got=got, allowed=allowed, hint="leave it out")
         kept, held = split_rows(len(train_rows), spec.validation_fraction, spec.seed, "validation split")
         train_rows, test_rows = train_rows[kept], train_rows[held]
     elif spec.validation_fraction:
