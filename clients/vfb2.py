@@ -165,10 +165,7 @@ class VFB2Client(PayloadClient[NoModel]):
         """Compute the digest of the ids of the rows it takes part with.
 
         Args:
-            segment: gives the salt.
-
-        Returns:
-            (32,) bytes.
+            segment: gives the salt of the (32,) bytes.
         """
         return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 

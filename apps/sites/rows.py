@@ -84,12 +84,9 @@ def _check_labels(rows: SiteRows) -> None:
     values = sum(rows.label_values, ())
     most = min(MOST_LABELS, max(2, len(rows.labels) // 2))
     if len(values) > most or max(map(len, values)) > LONGEST_LABEL:
-        raise DataError(
-            "labels",
-            got=f"{len(values)} different values, the longest of {max(map(len, values))} characters",
-            allowed=f"{most} of {LONGEST_LABEL} at most, since they leave the site",
-            hint="set label-column to the one of the label",
-        )
+        got = f"{len(values)} different values, the longest of {max(map(len, values))} characters"
+        allowed = f"{most} of {LONGEST_LABEL} at most, since they leave the site"
+        raise DataError("labels", got=got, allowed=allowed, hint="set label-column to the one of the label")
 
 
 def server_samples(config: RunConfig, schema: Schema) -> Samples:

@@ -115,12 +115,9 @@ def data_loader(config: RunConfig, node: Mapping[str, Any], place: int, parties:
             raise ConfigError("dataset", got=repr(dataset), allowed=allowed, hint="set it to one")
         return partial(_own_table, Path(str(node[DATA_PATH])).expanduser(), config, place)
     if vfb2.alignment == "intersection":
-        raise ConfigError(
-            "vfb2.alignment",
-            got="'intersection' with simulated parties, who hold the same rows",
-            allowed=f"that for parties whose node config has a {DATA_PATH}",
-            hint="give them one, or leave it out",
-        )
+        got = "'intersection' with simulated parties, who hold the same rows"
+        allowed = f"that for parties whose node config has a {DATA_PATH}"
+        raise ConfigError("vfb2.alignment", got=got, allowed=allowed, hint="give them one, or leave it out")
     if dataset in GENERIC and not config.data.data_dir:
         key, allowed = f"partition {place}: {DATA_PATH}", f"a table, since dataset {dataset!r} is read from files"
         raise ConfigError(key, got=NOTHING, allowed=allowed, hint=f"give the node a {DATA_PATH}, or set data-dir")

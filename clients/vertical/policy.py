@@ -92,12 +92,9 @@ class Policy:
             if party == me:
                 continue
             if not name:
-                raise PolicyError(
-                    PINNED_PEERS,
-                    got=f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}",
-                    allowed="a certificate of that SHA-256, or one issued by an authority in peer-ca that has it",
-                    hint="pin it, or leave the party out",
-                )
+                got = f"party {party} under no pin, its certificate has SHA-256 {fingerprint(certificates[party])}"
+                allowed = "a certificate of that SHA-256, or one issued by an authority in peer-ca that has it"
+                raise PolicyError(PINNED_PEERS, got=got, allowed=allowed, hint="pin it, or leave the party out")
             if names.count(name) > 1:
                 other = next(place for place, found in enumerate(names) if found == name and place != party)
                 got = f"parties {min(party, other)} and {max(party, other)} under the pin {name!r}"

@@ -126,12 +126,9 @@ def call_the_roll(grid: Grid, timeout: float, *, counted: bool = True) -> Roster
             _warn_of_mixtures(facts)
             return _by_partition(reports, bytes_up)
         if time.monotonic() > deadline:
-            raise SetupError(
-                "handshake",
-                got=f"{len(reports)} of {expected} sites within {timeout:g} s",
-                allowed=f"all; missing partitions: {', '.join(missing)}",
-                hint="start them, or raise handshake-timeout",
-            )
+            got = f"{len(reports)} of {expected} sites within {timeout:g} s"
+            allowed = f"all; missing partitions: {', '.join(missing)}"
+            raise SetupError("handshake", got=got, allowed=allowed, hint="start them, or raise handshake-timeout")
         time.sleep(0.02)
 
 
@@ -178,10 +175,7 @@ def _by_partition(reports: Mapping[int, SiteReport], bytes_up: int) -> Roster:
         )
     count = len(partitions)
     if missing := _missing(reports, count):
-        raise SetupError(
-            "handshake",
-            got=f"partitions {', '.join(map(str, partitions))}",
-            allowed=f"0 to {count - 1}, for {count} sites; missing: {', '.join(missing)}",
-            hint="look at --node-config of each SuperNode",
-        )
+        got = f"partitions {', '.join(map(str, partitions))}"
+        allowed = f"0 to {count - 1}, for {count} sites; missing: {', '.join(missing)}"
+        raise SetupError("handshake", got=got, allowed=allowed, hint="look at --node-config of each SuperNode")
     return Roster(tuple(order), tuple(reports[node] for node in order), bytes_up)
