@@ -37,7 +37,7 @@ def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
     rows, columns = features.shape
     if not columns:
         return 0.0
-    vector = stream(0, "vertical power iteration").standard_normal(columns)
+    vector = stream(0, "vertical power iteration").standard_normal((columns,))
     found = 0.0
     for _ in range(_MAX_POWERS):
         vector /= _norm(vector)

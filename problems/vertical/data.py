@@ -104,8 +104,12 @@ def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> Ver
 def _check(spec: DataSpec, parties: int, partition: str, regression: bool) -> None:
     validate(spec)
     if spec.dataset in DRAWN:
-        got, allowed = f"{spec.dataset!r}, which is drawn client by client", "one with columns to spread over parties"
-        raise DataError("dataset", got=got, allowed=allowed, hint="see docs/vertical.md")
+        raise DataError(
+            "dataset",
+            got=f"{spec.dataset!r}, which is drawn client by client",
+            allowed="one with columns to spread over parties",
+            hint="see docs/vertical.md",
+        )
     if partition not in COLUMN_PARTITIONS:
         raise DataError(
             "column partition", got=repr(partition), allowed=", ".join(COLUMN_PARTITIONS), hint="choose one of these"
