@@ -164,8 +164,8 @@ class VFB2Client(PayloadClient[NoModel]):
     def digest(self, segment: Segment) -> NDArray[np.uint8]:
         """Compute the digest of the ids of the rows it takes part with.
 
-        Returns:
-            (32,) bytes.
+        Args:
+            segment: gives the salt of the (32,) bytes.
         """
         return text(digest(self.party.data.ids(self.state.aligned), segment.salt.tobytes()))
 

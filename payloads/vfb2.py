@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, PayloadError, array
-from payloads.settings import Settings
+from payloads.settings import Settings, kebab
 
 ByteArray = NDArray[np.uint8]
 Array = NDArray[np.float64]
@@ -122,8 +122,9 @@ class VFB2Settings(Settings):
         """
         numbers = _numbers(getattr(self, name)) or [0.0]
         if len(numbers) not in (1, parties):
-            key = name.replace("_", "-")
-            raise ValueError(f"vfb2.{key}: got {len(numbers)} numbers for {parties} parties, allowed: {_SECONDS}")
+            raise ValueError(
+                f"vfb2.{kebab(name)}: got {len(numbers)} numbers for {parties} parties, allowed: {_SECONDS}"
+            )
         return numbers if len(numbers) == parties else numbers * parties
 
 

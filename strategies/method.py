@@ -40,11 +40,7 @@ class MethodStrategy(PayloadStrategy):
         return Plan(server_round, self.training, self.settings, self.loss, self.roster.class_counts, self.layout)
 
     def replies(self, replies: list[Reply]) -> Replies[Any]:
-        """Show a method the good replies of a round, or of a phase, in which they carry no model.
-
-        Args:
-            replies: in order of partition id.
-        """
+        """Show a method the good replies of a round, or of a phase, in which they carry no model."""
         places = [reply.place for reply in replies]
         weights = self.weights(replies)
         return Replies(

@@ -16,7 +16,7 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, PayloadError
-from payloads.settings import Settings, TrainingSettings
+from payloads.settings import Settings, TrainingSettings, kebab
 from payloads.vfb2 import (
     ALIGNMENT,
     COUNTERS,
@@ -89,18 +89,15 @@ class VFB2(VerticalStrategy):
                 way_out = "take at least 3, or set vfb2.allow-two-parties=true"
             raise SetupError("number of parties", got=parties, allowed=allowed, hint=f"{way_out}; see docs/vertical.md")
         if self.settings.active_parties > parties:
-            got, allowed = self.settings.active_parties, f"at most as many as parties, {parties}"
-            raise SetupError("vfb2.active-parties", got=got, allowed=allowed, hint="lower it")
+            wanted, allowed = self.settings.active_parties, f"at most as many as parties, {parties}"
+            raise SetupError("vfb2.active-parties", got=wanted, allowed=allowed, hint="lower it")
         for name in ("extra_compute", "delay", "jitter"):
             try:
                 self.settings.seconds(name, parties)
             except ValueError:
-                raise SetupError(
-                    f"vfb2.{name.replace('_', '-')}",
-                    got=f"{getattr(self.settings, name)!r} for {parties} parties",
-                    allowed="one number, or one for each of them",
-                    hint="see docs/vertical.md",
-                ) from None
+                key, got = f"vfb2.{kebab(name)}", f"{getattr(self.settings, name)!r} for {parties} parties"
+                allowed = "one number, or one for each of them"
+                raise SetupError(key, got=got, allowed=allowed, hint="see docs/vertical.md") from None
 
     def prepare(self, arrays: ArrayRecord, grid: Grid) -> Roster:
         """Do the handshake and the prologue; in a resumed run, exchange the credentials again."""
