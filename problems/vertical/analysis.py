@@ -24,10 +24,11 @@ def gradient(features: Features, labels: Array, objective: Objective, weights: A
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """lmax(X' X / n) of (n, d) features, too large by a relative `tolerance` at most; 0 without columns.
+    """Estimate lmax(X' X / n) of (n, d) features; 0 without columns.
 
-    Power iteration from a random start: its result, a Rayleigh quotient, exceeds the eigenvalue by rounding only. It
-    ends once some eigenvalue is within `tolerance` of it, relatively, or after 1,000 products.
+    Power iteration from a random start. It ends once some eigenvalue is within `tolerance` of its Rayleigh quotient,
+    relatively, or after 1,000 products; now and then that is a smaller eigenvalue, by some percent. It is never too
+    large by more than `tolerance`, which is added.
 
     Raises:
         ValueError: a tolerance below 0, or a product that is not finite.

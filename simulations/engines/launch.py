@@ -17,7 +17,7 @@ from apps.training import versions
 from problems.data import Columns
 from simulations.arguments import add_directory
 from simulations.engines.in_process import run_in_process
-from simulations.references.centralized import RoundHook, train_centralized
+from simulations.references.centralized import RoundHook, check_centralized, train_centralized
 from simulations.references.nonfederated import check_vertical, train_nonfederated
 from simulations.results.output import log_off
 from simulations.results.records import RunRecord, read_run
@@ -48,16 +48,16 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
-    """Check that the config's strategy has the reference that an engine names.
-
-    Args:
-        engine: only "nonfederated" is checked here; a centralized run itself refuses a loss without a reference.
+    """Check that there is the reference that an engine names; other engines pass.
 
     Raises:
-        ConfigError: a nonfederated reference is named, but the strategy is not vertical.
+        ConfigError: a nonfederated reference is named, but the strategy is not vertical, or a centralized one, but the
+            loss has none.
     """
     if engine == NONFEDERATED:
         check_vertical(config)
+    elif engine == CENTRALIZED:
+        check_centralized(config)
 
 
 def run(
@@ -132,6 +132,7 @@ def _run_reference(
     if parsed.run.resume:
         allowed = f"false, since a {name} reference is trained in one go"
         raise ConfigError("resume", got="true", allowed=allowed, hint="leave it out")
+    check_reference(name, parsed)
     begun = time.perf_counter()
     directory = RunDirectory.open(parsed)
     history, named, columns = train(parsed)

@@ -24,6 +24,18 @@ from problems.objectives.pairwise import PAIRWISE_LOSSES
 RoundHook = Callable[[int, dict[str, float]], None]
 
 
+def check_centralized(config: RunConfig) -> None:
+    """Check that the config's loss has a reference with all rows in one place.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    loss = config.training.loss
+    if loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
+        got, allowed = f"{loss!r}, which has no centralised reference", ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
+        raise ConfigError("loss", got=got, allowed=allowed, hint="set strategy or loss")
+
+
 def train_centralized(
     config: RunConfig, data: FederatedData, on_round: RoundHook | None = None
 ) -> tuple[list[dict[str, float]], dict[str, object]]:
@@ -42,11 +54,8 @@ def train_centralized(
     Raises:
         ConfigError: the loss has no such reference.
     """
+    check_centralized(config)
     training = config.training
-    if training.loss not in (*PAIRWISE_LOSSES, CROSS_ENTROPY):
-        got = f"{training.loss!r}, which has no centralised reference"
-        allowed = ", ".join((*PAIRWISE_LOSSES, CROSS_ENTROPY))
-        raise ConfigError("loss", got=got, allowed=allowed, hint="set strategy or loss")
     model = resources.new_model(config, data.input_shape)
     sites = [data.client(partition) for partition in range(data.num_clients)]
     features = np.concatenate([samples.features for samples in sites])

@@ -196,6 +196,7 @@ class Comparison:
             got = f"{folder}, which cannot be created ({error.strerror})"
             raise ConfigError("--out", got=got, allowed="a folder that can be written to", hint="choose one") from None
         write_atomic(folder / "compare.csv", self.csv().encode())
+        (folder / "compare.png").unlink(missing_ok=True)
         if metric is not None:
             rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
             where = "" if metric in OF_TRAINING else f" on {' or '.join(rows)}"

@@ -126,6 +126,12 @@ def test_cuda_where_there_is_none(command: Line, tmp_path: Path, subcommand: str
     assert_refused(answer, "device", "'cuda'", "allowed: auto, cpu")
 
 
+def test_a_loss_without_a_reference_leaves_no_directory(command: Line, tmp_path: Path) -> None:
+    answer = command("centralized", "--out", tmp_path / "run", "-c", 'strategy="coda"')
+    assert_refused(answer, "loss", "'auc-minimax', which has no centralised reference", "cross-entropy")
+    assert not (tmp_path / "run").exists()
+
+
 def test_as_a_module_of_its_own_process(tmp_path: Path) -> None:
     assert ran("-m", "simulations", "run", "--out", tmp_path / "run", "-c", "fedx.gama=1", code=1) == ""
 

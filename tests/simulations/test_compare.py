@@ -113,6 +113,8 @@ def test_csv_and_picture(command: Line, tmp_path: Path) -> None:
     assert [row["fedx.independent-history"] for row in rows] == ["false", "false", "true"]
     assert rows[0]["bytes_down"] == "90"
     assert (tmp_path / "out" / "compare.png").read_bytes().startswith(PNG)
+    Comparison.of(paths).save(tmp_path / "out", None)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["compare.csv"]
 
 
 def test_json(command: Line, tmp_path: Path) -> None:
