@@ -155,12 +155,12 @@ def writable(folder: Path) -> str:
     return f"{folder} can be written to"
 
 
-def _load(path: Path, load: Callable[[bytes], T], allowed: str) -> T:
+def _load(path: Path, load: Callable[[bytes], T], got: str, allowed: str, hint: str) -> T:
     text = path.read_bytes()
     try:
         return load(text)
     except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
-        raise WrongError(path, got=f"another content ({error})", allowed=allowed, hint="give such a file") from None
+        raise WrongError(path, got=f"{got} ({error})", allowed=allowed, hint=hint) from None
 
 
 def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
@@ -180,7 +180,10 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from cryptography.x509 import ExtensionNotFound, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
-    shown, root = (_load(file, load_pem_x509_certificate, "a certificate in PEM") for file in (path, authority))
+    other, way_out = "another content", "give such a file"
+    shown, root = (
+        _load(file, load_pem_x509_certificate, other, "a certificate in PEM", way_out) for file in (path, authority)
+    )
     both = "make both with deploy/certificates.sh"
     try:
         shown.verify_directly_issued_by(root)
@@ -188,7 +191,8 @@ def certificate(path: Path, authority: Path, key: Path | None = None) -> str:
         got = f"a certificate that was not issued by {authority}"
         raise WrongError(path, got=got, allowed="the same authority", hint=both) from None
     if key is not None:
-        private = _load(key, lambda text: load_pem_private_key(text, None), "a private key in PEM without a passphrase")
+        allowed = "a private key in PEM without a passphrase"
+        private = _load(key, lambda text: load_pem_private_key(text, None), other, allowed, way_out)
         if private.public_key() != shown.public_key():
             got = f"another key than that of {path}"
             raise WrongError(key, got=got, allowed="the key of its certificate", hint=both)
@@ -217,11 +221,8 @@ def node_key(path: Path) -> str:
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     way_out = "make one with deploy/node-key.sh"
-    try:
-        key = load_ssh_private_key(path.read_bytes(), None)
-    except (ValueError, TypeError) as error:  # TypeError: there is a passphrase
-        allowed = "a private key in OpenSSH's format without a passphrase"
-        raise WrongError(path, got=f"no such key ({error})", allowed=allowed, hint=way_out) from None
+    allowed = "a private key in OpenSSH's format without a passphrase"
+    key = _load(path, lambda text: load_ssh_private_key(text, None), "no such key", allowed, way_out)
     if not isinstance(key, EllipticCurvePrivateKey):
         raise WrongError(path, got="a key of another kind", allowed="one on a NIST curve", hint=way_out)
     mode = path.stat().st_mode & 0o777
@@ -247,7 +248,7 @@ def reachable(address: str, authority: Path | None) -> str:
         raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
     name, way_out = host.strip("[]"), "see docs/deployment.md"
     if authority is not None:
-        authority.read_bytes()
+        authority.read_bytes()  # A file that cannot be read is no fault of the connection.
     try:
         with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
             if authority is None:
