@@ -12,16 +12,11 @@ If A sends A.reblind(B.blind()) too, B can pair as well. Otherwise A sends B the
 (`Intersection.rows`), and B learns of no other common row. So one reporter can find the rows that three or more
 parties have in common (`common_rows`).
 
-Tags of ids that a party does not have look random to it without the key, if Diffie-Hellman triples on P-256 do. Tags
-are sorted, so their order reveals nothing about the rows' order. docs/security.md says what each party learns.
+Tags are sorted, so their order reveals nothing about the rows' order. docs/security.md says how H(id) is found, and
+what each party learns.
 
-A tag is the x coordinate of a point, 32 bytes: a point and its negative have the same x, before and after raising, so
-either may be used. H(id) is the first of SHA-256(domain, n, id), n = 0, 1, ..., that is an x coordinate of the curve
-(two tries on average; the number of tries, and so the time, depends on the id). P-256 has prime order, so every point
-but infinity, which has no x, generates the whole group, and it is enough to check that a received x is on the curve.
-
-Where parties do not look for common rows, the server compares digests of their ids under a salt that it draws for each
-run: it can test a guess of the whole list of ids, in order, but not of a single id.
+A tag is the x coordinate of a point, 32 bytes. Where parties do not look for common rows, the server compares digests
+of their ids under a salt that it draws for each run.
 """
 
 import asyncio

@@ -49,9 +49,8 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
     """Build a model, in train mode, with weights that depend on the seed only.
 
     The factory runs on a fork of torch's CPU generator, so that the global generators stay as they were. Then forward
-    passes on two samples and on one check the output, which must be `(2,)` and `(1,)`. A column, `(2, 1)` and
-    `(1, 1)`, is accepted too: a forward hook drops the last axis, so that the names of the parameters stay the
-    factory's own. The buffers (batch-norm statistics) are those the factory left.
+    passes on two samples and on one check the output, which must be `(2,)` and `(1,)`. Of a column, `(2, 1)` and
+    `(1, 1)`, a forward hook drops the last axis.
 
     Args:
         name: a key of `MODELS`, or `package.module:factory`.

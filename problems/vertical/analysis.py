@@ -75,12 +75,10 @@ def minimum(
     """Return the (d,) minimiser of f and f there, by Newton's method from 0.
 
     For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
-    of zero gradient reached by descent from 0, and another point may be lower. `nonconvex-logistic` with separable rows
-    and a small weight has many, all far from 0: which of them is found, if any, depends on rounding.
+    of zero gradient reached by descent from 0, and another point may be lower.
 
     Newton directions come from conjugate gradients, cut at directions of negative curvature (Nocedal & Wright,
-    "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule, up to the rounding
-    of f.
+    "Numerical Optimization", 2006, algorithm 7.1). Steps are halved until f falls by Armijo's rule.
 
     Args:
         features: (n, d), dense or sparse.

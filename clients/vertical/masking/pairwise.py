@@ -9,13 +9,12 @@ what p sends is a uniform element: with q parties, the dominator together with a
 than the sum over the two that are left.
 
 stream_pr is AES-256 in counter mode under the key that p and r agreed on for this segment. The counter block is the
-address (kind, dominator, update) and the number of the block in that stream, each in a field of its own:
+address and the number of the block in its stream, so that two addresses never share a block:
 
     bits 127-120  119-112  111-96     95-64   63-0
          0        kind     dominator  update  block
 
-so two addresses never share a block, whatever the lengths and the order of the requests, and the block field cannot
-wrap. The counter blocks of many updates are encrypted by one ECB call, which is counter mode by definition.
+The counter blocks of many updates are encrypted by one ECB call, which is counter mode by definition.
 """
 
 from __future__ import annotations

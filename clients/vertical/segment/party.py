@@ -1,17 +1,7 @@
 """One party of a vertical segment: it joins its peers, trains, evaluates and leaves.
 
-Between two barriers all work is done in the callbacks of incoming frames. Counters of an `Outcome`:
-
-| name | what |
-|---|---|
-| `updates`, `dominated` | updates applied at this party, and those of them that it dominated |
-| `seconds_total` | from joining to the last barrier |
-| `seconds_training` | from the first barrier to the last update applied |
-| `cpu_training` | processor seconds meanwhile, of the whole process |
-| `frames_sent`, `frames_received` | of the segment's work |
-| `bytes_sent`, `bytes_received` | bytes of these frames, with headers, without TLS's |
-| `max_delay`, `mean_delay` | updates of the same dominator applied between an update's partial and theta |
-| `max_staleness`, `mean_staleness` | the same, counting updates of all dominators |
+Between two barriers all work is done in the callbacks of incoming frames. docs/vertical.md ("Metrics") says what the
+counters of an `Outcome` count.
 """
 
 import asyncio

@@ -59,12 +59,8 @@ def synthetic_sparse_logistic(
 ) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
     """Return one client's samples, (n, 60) of unit norm, and their labels, (n,) in {0, 1}.
 
-    n = samples + max(1, samples // 10): the training samples, then the test samples. Li et al., "Federated
-    Optimization in Heterogeneous Networks", MLSys 2020, Synthetic(alpha, beta), with two classes as in Zhang, Hu and
-    Johansson, "Composite Federated Learning with Heterogeneous Data", Section 4: u ~ N(0, alpha), B ~ N(0, beta), both
-    variances; label vector w ~ N(u, I) and intercept c ~ N(u, 1); v ~ N(B, I); samples a ~ N(v, S), S diagonal with
-    j^-1.2 at j = 1..60. A label is 1 where w . a + c > 0; then a is scaled to norm 1, so that the loss is smooth
-    enough for steps of 1. A client's samples do not depend on how many clients there are.
+    n = samples + max(1, samples // 10): the training samples, then the test samples. docs/data.md says
+    how they are drawn.
     """
     rng = stream(seed, SPARSE_LOGISTIC, client)
     label_mean = rng.normal(0.0, math.sqrt(alpha))

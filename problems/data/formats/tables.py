@@ -63,8 +63,7 @@ def table(
     Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
     column for each value in these rows, or for each that ``feature_columns`` lists; a value that only test rows have is
     all zeros. Without ``feature_columns`` every column but the label's is a feature. For one site's file (``site``) the
-    columns are then in order of their names, and text must be listed, because sites that hold different values would
-    build different columns.
+    columns are then in order of their names, and text must be listed.
 
     Raises:
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.

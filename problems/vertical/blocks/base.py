@@ -13,8 +13,7 @@ collaborators. Dominator and collaborators then do the same update of their own 
 | VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), the newest slope of every row     |
 
 The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
-the current weights: the same update in VFB2-SGD and -SVRG. In VFB2-SAGA the paper's direction has g' at the weights of
-earlier updates beside it, in a difference whose mean over the rows is zero.
+the current weights: docs/vertical.md says what that changes.
 """
 
 import math

@@ -6,15 +6,8 @@ column itself, so it is postponed until the column is needed (Schmidt, Le Roux, 
 Stochastic Average Gradient", 2017, section 4). With g'(w) = w and rho = 1 - step weight, k of them give
 w rho^k - step mean (1 - rho^k) / (1 - rho).
 
-Problem (14) has no such formula. Few or long drifts are applied one by one. Many short ones w <- w + phi(w) equal the
-flow over time k of the field whose flow over time 1 is one drift (Hairer, Lubich, Wanner, "Geometric
-Numerical Integration", 2006, section IX.1, for Euler's method),
-
-    phi - phi' phi / 2 + phi'' phi^2 / 12 + phi'^2 phi / 3 - phi'' phi' phi^2 / 6 - phi'^3 phi / 4 + ...
-
-A few steps of the classical Runge-Kutta method follow this flow to 2e-14 of the largest weight passed. With step weight
-<= 1e-4 and |phi| <= 1e-3 the terms left out are below that. So is the error of the method if one of its steps covers
-K drifts with K step weight <= 1e-3 and K |phi| <= 2e-3.
+Problem (14) has no such formula: few or long drifts are applied one by one, many short ones as the flow of a field, by
+Runge-Kutta steps. docs/vertical.md ("Sparse columns") derives it.
 
 Kernels take the fields of `Lazy` one by one, because numba takes arrays faster than tuples of them, and a CSR matrix
 (n, d) without a column twice in a row as its `indptr`, `indices` and `data`. A row outside the matrix makes them return
