@@ -1,6 +1,7 @@
 """The ClientApp: turns messages into calls of a ``NumPyClient`` and its answers into replies."""
 
 import platform
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -10,10 +11,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
-from apps.run_config.algorithm import HANDSHAKE, Held, Sites
+from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
 from apps.sites.state_store import StateStore
-from clients.base import PayloadClient, Site, score
+from clients.base import Fitted, PayloadClient, Site, score
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
@@ -45,14 +46,14 @@ app = ClientApp()
 
 
 @lru_cache(maxsize=16)
-def _parse(items: frozenset[tuple[str, type, Scalar]]) -> RunConfig:
-    return parse_run_config({key: value for key, _, value in sorted(items, key=lambda item: item[0])})
+def _parse(items: tuple[tuple[str, Scalar], ...], types: tuple[type, ...]) -> RunConfig:
+    return parse_run_config(dict(items))
 
 
 def run_config(context: Context) -> RunConfig:
     """The context's run config, parsed once per process and configuration."""
     # The types are part of the cache key: True equals 1, but only one of the two is valid for a run-config key.
-    return _parse(frozenset((key, type(value), value) for key, value in context.run_config.items()))
+    return _parse(tuple(context.run_config.items()), tuple(map(type, context.run_config.values())))
 
 
 def node_place(context: Context) -> tuple[int, int]:
@@ -132,19 +133,46 @@ def train(message: Message, context: Context) -> Message:
     """Call ``fit`` once; a party that refuses answers with its reason."""
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
     config = run_config(context)
+    sites = config.algorithm.sites
     try:
-        with config.algorithm.sites.audit(config, phase, context, message) as facts:
-            return _fit(message, context, config.algorithm.sites, facts)
-    except config.algorithm.sites.refusals as error:
+        with sites.audit(config, phase, context, message) as facts:
+            work = receive(message, context, facts)
+            with resources.turn(work.client.model):
+                fitted = work.client.fit(work.parameters, work.config)
+            reply = answer(work, fitted, message, context)
+            sites.end(work.client, context, work.config)
+            return reply
+    except sites.refusals as error:
         return _refusal(error, message)
 
 
-def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]) -> Message:
+@dataclass(frozen=True)
+class Work:
+    """What a message asks of a client, which has its inbox and its memory: to ``fit`` with these arguments.
+
+    Attributes:
+        recalled, made: the memory it starts from and the round in which that was made; (None, 0): it has none.
+    """
+
+    client: PayloadClient[Any]
+    parameters: list[FloatArray]
+    config: dict[str, Any]
+    store: StateStore | None
+    recalled: Payload | None
+    made: int
+
+
+def receive(message: Message, context: Context, facts: dict[str, Any]) -> Work:
+    """Make the node's client and give it what the message and the node's memory hold.
+
+    Args:
+        facts: see `Sites.begin`.
+    """
     records = message.content
     client = make_client(context, scaling_of(records))
-    sites.begin(client, facts)
-    config = dict(need(records, CONFIG, ConfigRecord))
-    server_round = int(config[ROUND])  # type: ignore[arg-type]
+    run = run_config(context)
+    run.algorithm.sites.begin(client, facts)
+    config: dict[str, Any] = dict(need(records, CONFIG, ConfigRecord))
     parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
     extras = find(records, PAYLOAD, ConfigRecord)
     kind: Any = client.down
@@ -152,22 +180,26 @@ def _fit(message: Message, context: Context, sites: Sites, facts: dict[str, Any]
         client.inbox = _decode(kind, tuple(extras.items()), len(parameters[0]))
     local = dict(find(records, LOCAL, ConfigRecord) or {})
     store = StateStore.of(context, config, local, client.site.partition_id)
-    recalled, made = None, 0
+    made = 0
     if client.memory is not None:
-        recalled, made = recall(client, context, store, server_round, int(config.get(STATE_SINCE, 0)))  # type: ignore[arg-type]
-        client.state = recalled
-    with resources.turn(client.model):
-        arrays, num_examples, metrics = client.fit(parameters, config)  # type: ignore[arg-type]
+        since = int(config.get(STATE_SINCE, 0))
+        client.state, made = recall(client, context, store, int(config[ROUND]), since)
+    return Work(client, parameters, config, store, client.state, made)
+
+
+def answer(work: Work, fitted: Fitted, message: Message, context: Context) -> Message:
+    """Keep the client's new memory, and reply with what ``fit`` returned."""
+    client, server_round = work.client, int(work.config[ROUND])
+    arrays, num_examples, metrics = fitted
     scalars = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
-        scalars[STATE_ROUND] = made
+        scalars[STATE_ROUND] = work.made
         # The server refuses a reply that is not finite, and the next round must not start from such a memory.
-        if client.state is not recalled and _finite(client.state, arrays):
+        if client.state is not work.recalled and _finite(client.state, arrays):
             context.state[STATE] = client.state.to_record()
             context.state[MADE] = ConfigRecord({ROUND: server_round})
-            if store is not None:
-                store.save(server_round, client.state)
-    sites.end(client, context, config)
+            if work.store is not None:
+                work.store.save(server_round, client.state)
     return Message(
         content(
             arrays=model_record(arrays) if arrays else None,

@@ -147,7 +147,7 @@ def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Tensor:
     f = carry.f
     gradient = f.gradient(carry.x, rows)
     if task.settings.scaled_dual and isinstance(f, AUCOracle):
-        gradient[f.primal_dim :] /= f.prior * (1 - f.prior)
+        gradient[..., f.primal_dim :] /= f.prior * (1 - f.prior)
     return gradient
 
 
@@ -155,7 +155,7 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
     """v <- (v - eta g_v + eta/gamma v_0) / (1 + eta/gamma), alpha <- alpha + eta g_alpha."""
     carry.x.addcmul_(carry.signs, compute_gradient(carry, rows, task), value=eta)
     if pull := eta * task.settings.proximal:
-        v = carry.x[: carry.f.primal_dim]
+        v = carry.x[..., : carry.f.primal_dim]
         v.add_(carry.reference, alpha=pull).div_(1 + pull)
     return carry
 

@@ -51,7 +51,7 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
     gradient = coda.compute_gradient(carry, rows, task)
     carry.total.add_(gradient)
     if pull := eta * task.settings.proximal:
-        carry.x[: carry.f.primal_dim].lerp_(carry.reference, pull)
+        carry.x[..., : carry.f.primal_dim].lerp_(carry.reference, pull)
     carry.x.addcmul_(carry.signs, gradient.add_(carry.correction), value=eta)
     return carry
 

@@ -44,11 +44,12 @@ from methods.pairwise import (
     average,
     count_halves,
     descend,
+    differences,
     fill_in,
     update_u,
 )
 from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
-from problems.objectives.pairwise import make_objective
+from problems.objectives.pairwise import make_objective, times
 from problems.randomness import Purpose, secret_normal, stream
 from problems.sampling import Indices, PoolQueue, draw_some, on_device
 
@@ -147,16 +148,16 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry(pairwise.Carry):
-    """Also omega_1i and omega_2i, |S_2| and the round's history, which a step adds to."""
+    """Also omega_1i and omega_2i (2,), |S_2| and the round's history, which a step adds to."""
 
-    omegas: tuple[float, float]
+    omegas: Tensor
     num_partners: int
     history: list[Scored]
 
 
 def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
     """(n, k) the inner mean g of positives with scores (n,), as observed on some partners."""
-    return task.f.objective.observe(partners.scores[None, :] - scores[:, None], partners.labels, partners.weights)
+    return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
 
 
 @torch.no_grad()
@@ -177,7 +178,8 @@ def start(x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task:
     if pool is None:
         raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
     clients, positives, partners = pool.totals.tolist()
-    omegas = clients * len(task.f.positives) / max(positives, 1), clients * len(task.f.partners) / max(partners, 1)
+    first, second = len(task.f.positives) / max(positives, 1), len(task.f.partners) / max(partners, 1)
+    omegas = torch.tensor([clients * first, clients * second], dtype=torch.float64, device=x.device)
     return Carry(**vars(pairwise.start(x, pool, memory, task)), omegas=omegas, num_partners=partners, history=[])
 
 
@@ -195,6 +197,17 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
     return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
 
 
+def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:
+    """Line 8: the orders in which a client takes positives and partners from its buffers."""
+    own, run, keys = task.settings, task.training, (task.site.partition_id, task.server_round)
+
+    def queue(pool: Predictions, purpose: Purpose, size: int) -> PoolQueue:
+        return PoolQueue(len(pool.scores), run.seed, purpose, *keys, wanted=run.local_steps * size)
+
+    first = queue(positives, Purpose.POSITIVE_POOL, own.positive_batch_size)
+    return first, queue(partners, Purpose.PARTNER_POOL, own.negative_batch_size)
+
+
 def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
     """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers."""
     own, settings, training = task.f.positives, task.settings, task.training
@@ -202,9 +215,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     positives, partners = fill_buffers(task, pool)
     if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
-    address = task.site.partition_id, task.server_round
-    first = PoolQueue(len(positives.scores), training.seed, Purpose.POSITIVE_POOL, *address)
-    second = PoolQueue(len(partners.scores), training.seed, Purpose.PARTNER_POOL, *address)
+    first, second = queues(task, positives, partners)
     unknown = task.f.tracked and bool(positives.u.isnan().any())
     # line 11, and the sample of line 14; the scoring round took the first K batches
     samples = active_batches(task, own, training.local_steps)
@@ -232,11 +243,12 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     carry.history.append(others or Scored(a, u, b, active.labels))
     # G_1 and G_2, equations (4) and (5), with u equation (9): the factors of grad h(z_1) and of grad h(z_2),
     # omega_1i mean_j c_j f'(u_i) d_1 l(a_i, lazy b_j) / b and omega_2i mean_i c_i f'(lazy u_i) d_2 l(lazy a_i, b_j) / m
-    s = partners.scores[None, :] - a[:, None]  # (b, m)
-    first = f.slope(s, partners.labels, u) @ partners.weights * (-carry.omegas[0] / (s.numel() or 1))
-    s = b[None, :] - positives.scores[:, None]  # (b, m)
+    s = differences(a, partners.scores)  # (b, m)
+    slope = f.slope(s, partners.labels, u)
+    first = times(slope, partners.weights) * (-carry.omegas[..., :1] / (s.shape[-2] * s.shape[-1] or 1))
+    s = differences(positives.scores, b)  # (b, m)
     slope = f.slope(s, active.labels, positives.u, carry.num_partners)
-    second = positives.weights @ slope * (carry.omegas[1] / (s.numel() or 1))
+    second = times(slope.mT, positives.weights) * (carry.omegas[..., 1:] / (s.shape[-2] * s.shape[-1] or 1))
     # w <- w - eta (G_1 + G_2) or, with u, the step along G
     return descend(carry, pull, (first, second), eta, task)
 

@@ -20,6 +20,7 @@ from methods.pairwise import (
     active_batches,
     average,
     descend,
+    differences,
     finish,
     start,
     update_u,
@@ -37,10 +38,10 @@ def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Ca
     """w <- w - eta G, G the gradient over all pairs of the batch; for non-linear f with u and momentum."""
     f = task.f.objective
     a, b, pull = task.f.forward(carry.x, batch)
-    s = b[None, :] - a[:, None]  # (b, m)
+    s = differences(a, b)  # (b, m)
     u = None if carry.u is None else update_u(carry.u, batch.places, f.observe(s, batch.labels, None), task)
-    slope = f.slope(s, batch.labels, u) / s.numel()
-    return descend(carry, pull, (-slope.sum(dim=1), slope.sum(dim=0)), eta, task)
+    slope = f.slope(s, batch.labels, u) / (s.shape[-2] * s.shape[-1])
+    return descend(carry, pull, (-slope.sum(dim=-1), slope.sum(dim=-2)), eta, task)
 
 
 def tell(x: FloatArray, state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:

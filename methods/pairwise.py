@@ -124,14 +124,14 @@ class PairwiseRisk:
         batch norm sees the mixture of the classes. Also `pull`, which takes slopes of these scores back to the weights
         like the `pull` of `FlatModel.forward`."""
         outputs, back = self.model.forward(w, batch.features)
-        scores, count = self.score.value(outputs), len(batch.places)
+        scores, count = self.score.value(outputs), batch.places.shape[-1]
 
         def pull(positives: Tensor, partners: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
-            slopes = torch.cat([positives, partners]).to(scores.dtype)
+            slopes = torch.cat([positives, partners], -1).to(scores.dtype)
             return back(slopes.mul_(self.score.slope(scores)), into=into, alpha=alpha)
 
         exact = scores.double()
-        return exact[:count], exact[count:], pull
+        return exact[..., :count], exact[..., count:], pull
 
 
 PairwiseTask = Task[FedXSettings, PairwiseRisk]
@@ -179,6 +179,11 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEst
         return carry.x, up, None
     known = ~carry.u.isnan().any(dim=1)
     return carry.x, up, InnerEstimates(u=as_array(carry.u.where(known[:, None], 0.0)), observed=known.cpu().numpy())
+
+
+def differences(positives: Tensor, partners: Tensor) -> Tensor:
+    """(..., b, m) a partner's score (..., m) minus a positive's (..., b), for all pairs."""
+    return partners[..., None, :] - positives[..., None]
 
 
 def fill_in(u: Tensor, seen: Tensor) -> Tensor:

@@ -50,11 +50,11 @@ class SampleObjective:
         pull(self._slopes(scores, batch[1]), into=w, alpha=-eta)
 
     def _slopes(self, scores: Tensor, labels: Tensor, slope: Slope | None = None) -> Tensor:
-        """(b,) the derivatives of the mean loss with respect to the scores."""
+        """(..., b) the derivatives of the mean loss with respect to the scores."""
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
-        return slope(scores, labels).div_(len(labels) or 1)
+        return slope(scores, labels).div_(labels.shape[-1] or 1)
 
 
 def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:

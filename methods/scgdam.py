@@ -128,14 +128,14 @@ def compose(
     """
     inner, pull_back = f.descend(z, batch.xi, settings.rho, exact=settings.hessian == "exact")
     h.lerp_(inner, weight)
-    h[f.primal_dim :] = z[f.primal_dim :]  # y has no estimate
+    h[..., f.primal_dim :] = z[..., f.primal_dim :]  # y has no estimate
     return pull_back(f.outer_gradient(h, batch.zeta))
 
 
 def start(x: Tensor, down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
     """In round 1 the first batch gives h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0."""
     f = weigh(task, down)
-    h = f.load_inner(down.inner, down.inner_buffers)
+    h = f.load_inner(down.inner, down.inner_buffers).clone()
     if down.momentum is not None:
         return Carry(x, h, as_tensor(down.momentum, x), f)
     gradient = compose(f, x, h, draw_both(task, task.iterations[0]), 1.0, task.settings)
@@ -145,20 +145,20 @@ def start(x: Tensor, down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
 def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
     """Lines 2 to 4."""
     s, p = task.settings, carry.f.primal_dim
-    x, y, u, v = carry.x[:p], carry.x[p:], carry.momentum[:p], carry.momentum[p:]
+    x, y, u, v = carry.x[..., :p], carry.x[..., p:], carry.momentum[..., :p], carry.momentum[..., p:]
     # line 2: x <- x - gamma_x eta u, y <- y + gamma_y eta v
     x.sub_(u, alpha=s.gamma_x * s.eta * drop)
     y.add_(v, alpha=s.gamma_y * s.eta * drop)
     # line 3: h <- (1 - alpha eta) h + alpha eta g(x; xi)
     gradient = compose(carry.f, carry.x, carry.h, batch, s.alpha * s.eta, s)
     # line 4: u <- (1 - beta_x eta) u + beta_x eta grad g^T grad_h f, v <- (1 - beta_y eta) v + beta_y eta grad_y f
-    u.lerp_(gradient[:p], s.beta_x * s.eta)
-    v.lerp_(gradient[p:], s.beta_y * s.eta)
+    u.lerp_(gradient[..., :p], s.beta_x * s.eta)
+    v.lerp_(gradient[..., p:], s.beta_y * s.eta)
     return carry
 
 
 def finish(carry: Carry, task: SCGDAMTask) -> tuple[Tensor, CompositionalUp, None]:
-    inner, buffers = carry.f.inner_arrays()
+    inner, buffers = as_array(carry.h)[: carry.f.primal_dim], carry.f.inner_buffers()
     return carry.x, CompositionalUp(inner=inner, momentum=as_array(carry.momentum), inner_buffers=buffers), None
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from problems.randomness import Purpose, stream
 
 Indices = NDArray[np.int64]
+_LARGE = 2**16
 
 
 def on_device(indices: Indices, device: torch.device) -> torch.Tensor:
@@ -35,24 +36,27 @@ class EpochSampler:
         seed: with ``purpose`` and ``keys`` the address of this sampler's streams.
         purpose: see `problems.randomness.Purpose`.
         keys: the rest of the address.
+
+    Attributes:
+        drawn: the order (n,) of the newest epoch.
     """
 
     def __init__(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose, *keys: int) -> None:
         self.indices = indices
         self.batch_size = min(batch_size or len(indices), len(indices))
-        self._address = (seed, purpose, keys)
-        self._drawn = (-1, indices)  # epoch and order, set together: threads may share a sampler
+        self.address = (seed, purpose, keys)
+        self.drawn: dict[int, Indices] = {}  # replaced as a whole, since threads may share a sampler
 
     def batch(self, position: int) -> Indices:
         """(batch_size,) the indices of batch number ``position``, counted from 0 over the whole run."""
         if self.batch_size == 0:
             return self.indices
         epoch, place = divmod(position, len(self.indices) // self.batch_size)
-        drawn, order = self._drawn
-        if epoch != drawn:
-            seed, purpose, keys = self._address
+        order = self.drawn.get(epoch)
+        if order is None:
+            seed, purpose, keys = self.address
             order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
-            self._drawn = (epoch, order)
+            self.drawn = {epoch: order}
         return order[place * self.batch_size : (place + 1) * self.batch_size]
 
 
@@ -60,12 +64,16 @@ class PoolQueue:
     """Entries 0..size-1 in random order, taken from the front, reshuffled when they run out.
 
     If every draw asks for ``size`` entries or more, each returns the whole pool, every entry once.
+
+    Args:
+        wanted: how many entries will be taken; a large pool is then not shuffled for a few. 0: unknown.
     """
 
-    def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int) -> None:
+    def __init__(self, size: int, seed: int, purpose: Purpose, *keys: int, wanted: int = 0) -> None:
         self.size = size
         self._rng = stream(seed, purpose, *keys)
-        self._queue = self._rng.permutation(size)
+        few = 0 < 4 * wanted <= size >= _LARGE
+        self._queue = self._rng.choice(size, wanted, replace=False) if few else self._rng.permutation(size)
         self._next = 0
 
     def take(self, count: int) -> Indices:

@@ -102,17 +102,17 @@ class AUCOracle(Oracle):
         return self.features.index_select(0, selected), self.labels.index_select(0, selected)
 
     def _gradient(self, network: FlatModel, z: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """(d,) the gradient at the point z = (x, y), over n samples that ``network`` scores."""
+        """(d,) the gradient at the point z = (x, y), over n samples that ``network`` scores; or such for each of C
+        clients, from points (C, d), features (C, n, *shape) and labels (C, n), with `weight` (C, 1)."""
         logits, pull = network.forward(z, features)  # (n,)
         scores = self.scores(logits)
-        a, b, dual = z[-SCALARS:].unbind()
+        a, b, dual = z[..., -SCALARS:, None].unbind(-2)
         p, rest = self.prior, 1 - labels
         positive, negative = self.weight * (1 - p), self.weight * p
         to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
         linear = negative * rest - positive * labels  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
-        gradient = pull(slopes / len(labels))
-        gradient[-SCALARS:] = torch.stack(
-            [-2 * to_a.mean(), -2 * to_b.mean(), 2 * (linear * scores).mean() - 2 * p * (1 - p) * dual]
-        )
+        gradient = pull(slopes / labels.shape[-1])
+        to_dual = 2 * (linear * scores).mean(-1, keepdim=True) - 2 * p * (1 - p) * dual
+        gradient[..., -SCALARS:] = torch.cat([-2 * to_a.mean(-1, True), -2 * to_b.mean(-1, True), to_dual], -1)
         return gradient

@@ -66,10 +66,9 @@ class CompositionalOracle(AUCOracle):
             self.inner.load([point] if buffers is None else [point, buffers])
         return self.inner.parameters
 
-    def inner_arrays(self) -> tuple[FloatArray, FloatArray | None]:
-        """h (p,) and the statistics at it, if there are any, as copies."""
-        point, *buffers = self.inner.arrays()
-        return point[: self.primal_dim], buffers[0] if buffers else None
+    def inner_buffers(self) -> FloatArray | None:
+        """A copy of the statistics (b,) at h, if there are any."""
+        return self.inner.arrays()[1] if self.inner.num_buffers else None
 
     def descend(self, z: Tensor, rows: Indices, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
         """(g(x; rows), y) at z = (x, y), (d,), and the function that pulls a gradient (d,) back through g.
@@ -111,7 +110,7 @@ class CompositionalOracle(AUCOracle):
 
     def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
         """(n,) d CE / d logits."""
-        errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / len(labels)
+        errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / labels.shape[-1]
         return errors
 
 

@@ -63,7 +63,7 @@ class FlatModel:
         self.module = module.to(device=device, dtype=dtype)
         self.dtype = dtype
         self.stochastic = any(_may_draw(child) for child in module.modules())
-        self._dense = dense_network(module)
+        self.dense = dense_network(module)
         persistent: dict[str, torch.Tensor] = {
             name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)
         }
@@ -165,11 +165,11 @@ class FlatModel:
             weights: `pull(slopes)` is `vjp` of slopes `(batch,)`, and `pull(slopes, into=vector, alpha=alpha)` adds
             alpha times that to a vector `(d,)` in place, which may be the weights.
         """
-        if self._dense is not None:
+        if self.dense is not None:
             rows = features if features.ndim == 2 else features.flatten(1)
             if rows.dtype != self.dtype or rows.device != self.device:
                 rows = rows.to(self.device, self.dtype)
-            return self._dense.forward(weights, rows, self.gradient)
+            return self.dense.forward(weights, rows, self.gradient)
         scores = self.scores(features, weights)
 
         def pull(slopes: torch.Tensor, into: torch.Tensor | None = None, alpha: float = 1.0) -> torch.Tensor:

@@ -4,7 +4,8 @@
 
 Every l here is a function of the difference s = h(z') - h(z) of a partner's and a positive's score, so one slope
 dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective computes
-observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F.
+observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F. All but F take further leading
+axes, in front of the shapes that are named.
 
 | name            | l(s)                               | f            | u is kept as |
 |-----------------|------------------------------------|--------------|--------------|
@@ -74,7 +75,7 @@ class PairwiseObjective(ABC):
 
     def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
         """(n, k) the observed inner mean (1/m) sum_j weights_j l(s_ij), in the form u is kept in."""
-        return _weighted_mean(self.surrogate.value(s), weights)[:, None]
+        return _weighted_mean(self.surrogate.value(s), weights)[..., None]
 
     def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
         """u <- (1 - gamma) * u + gamma * observed, equation (8)."""
@@ -123,8 +124,14 @@ class PairwiseObjective(ABC):
         return total / rows
 
 
+def times(matrix: Tensor, vector: Tensor) -> Tensor:
+    """(..., n) the product of matrices (..., n, m) and vectors (..., m)."""
+    product: Tensor = (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+    return product
+
+
 def _weighted_mean(loss: Tensor, weights: Tensor | None) -> Tensor:
-    return loss.mean(dim=1) if weights is None else loss @ weights / loss.shape[1]
+    return loss.mean(dim=-1) if weights is None else times(loss, weights) / loss.shape[-1]
 
 
 class LinearRisk(PairwiseObjective):
@@ -152,8 +159,8 @@ class KLPartialAUC(PairwiseObjective):
     def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
         exponent = self.surrogate.value(s) / self.temperature
         if weights is not None:  # log 0 is a finite number, so that sums of logarithms never form -inf - (-inf)
-            exponent = exponent + torch.log(weights).clamp(min=-1e300)
-        return (torch.logsumexp(exponent, dim=1) - math.log(s.shape[1] or 1))[:, None]
+            exponent = exponent + torch.log(weights).clamp(min=-1e300).unsqueeze(-2)
+        return (torch.logsumexp(exponent, dim=-1) - math.log(s.shape[-1] or 1))[..., None]
 
     def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
         if gamma == 1:
@@ -179,12 +186,13 @@ class AUPRC(PairwiseObjective):
 
     def observe(self, s: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
         loss = self.surrogate.value(s)
-        return torch.stack([_weighted_mean(loss * labels, weights), _weighted_mean(loss, weights)], dim=1)
+        positive = loss * labels.unsqueeze(-2)
+        return torch.stack([_weighted_mean(positive, weights), _weighted_mean(loss, weights)], dim=-1)
 
     def slope(self, s: Tensor, labels: Tensor, u: Tensor, num_partners: float = math.inf) -> Tensor:
         floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
-        u1, u2 = u[:, :1], u[:, 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
-        return (u1 / u2 - labels) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2
+        u1, u2 = u[..., :1], u[..., 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
+        return (u1 / u2 - labels.unsqueeze(-2)) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2
 
     def outer(self, u: Tensor) -> Tensor:
         return -u[:, 0] / u[:, 1].clamp(min=torch.finfo(u.dtype).tiny)

@@ -25,40 +25,40 @@ class OnParameters(Penalty):
 
     def __init__(self, dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> None:
         self.dim = dim
-        self._parts = [(_check(indices, dim), penalty) for indices, penalty in parts]
+        self.parts = [(_check(indices, dim), penalty) for indices, penalty in parts]
         counts = torch.zeros(dim, dtype=torch.int64)
-        for number, (indices, _) in enumerate(self._parts):
+        for number, (indices, _) in enumerate(self.parts):
             where = torch.arange(indices.start, indices.stop) if isinstance(indices, slice) else indices.cpu()
             counts.index_add_(0, where, torch.ones_like(where))
             if int(counts.max()) > 1:
                 twice = int(counts.argmax())
                 raise ValueError(f"parts must be disjoint, got coordinate {twice} once more in part {number}")
-        self._free = runs(counts == 0)
+        self.free = runs(counts == 0)
         self._device = torch.device("cpu")
 
     def value(self, x: Tensor) -> float:
         self._to(x)
-        return sum((penalty.value(x[indices]) for indices, penalty in self._parts), 0.0)
+        return sum((penalty.value(x[indices]) for indices, penalty in self.parts), 0.0)
 
     def _prox(self, x: Tensor, step: float) -> Tensor:
         return self._prox_into(torch.empty_like(x), x, step)
 
     def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
         self._to(x)
-        for indices, penalty in self._parts:
+        for indices, penalty in self.parts:
             if isinstance(indices, slice):
                 penalty.prox(x[indices], step, out=out[indices])
             else:
                 out[indices] = penalty.prox(x[indices], step)
         if out is not x:
-            for free in self._free:
+            for free in self.free:
                 out[free] = x[free]
         return out
 
     def distance(self, x: Tensor, slope: Tensor) -> float:
         self._to(x)
-        parts = [penalty.distance(x[indices], slope[indices]) for indices, penalty in self._parts]
-        return math.hypot(*(norm(slope[free]) for free in self._free), *parts)
+        parts = [penalty.distance(x[indices], slope[indices]) for indices, penalty in self.parts]
+        return math.hypot(*(norm(slope[free]) for free in self.free), *parts)
 
     def _to(self, x: Tensor) -> None:
         """Check the length of x, and bring the indices to its device."""
@@ -66,7 +66,7 @@ class OnParameters(Penalty):
             raise ValueError(f"expected x of shape ({self.dim},), got {tuple(x.shape)}")
         if x.device != self._device:
             self._device = x.device
-            self._parts = [(_move(indices, x.device), penalty) for indices, penalty in self._parts]
+            self.parts = [(_move(indices, x.device), penalty) for indices, penalty in self.parts]
 
 
 def runs(mask: Tensor) -> list[slice]:
