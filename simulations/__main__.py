@@ -27,9 +27,11 @@ from simulations.arguments import (
     Out,
     Overrides,
     Quiet,
+    Stacked,
     add_directory,
     overrides_of,
     sites_of,
+    stack_of,
 )
 from simulations.engines.checking import check_run
 from simulations.engines.flower import FlowerError, gpu_share, run_with_flower
@@ -64,6 +66,7 @@ def run(
         Literal["inprocess", "flower"], typer.Option(help="in this process, or Flower's Ray simulation")
     ] = "inprocess",
     threads: Annotated[int, typer.Option(min=1, help="clients that train at once (in process); changes no result")] = 1,
+    stack: Stacked = "1",
     client_gpus: Annotated[
         float | None, typer.Option(min=0, max=1, help="share of a GPU for a client (flower); without, CPUs share them")
     ] = None,
@@ -74,15 +77,20 @@ def run(
     flat = add_directory(overrides_of(config), out)
     parse_run_config(flat)
     clients, nodes = sites_of(clients, node_config)
-    if nodes and engine == "flower":
-        got = f"{len(nodes)} with --engine flower"
-        raise ConfigError("--node-config", got=got, allowed="in this process only", hint="leave --engine out")
+    limit = stack_of(stack)
+    for option, given in (
+        ("--node-config", f"{len(nodes)}" if nodes else ""),
+        ("--stack", "" if limit == 1 else stack),
+    ):
+        if given and engine == "flower":
+            got = f"{given} with --engine flower"
+            raise ConfigError(option, got=got, allowed="in this process only", hint="leave --engine out")
     with log_off(quiet), stdout_to_stderr(as_json):
         try:
             if engine == "flower":
                 _run_with_flower(out, clients, flat, client_gpus, quiet)
             else:
-                run_federation(clients, flat, threads, nodes)
+                run_federation(clients, flat, threads, nodes, limit)
         except RunFailedError:
             if quiet or engine == "flower":
                 raise

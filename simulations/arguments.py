@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from apps.config import ConfigError, Scalar
 from apps.pairs import parse_pairs
+
+AUTO: Literal["auto"] = "auto"
+# how many clients are computed as one, at most: a number above 0, or `AUTO`, which tries what is fastest
+Stack = int | Literal["auto"]
 
 Overrides = Annotated[
     list[str] | None,
@@ -23,6 +27,10 @@ ClientsOrSites = Annotated[
 NodeConfigs = Annotated[
     list[str] | None,
     typer.Option("--node-config", "-n", help="once a site: its node config, e.g. 'data-path=\"/srv/a.csv\"'"),
+]
+Stacked = Annotated[
+    str,
+    typer.Option("--stack", help="clients that are computed as one, at most, or auto; changes results by rounding"),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="print nothing but errors and missing sites (and what --json asks for)")
@@ -63,6 +71,21 @@ def sites_of(clients: int | None, texts: Sequence[str] | None) -> tuple[int, lis
         got = f"{len(nodes)}, but --clients {clients}"
         raise ConfigError("--node-config", got=got, allowed="one for each client", hint="leave --clients out")
     return clients or len(nodes) or 8, nodes
+
+
+def stack_of(text: str) -> Stack:
+    """The value of ``--stack``.
+
+    Raises:
+        ConfigError: it is neither "auto" nor a number above 0.
+    """
+    if text == AUTO:
+        return AUTO
+    if not text.isdecimal() or not int(text):
+        raise ConfigError(
+            "--stack", got=repr(text), allowed="auto, or an integer >= 1", hint="auto tries what is fastest"
+        )
+    return int(text)
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:

@@ -7,8 +7,9 @@ its changes to them do not reach the other side. The arrays inside are immutable
 
 from __future__ import annotations
 
+import gc
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from copy import copy
@@ -19,6 +20,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from simulations.engines.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
+
+# answers messages to different nodes, whose contexts it may change: for each the reply, or the exception it met
+Together = Callable[[Sequence[Message], Sequence[Context]], Sequence[Message | Exception]]
 
 RUN_ID = 1
 SERVER_NODE_ID = 1
@@ -39,6 +43,7 @@ class InProcessGrid(Grid):
         run_config: the flat run config, copied for every node.
         node_configs: extra node-config entries, one mapping for each node; empty: none.
         threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
+        together: answers the messages of a push in place of the ClientApp; None: the ClientApp answers each.
     """
 
     engine = "in-process"
@@ -50,10 +55,11 @@ class InProcessGrid(Grid):
         run_config: Mapping[str, bool | int | float | str],
         node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
         threads: int = 1,
+        together: Together | None = None,
     ) -> None:
         if node_configs and len(node_configs) != num_clients:
             raise ValueError(f"{len(node_configs)} node configs for {num_clients} clients")
-        self._app = client_app
+        self._app, self._together = client_app, together
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "client") if threads > 1 else None
         self._run = Run.create_empty(RUN_ID)
@@ -150,6 +156,9 @@ class InProcessGrid(Grid):
             self._pool.shutdown()
 
     def _answers(self, messages: list[Message]) -> list[Message]:
+        nodes = {message.metadata.dst_node_id for message in messages}
+        if self._together is not None and len(nodes) == len(messages):
+            return self._serve(messages, self._together)
         if self._pool is None:
             return [self._answer(message) for message in messages]
         by_node: dict[int, list[int]] = {}
@@ -165,22 +174,44 @@ class InProcessGrid(Grid):
         return [replies[place] for place in range(len(messages))]
 
     def _answer(self, message: Message) -> Message:
-        context = self._contexts.get(message.metadata.dst_node_id)
-        if context is None:
+        return self._serve([message], self._alone)[0]
+
+    def _alone(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | Exception]:
+        try:
+            return [self._app(messages[0], contexts[0])]
+        except Exception as error:
+            return [error]
+
+    def _serve(self, messages: Sequence[Message], answer: Together) -> list[Message]:
+        """The replies to some messages to different nodes."""
+        contexts = [self._contexts.get(message.metadata.dst_node_id) for message in messages]
+        owned = [None if context is None else _own_context(context) for context in contexts]
+        there = [place for place, context in enumerate(owned) if context is not None]
+        outcomes: Any = answer([own_message(messages[place]) for place in there], [owned[place] for place in there])  # type: ignore[misc]
+        found = dict(zip(there, outcomes, strict=True))
+        return [
+            self._finish(message, found.get(place), contexts[place], owned[place])
+            for place, message in enumerate(messages)
+        ]
+
+    def _finish(self, message: Message, outcome: Any, context: Context | None, own: Context | None) -> Message:
+        """The reply to a message, and the node's new state, from what its ClientApp returned or raised."""
+        if context is None or own is None:
             error = Error(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}")
             return self._stamp(Message(error, reply_to=message))
-        own = _own_context(context)
-        try:
-            reply = self._app(own_message(message), own)
-            _check_reply(reply, message)
-        except Exception as exception:
-            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(exception)}:<'{exception}'>")
+        if not isinstance(outcome, Exception):
+            try:
+                _check_reply(outcome, message)
+            except Exception as exception:
+                outcome = exception
+        if isinstance(outcome, Exception):
+            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(outcome)}:<'{outcome}'>")
             return self._stamp(Message(error, reply_to=message))
         if own.run_config != context.run_config:
             reason = "The `run_config` field of the `Context` object cannot be modified."
             return self._stamp(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
         context.state = own_records(own.state)
-        return self._stamp(own_message(reply))
+        return self._stamp(own_message(outcome))
 
     def _stamp(self, reply: Message) -> Message:
         set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
@@ -208,6 +239,7 @@ def run_in_process(
     run_config: Mapping[str, bool | int | float | str],
     threads: int = 1,
     node_configs: Sequence[Mapping[str, bool | int | float | str]] = (),
+    together: Together | None = None,
 ) -> InProcessGrid:
     """Run a whole federation in this process; exceptions of the ServerApp propagate.
 
@@ -215,7 +247,7 @@ def run_in_process(
         The grid, with the clients' contexts as the run left them.
     """
     with task_identity():
-        grid = InProcessGrid(client_app, num_clients, run_config, node_configs, threads)
+        grid = InProcessGrid(client_app, num_clients, run_config, node_configs, threads, together)
         context = Context(
             run_id=RUN_ID,
             node_id=SERVER_NODE_ID,
@@ -223,8 +255,10 @@ def run_in_process(
             state=RecordDict(),
             run_config=dict(run_config),
         )
+        gc.freeze()  # else each full collection walks over all that was imported, once in a few rounds
         try:
             server_app(grid, context)
         finally:
+            gc.unfreeze()
             grid.close()
         return grid

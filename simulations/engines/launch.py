@@ -15,8 +15,9 @@ from apps.server_app import app as server_app
 from apps.sites import resources
 from apps.training import versions
 from problems.data import Columns
-from simulations.arguments import add_directory
+from simulations.arguments import Stack, add_directory
 from simulations.engines.in_process import run_in_process
+from simulations.engines.stacked.messages import make_stacker
 from simulations.references.centralized import RoundHook, check_centralized, train_centralized
 from simulations.references.nonfederated import check_vertical, train_nonfederated
 from simulations.results.output import log_off
@@ -28,12 +29,13 @@ IN_PROCESS, CENTRALIZED, NONFEDERATED = "in-process", "centralized", "nonfederat
 _Trained = tuple[list[dict[str, float]], dict[str, object], Columns | None]
 
 
-def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
+def launch(engine: str, clients: int, config: Mapping[str, Scalar], stack: Stack = 1) -> None:
     """Run a flat run config, which names its run directory, in this process or as a reference.
 
     Args:
         engine: "centralized" or "nonfederated" for a reference; anything else is a federation in this process.
         clients: their number; a nonfederated reference has none.
+        stack: of a federation, see `run`.
 
     Raises:
         RunFailedError: a federation has no result.
@@ -44,7 +46,7 @@ def launch(engine: str, clients: int, config: Mapping[str, Scalar]) -> None:
     elif engine == NONFEDERATED:
         run_nonfederated(config)
     else:
-        run_federation(clients, config)
+        run_federation(clients, config, stack=stack)
 
 
 def check_reference(engine: str, config: RunConfig) -> None:
@@ -66,6 +68,7 @@ def run(
     clients: int | None = None,
     *,
     threads: int = 1,
+    stack: Stack = 1,
     node_configs: Sequence[Mapping[str, Scalar]] = (),
     quiet: bool = False,
 ) -> RunRecord:
@@ -76,6 +79,8 @@ def run(
         out: the run directory to write.
         clients: their number; without it 8, or one for each node config.
         threads: clients that train at once; changes no result.
+        stack: clients that are computed as one, at most, or "auto"; changes results by rounding. With 1 a run is
+            bit-identical to one of Flower's own engine.
         node_configs: one for each client, as its SuperNode would have; empty: none.
         quiet: write no log.
 
@@ -84,7 +89,7 @@ def run(
     """
     flat = add_directory(flatten(config), Path(out))
     with log_off(quiet):
-        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs)
+        run_federation(clients or len(node_configs) or 8, flat, threads, node_configs, stack)
     return read_run(Path(out).expanduser())
 
 
@@ -93,13 +98,21 @@ def run_federation(
     config: Mapping[str, Scalar],
     threads: int = 1,
     node_configs: Sequence[Mapping[str, Scalar]] = (),
+    stack: Stack = 1,
 ) -> None:
     """Run a federation in this process; each client may have a node config, as SuperNodes have.
 
     Raises:
+        ConfigError: both ``threads`` and ``stack`` are above 1.
         RunFailedError: the run has no result; the log and failure.json have the reason too.
     """
-    run_in_process(server_app, client_app, clients, config, threads, node_configs)
+    if threads > 1 and stack != 1:
+        allowed = "1 with --threads"
+        raise ConfigError(
+            "--stack", got=f"{stack} with --threads {threads}", allowed=allowed, hint="leave one of both out"
+        )
+    together = make_stacker(client_app, stack, config)
+    run_in_process(server_app, client_app, clients, config, threads, node_configs, together)
 
 
 def run_centralized(clients: int, config: Mapping[str, Scalar], on_round: RoundHook | None = None) -> None:

@@ -12,7 +12,9 @@ from apps.config import Scalar
 from apps.server_app import RunFailedError
 from apps.server_app import app as server_app
 from apps.training import ROUND_LISTENER
+from simulations.arguments import Stack
 from simulations.engines.in_process import run_in_process
+from simulations.engines.stacked.messages import make_stacker
 from simulations.results.records import STOPPED_EARLY, evaluation
 
 
@@ -30,6 +32,7 @@ class SteppedRun:
         config: the flat run config.
         rounds: the run's last round.
         node_configs: one for each client; empty: none.
+        stack: clients that are computed as one, at most.
     """
 
     def __init__(
@@ -38,10 +41,11 @@ class SteppedRun:
         config: Mapping[str, Scalar],
         rounds: int,
         node_configs: Sequence[Mapping[str, Scalar]] = (),
+        stack: Stack = 1,
     ) -> None:
         self.failure = ""  # why the run has no result, once it has ended
         self._clients, self._config, self._rounds = clients, config, rounds
-        self._node_configs = node_configs
+        self._node_configs, self._stack = node_configs, stack
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._go_on = threading.Semaphore(0)
         self._end = ""
@@ -83,7 +87,10 @@ class SteppedRun:
     def _run(self) -> None:
         ROUND_LISTENER.set(self._hear)  # of this thread only
         try:
-            run_in_process(server_app, client_app, self._clients, self._config, node_configs=self._node_configs)
+            together = make_stacker(client_app, self._stack, self._config)
+            run_in_process(
+                server_app, client_app, self._clients, self._config, node_configs=self._node_configs, together=together
+            )
         except RunFailedError as error:
             self.failure = str(error)
         except BaseException as error:

@@ -19,6 +19,7 @@ import torch
 from apps.config import Scalar
 from apps.server_app import EXPECTED, RunFailedError
 from apps.training import ROUND_LISTENER
+from simulations.arguments import Stack
 from simulations.engines.launch import launch
 from simulations.results.output import log_off
 from simulations.results.records import evaluation
@@ -37,6 +38,7 @@ class Task:
     config: Mapping[str, Scalar]
     metrics: tuple[str, ...] = ()
     data: str = ""
+    stack: Stack = 1
 
 
 # called with (task, why its run has no result, or "") once a task has ended
@@ -143,7 +145,7 @@ def _reason(task: Task) -> str:
     heard = ROUND_LISTENER.set(lambda line: _check_metrics(task.metrics, line))
     try:
         with log_off(True):
-            launch(task.engine, task.clients, task.config)
+            launch(task.engine, task.clients, task.config, task.stack)
     except (RunFailedError, *EXPECTED) as error:
         return str(error) or type(error).__name__
     except BaseException as error:

@@ -9,7 +9,7 @@ import typer
 
 from apps.config import ConfigError
 from apps.server_app import RunFailedError
-from simulations.arguments import Json, Quiet
+from simulations.arguments import Json, Quiet, Stacked, stack_of
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import data_sets, expand
 from simulations.experiments.experiment import Experiment, ProfileName, find_experiment, find_packaged, read_experiment
@@ -27,6 +27,7 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    stack: Stacked = "1",
     tune: Annotated[
         bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
     ] = False,
@@ -39,14 +40,16 @@ def reproduce(
         allowed = "an existing folder"
         raise ConfigError("--data-dir", got=got, allowed=allowed, hint="give the folder of the data sets' files")
     folder = None if data_dir is None else data_dir.expanduser().resolve()
-    experiment = find_experiment(name)
+    experiment, limit = find_experiment(name), stack_of(stack)
     if tune:
         choosing = Choosing(expand(experiment, profile, seeds, folder), out)
+        choosing.stack = limit
         with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
             tuned: Tuned | None = choosing.run(jobs, say)
     else:
         tuned = find_tuned(name, experiment.name, profile, out)
     reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned), out)
+    reproduction.stack = limit
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:

@@ -17,7 +17,7 @@ from problems.data import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec
 from problems.data.formats.readers import read
 from problems.data.spec import in_data_set
 from problems.errors import require
-from simulations.arguments import add_directory
+from simulations.arguments import Stack, add_directory
 from simulations.engines.launch import IN_PROCESS
 from simulations.engines.workers import Task, run_all
 from simulations.experiments.expansion import Expansion
@@ -64,7 +64,13 @@ class Outcome:
 
 
 class Runs:
-    """Runs of an experiment, in a folder of its directory ``out``."""
+    """Runs of an experiment, in a folder of its directory ``out``.
+
+    Attributes:
+        stack: clients that a federation computes as one, at most.
+    """
+
+    stack: Stack = 1
 
     def __init__(self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str) -> None:
         self.expansion = expansion
@@ -144,7 +150,7 @@ class Runs:
     def _task(self, run: PlannedRun) -> Task:
         config = self._config(run)
         data = f"{run.line.clients} clients of {parse_run_config(config).data}"
-        return Task(run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics), data)
+        return Task(run.name, run.line.run.engine, run.line.clients, config, tuple(self.metrics), data, self.stack)
 
     def _check_same(self) -> None:
         """Raises ConfigError: the directory holds something else."""

@@ -10,7 +10,17 @@ import typer
 from apps.config import ConfigError
 from apps.evaluation.metric_names import better
 from apps.server_app import RunFailedError
-from simulations.arguments import ClientsOrSites, Json, NodeConfigs, Overrides, Quiet, overrides_of, sites_of
+from simulations.arguments import (
+    ClientsOrSites,
+    Json,
+    NodeConfigs,
+    Overrides,
+    Quiet,
+    Stacked,
+    overrides_of,
+    sites_of,
+    stack_of,
+)
 from simulations.results.output import log_off, print_json, progress, stdout_to_stderr
 from simulations.results.records import FINISHED, STOPPED
 from simulations.sweeps.plan import Sweep
@@ -40,6 +50,7 @@ def sweep(
         Literal["validation", "test"],
         typer.Option(help="the rows by which is chosen: held out of the training rows, or the test rows"),
     ] = "validation",
+    stack: Stacked = "1",
     resume: Annotated[bool, typer.Option("--resume", help="continue the sweep in --out")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -62,6 +73,7 @@ def sweep(
         grace if asha else 0,
         nodes,
         select_on,
+        stack_of(stack),
     )
     trials = asked.trials(out.expanduser().resolve())
     total = len(trials) + seeds * any(trial.fraction for trial in trials)  # the best one also runs on the test rows

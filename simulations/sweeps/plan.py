@@ -17,7 +17,7 @@ from apps.config import ConfigError, RunConfig, Scalar, flatten, list_hint, pars
 from apps.sites.rows import reads_own
 from problems.data import UNLABELLED
 from problems.randomness import stream
-from simulations.arguments import add_directory, nest
+from simulations.arguments import Stack, add_directory, nest
 from simulations.results.output import format_cell
 from simulations.results.records import OF_TRAINING, check_metric
 from simulations.sweeps.ranges import Distribution
@@ -69,6 +69,8 @@ class Sweep:
     node_configs: Sequence[Mapping[str, Scalar]] = ()
     # the rows that decide what is best: `VALIDATION`, held out of the training rows, or `TEST`
     select_on: str = VALIDATION
+    # clients that are computed as one, at most
+    stack: Stack = 1
 
     def __post_init__(self) -> None:
         check_metric(self.metric, self.config)

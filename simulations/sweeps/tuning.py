@@ -62,7 +62,7 @@ class FederationTrial(tune.Trainable):
         self.metric: str = config["metric"]
         self.trial: Trial = config["trials"][config["number"]]
         self.reported: dict[str, Any] = {}
-        self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"])
+        self.run = SteppedRun(config["clients"], self.trial.config, self.trial.rounds, config["nodes"], config["stack"])
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """End this trial, if it has not ended, and prepare another.
@@ -167,6 +167,7 @@ def run_trials(
                     "folder": str(Path.cwd()),  # relative paths and a user's own modules are looked up here
                     "clients": sweep.clients,
                     "nodes": sweep.node_configs,
+                    "stack": sweep.stack,
                     "metric": sweep.metric,
                     "trials": list(trials),
                     "number": tune.grid_search(list(range(len(trials)))),

@@ -22,7 +22,9 @@ from apps.registry import ALGORITHMS
 from apps.server_app import app as server_app
 from payloads.record import Payload
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PHASE, ROUND, model_arrays
+from simulations.arguments import Stack
 from simulations.engines.in_process import FIRST_NODE_ID, RUN_ID, SERVER_NODE_ID, InProcessGrid, task_identity
+from simulations.engines.stacked.messages import make_stacker
 
 # Common keys, so that an algorithm whose table is not known here runs with its defaults; and what makes a run that
 # depends on the order of messages between clients repeatable.
@@ -146,10 +148,12 @@ def federate(
     tamper: Callable[[Exchange], Message] | None = None,
     threads: int = 1,
     nodes: Sequence[Mapping[str, Scalar]] = (),
+    stack: Stack = 1,
 ) -> tuple[Run, Wiretap]:
     """Run a small federation in this process, whose nodes may have node configs."""
     flat = flat_config(path, config)
-    grid = Wiretap(client_app, len(nodes) or clients, flat, nodes, threads, tamper=tamper)
+    together = make_stacker(client_app, stack, flat)
+    grid = Wiretap(client_app, len(nodes) or clients, flat, nodes, threads, together, tamper=tamper)
     serve(grid, server_app, flat)
     grid.close()
     return Run(path), grid

@@ -63,7 +63,7 @@ def fingerprint(values: Iterable[NDArray[np.generic]]) -> tuple[float, float]:
     return float(np.random.default_rng(len(joined)).normal(size=len(joined)) @ joined), float(np.linalg.norm(joined))
 
 
-def trajectory(case: str, dtype: str, folder: Path) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def trajectory(case: str, dtype: str, folder: Path, stack: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(messages, 4) fingerprints of the models and payloads of messages and replies, and the norms; of a vertical run
     those of the model at its end and of what it measured.
     """
@@ -78,7 +78,7 @@ def trajectory(case: str, dtype: str, folder: Path) -> tuple[NDArray[np.float64]
         measured = [np.array([line["loss"], line["auc"], line["accuracy"]]) for line in run.lines]
         rows = [[fingerprint(run.model.values()), *map(fingerprint, zip(measured, strict=True))]]
     else:
-        _, tap = federate(folder / "run", {**config, "strategy": strategy, "dtype": dtype}, clients=4)
+        _, tap = federate(folder / "run", {**config, "strategy": strategy, "dtype": dtype}, clients=4, stack=stack)
         rows = []
         for exchange in sorted(tap.exchanges, key=lambda one: (one.server_round, one.phase, one.partition)):
             models = (model_of(exchange.message), model_of(exchange.reply))

@@ -25,6 +25,7 @@ TIMED = [name for name in HORIZONTAL if f'    "{name}": ' in (PROJECT / "benchma
 TABLES: dict[str, tuple[list[str], int]] = {
     "fedavg.py": (["bare loop", "in-process engine"], 3),
     "loops.py": (TIMED, 3),
+    "stacked.py": ([f"{name}, {model}" for name in HORIZONTAL for model in ("linear", "mlp")], 4),
     "message.py": (["mlp", "linear"], 5),
     "fedsgda.py": (["mb", "storm"], 4),
     "defaults.py": (HORIZONTAL, 2),

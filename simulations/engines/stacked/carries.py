@@ -1,0 +1,71 @@
+"""Frozen records of many clients put side by side on a leading axis, and taken apart again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Apart(tuple[Any, ...]):
+    """Values that differ from client to client and that no local step reads, such as NumPy arrays of a client's own.
+
+    Arithmetic with it raises TypeError, so that a step that reads it after all is found out.
+    """
+
+
+class NotAlikeError(ValueError):
+    """Records that cannot be put side by side."""
+
+
+def stack(carries: Sequence[T]) -> T:
+    """The carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
+
+    Raises:
+        NotAlikeError: a field holds tensors of different shapes, or a tensor for some clients only.
+    """
+    first = carries[0]
+    return type(first)(**{field.name: join([getattr(c, field.name) for c in carries]) for field in fields(first)})  # type: ignore[arg-type]
+
+
+def unstack(carry: T, count: int) -> list[T]:
+    """The carries of ``count`` clients, whose tensors are views of the stacked ones."""
+    parts = {field.name: split(getattr(carry, field.name), count) for field in fields(carry)}  # type: ignore[arg-type]
+    return [type(carry)(**{name: values[place] for name, values in parts.items()}) for place in range(count)]
+
+
+def join(values: list[Any]) -> Any:
+    """One value for all clients: stacked tensors, the value they share, or else `Apart`."""
+    first = values[0]
+    tensors = sum(isinstance(value, Tensor) for value in values)
+    if tensors:
+        if tensors < len(values) or any(value.shape != first.shape for value in values):
+            raise NotAlikeError("tensors of different shapes, or for some clients only")
+        return torch.stack(values)
+    if isinstance(first, list):  # a history, which begins empty
+        assert not any(values), "a history has entries before the first step"
+        return []
+    return first if all(_same(value, first) for value in values) else Apart(values)
+
+
+def split(value: Any, count: int) -> Sequence[Any]:
+    """The values of ``count`` clients; the inverse of `join`."""
+    if isinstance(value, Tensor):
+        return value.unbind()
+    if isinstance(value, list):  # of records of tensors, one a step: each client gets one record for all steps
+        columns = [None if some[0] is None else torch.cat(some, 1) for some in zip(*value, strict=True)]
+        parts = [split(column, count) for column in columns]
+        return [[type(value[0])(*(part[place] for part in parts))] for place in range(count)] if value else [[]] * count
+    return value if isinstance(value, Apart) else [value] * count
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, partial) and isinstance(other, partial):
+        return (one.func, one.args, one.keywords) == (other.func, other.args, other.keywords)
+    return one is other or (isinstance(one, bool | int | float | str | Callable) and one == other)

@@ -1,0 +1,88 @@
+"""One round of several clients at once: their local steps as operations on blocks with a row for each client.
+
+A method's `start` and `finish` are called for each client, and its `step` once for all of them, since a step's lines
+hold for a leading axis of clients as well. Only the clients' batches and the network's products are computed in another
+way. The sums in these products have another order, so that results differ from the client-by-client ones by rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from clients.base import Fitted, MethodClient
+from methods.method import Task, as_array
+from payloads.record import FloatArray
+from payloads.wire import ready_to_send
+from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.pairs import PairStacking
+from simulations.engines.stacked.saddles import SaddleStacking
+from simulations.engines.stacked.samples import SampleStacking
+from simulations.engines.stacked.stacking import Stacking
+
+STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStacking())
+
+
+def stacking_of(client: MethodClient[Any]) -> Stacking | None:
+    """What stacks a client with others; None where it can only train alone.
+
+    It takes a network whose gradients have a closed form (``linear``, ``linear-no-intercept``, ``mlp``).
+    """
+    stacking = next((stacking for stacking in STACKINGS if type(client.objective) in stacking.objectives), None)
+    return None if stacking is None or client.objective.model.dense is None else stacking
+
+
+def fit_together(
+    clients: Sequence[MethodClient[Any]], parameters: list[FloatArray], config: dict[str, Any]
+) -> list[Fitted | Exception]:
+    """Do what each client's ``fit`` does.
+
+    Args:
+        clients: of one method, with batches of one shape; each has its own inbox and memory.
+        parameters, config: the arguments of ``fit``, the same for all.
+
+    Returns:
+        What each client's ``fit`` returns, or the exception that it raises.
+
+    Raises:
+        NotAlikeError: the clients cannot be stacked; nothing has been done.
+    """
+    first = clients[0]
+    stacking, half = stacking_of(first), first.method.client
+    assert stacking is not None
+    server_round = first.begin(parameters, config)
+    x = first.model.parameters
+    outcomes: list[Any] = [_start(client, client.task(server_round), x.clone(), config) for client in clients]
+    ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
+    if not ready:
+        return outcomes
+    tasks, downs = ([outcomes[place][part] for place in ready] for part in (0, 1))
+    network = StackedNetwork(first.objective.model.dense, x.expand(len(ready), -1))
+    together = stacking.join(tasks, network)
+    carry = stacking.stack([outcomes[place][2] for place in ready], together)
+    etas = [eta for eta, _ in half.batches(tasks[0], downs[0])]
+    for eta, batch in zip(etas, stacking.batches(tasks, downs, half.batches), strict=True):
+        carry = half.step(carry, batch, eta, together)
+    for place, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
+        outcomes[place] = _finish(clients[place], task, own)
+    return outcomes
+
+
+def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> Any:
+    """The client's task, what the server sent it and its carry; or the exception that this raises."""
+    try:
+        down = client.received(config)
+        return task, down, client.method.client.start(x, down, client.state, task)
+    except Exception as error:
+        return error
+
+
+def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any) -> Fitted | Exception:
+    """What the client's ``fit`` returns, or the exception that this raises."""
+    try:
+        arrived, client.outbox, client.state = client.method.client.finish(carry, task)
+        return [ready_to_send(as_array(arrived))], len(client.site), {}
+    except Exception as error:
+        return error

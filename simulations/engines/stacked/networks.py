@@ -1,0 +1,129 @@
+"""Scores and gradients of a fully connected network under the weights of many clients at once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from problems.models.dense import DenseNetwork, Pullback, add_scaled
+
+
+class StackedNetwork:
+    """One network under C vectors of weights, with the interface of `problems.models.FlatModel.forward`.
+
+    Args:
+        network: whose layers are taken; all but a linear scorer's have biases.
+        like: (C, d), of which `gradient` has shape, number type and device.
+
+    Attributes:
+        gradient: (C, d) receives gradients that are not added to another block.
+    """
+
+    def __init__(self, network: DenseNetwork, like: Tensor) -> None:
+        self.shapes, self.size = network.shapes, network.size
+        self.gradient = torch.zeros_like(like)
+
+    def forward(self, weights: Tensor, features: Tensor) -> tuple[Tensor, Pullback]:
+        """Score each client's features under its own weights.
+
+        Args:
+            weights: (C, d).
+            features: (C, b, *shape).
+
+        Returns:
+            The scores (C, b), and `pull`, which takes slopes (C, b) back to the weights: into `gradient` or, times
+            alpha, added in place to a block (C, d), which may be the weights.
+        """
+        rows = features if features.ndim == 3 else features.flatten(2)
+        if len(self.shapes) == 1:
+            return self._score_linearly(weights, rows)
+        layers = self._cut(weights)
+        values = _evaluate(layers, rows)
+
+        def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+            target, kept = (self.gradient, 0) if into is None else (into, 1)
+            delta = slopes.unsqueeze(2)  # (C, b, outputs of the layer)
+            for place, (to_weight, to_bias) in reversed(list(enumerate(self._cut(target)))):
+                below, taken = delta, values[place]
+                if place:  # before the layer's weights change: the target may be the weights
+                    below = torch.bmm(delta, layers[place][0]).mul_(taken > 0)
+                to_weight.baddbmm_(delta.transpose(1, 2), taken, beta=kept, alpha=alpha)
+                sums = delta.sum(1).mul_(alpha)
+                to_bias.copy_(to_bias + sums if kept else sums)
+                delta = below
+            if into is None:
+                target[:, self.size :] = 0
+            return target
+
+        return values[-1].squeeze(2), pull
+
+    def curve(self, weights: Tensor, features: Tensor, direction: Tensor, slopes: Tensor, curvatures: Tensor) -> Tensor:
+        """(C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
+
+        Args:
+            weights, features: as in `forward`.
+            slopes, curvatures: (C, b) the first and the second derivatives of the loss in the scores.
+        """
+        layers, along = self._cut(weights), self._cut(direction)
+        values = _evaluate(layers, features if features.ndim == 3 else features.flatten(2))
+        # how the values change along the direction, layer by layer
+        change = torch.zeros_like(values[0])
+        changes = [change]
+        for place, (matrix, shift) in enumerate(along):
+            change = torch.bmm(values[place], matrix.transpose(1, 2))
+            if shift.shape[1]:  # a linear scorer may have no bias
+                change += shift.unsqueeze(1)
+            if place:
+                change.baddbmm_(changes[-1], layers[place][0].transpose(1, 2))
+            changes.append(change.mul_(values[place + 1] > 0) if place < len(along) - 1 else change)
+        # how the gradient changes
+        product = torch.zeros_like(weights)
+        delta, moved = slopes.unsqueeze(2), (curvatures * changes[-1].squeeze(2)).unsqueeze(2)
+        for place, (to_weight, to_bias) in reversed(list(enumerate(self._cut(product)))):
+            torch.baddbmm(to_weight, moved.transpose(1, 2), values[place], out=to_weight)
+            if to_bias.shape[1]:
+                to_bias.copy_(moved.sum(1))
+            if place:
+                to_weight.baddbmm_(delta.transpose(1, 2), changes[place])
+                active = values[place] > 0
+                moved = torch.bmm(moved, layers[place][0]).baddbmm_(delta, along[place][0]).mul_(active)
+                delta = torch.bmm(delta, layers[place][0]).mul_(active)
+        return product
+
+    def _score_linearly(self, weights: Tensor, rows: Tensor) -> tuple[Tensor, Pullback]:
+        """One layer with one output. As products of a row with matrices they take a sixth of the time that the general
+        form takes, in which the batched product has a column."""
+        (_, count, biased), *_ = self.shapes
+        scores = torch.bmm(weights[:, :count].unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
+        if biased:
+            scores += weights[:, count : count + 1]
+
+        def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
+            self.gradient[:, :count] = torch.bmm(slopes.unsqueeze(1), rows).squeeze(1)
+            if biased:
+                torch.sum(slopes, 1, out=self.gradient[:, count])
+            if self.size < self.gradient.shape[1]:
+                self.gradient[:, self.size :] = 0
+            return add_scaled(self.gradient, into, alpha)
+
+        return scores, pull
+
+    def _cut(self, block: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Weights (C, outputs, inputs) and biases (C, outputs) of the layers, as views of a block (C, d)."""
+        layers, start = [], 0
+        for outputs, inputs, biased in self.shapes:
+            stop = start + outputs * inputs
+            weight, start = block[:, start:stop].view(-1, outputs, inputs), stop + outputs * biased
+            layers.append((weight, block[:, stop:start]))
+        return layers
+
+
+def _evaluate(layers: list[tuple[Tensor, Tensor]], rows: Tensor) -> list[Tensor]:
+    """The input (C, b, inputs) of each layer, the first being the rows, and the last layer's output."""
+    values = [rows]
+    for place, (weight, bias) in enumerate(layers):
+        product = torch.bmm(values[-1], weight.transpose(1, 2))
+        if bias.shape[1]:
+            product += bias.unsqueeze(1)
+        values.append(product.relu_() if place < len(layers) - 1 else product)
+    return values

@@ -1,0 +1,107 @@
+"""How clients of the methods on pairs are stacked, of FedX and local pairs: `methods.pairwise`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.fedx import INDEPENDENT, FedXPool, PairBatch, Predictions, fill_buffers, observe, queues
+from methods.method import Task
+from methods.pairwise import ACTIVE, ActiveBatch, PairwiseRisk, fill_in
+from problems.randomness import Purpose
+from problems.sampling import Indices
+from simulations.engines.stacked.carries import NotAlikeError, stack, unstack
+from simulations.engines.stacked.gathering import gather_labels
+from simulations.engines.stacked.stacking import Stacking, Tasks
+from simulations.engines.stacked.streams import draw_rows
+
+
+class PairStacking(Stacking):
+    """Stacks clients whose batches have as many positives and as many partners.
+
+    The clients' tables of u lie one after another in one table, in which each has its own rows.
+    """
+
+    objectives = (PairwiseRisk,)
+
+    def shape(self, task: Task[Any, Any]) -> Hashable:
+        counts, settings = (len(task.f.positives), len(task.f.partners)), task.settings
+        sizes = min(settings.positive_batch_size, counts[0]), min(settings.negative_batch_size, counts[1])
+        return sizes, task.site.features.shape[1:]
+
+    def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
+        if carries[0].u is None:
+            return stack(carries)
+        tables = torch.cat([carry.u for carry in carries])
+        return replace(stack([replace(carry, u=None) for carry in carries]), u=tables)
+
+    def unstack(self, carry: Any, tasks: Tasks) -> list[Any]:
+        apart = unstack(replace(carry, u=None), len(tasks))
+        if carry.u is None:
+            return apart
+        tables = torch.split(carry.u, [len(task.f.positives) for task in tasks])
+        return [replace(one, u=table) for one, table in zip(apart, tables, strict=True)]
+
+    def batches(self, tasks: Tasks, downs: Sequence[Any], draw: object) -> Iterator[Any]:
+        down = downs[0]
+        if not isinstance(down, FedXPool):
+            if len(tasks[0].f.positives) and len(tasks[0].f.partners):
+                yield from self._active(tasks, 0, ACTIVE)
+            return
+        first = tasks[0]
+        steps, settings = first.training.local_steps, first.settings
+        positives, partners = fill_buffers(first, down)
+        if first.f.tracked and not len(partners.scores):
+            raise NotAlikeError("some positives may have to be left out")
+        drawn = [queues(task, positives, partners) for task in tasks]
+        sizes = settings.positive_batch_size, settings.negative_batch_size
+        lazy = [
+            predictions.take(np.stack([np.stack([queue[side].take(size) for _ in range(steps)]) for queue in drawn]))
+            for side, (predictions, size) in enumerate(zip((positives, partners), sizes, strict=True))
+        ]
+        unknown = first.f.tracked and bool(positives.u.isnan().any())
+        others = self._active(tasks, steps, INDEPENDENT) if settings.independent_history else None
+        for step, active in enumerate(self._active(tasks, steps, ACTIVE)):
+            a, b = (Predictions._make(None if value is None else value[:, step] for value in one) for one in lazy)
+            if unknown:
+                a = a._replace(u=fill_in(a.u, observe(first, a.scores, b)))
+            yield PairBatch(active, a, b, None if others is None else next(others))
+
+    def _active(self, tasks: Tasks, shift: int, purposes: tuple[Purpose, Purpose]) -> Iterator[ActiveBatch]:
+        """Mini-batches of positives and of partners, as `methods.pairwise.active_batches` draws them."""
+        sites, settings, seed = [task.site for task in tasks], tasks[0].settings, tasks[0].training.seed
+        numbers = range(tasks[0].iterations.start + shift, tasks[0].iterations.stop + shift)
+        sizes = settings.positive_batch_size, settings.negative_batch_size
+        first, second = (
+            draw_rows(
+                [site.sampler(some, size, seed, purpose) for site, some in zip(sites, several, strict=True)], numbers
+            )
+            for several, size, purpose in zip(zip(*map(_halves, tasks), strict=True), sizes, purposes, strict=True)
+        )
+        steps, starts = len(numbers), np.cumsum([0, *(len(task.f.positives) for task in tasks[:-1])])
+        p, q = len(first[0]) // steps, len(second[0]) // steps
+        places = np.stack([
+            np.searchsorted(site.positives, rows) + start
+            for site, rows, start in zip(sites, first, starts, strict=True)
+        ])  # fmt: skip
+        tables = torch.from_numpy(places).to(sites[0].labels.device).view(-1, steps, p)
+        labels: Tensor | None = None
+        if tasks[0].f.objective.partners == "all":
+            labels = gather_labels(sites, second).double().view(-1, steps, q)
+        both: list[Indices] = [
+            np.concatenate([one.reshape(steps, p), other.reshape(steps, q)], axis=1).ravel()
+            for one, other in zip(first, second, strict=True)
+        ]
+        gatherer = self.gatherers[purposes == INDEPENDENT]
+        for step, features in enumerate(gatherer.features(sites, both, p + q)):
+            yield ActiveBatch(features, tables[:, step], None if labels is None else labels[:, step])
+
+
+def _halves(task: Task[Any, Any]) -> tuple[Indices, Indices]:
+    """The rows of a site's positives and of its partners."""
+    return task.f.positives, task.f.partners

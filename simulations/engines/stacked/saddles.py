@@ -1,0 +1,111 @@
+"""How clients of the minimax methods on the AUC are stacked: of `methods.minimax`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from methods.method import Task
+from methods.samples import make_sampler
+from problems.minimax import AUCOracle, CompositionalOracle
+from problems.minimax.compositional import Pull
+from problems.sampling import Indices
+from problems.site import Site
+from simulations.engines.stacked.carries import stack
+from simulations.engines.stacked.gathering import gather_labels
+from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
+from simulations.engines.stacked.streams import forget, prefetch
+
+# a method's `ClientHalf.batches`
+Draw = Callable[[Any, Any], Iterator[tuple[float, Any]]]
+
+
+class StackedOracle(AUCOracle):
+    """The f_i of many clients, whose batches come as features (C, b, *shape) and labels (C, b), not as rows.
+
+    Args:
+        oracles: of the clients, with the weights and the share of positives that their f_i has in this round.
+    """
+
+    def __init__(self, oracles: Sequence[AUCOracle], network: StackedNetwork) -> None:
+        vars(self).update(vars(oracles[0]))
+        weights = [oracle.weight for oracle in oracles]
+        self.weight: Any = torch.tensor(weights, dtype=self.parameters.dtype, device=self.device).unsqueeze(1)
+        self.stacked: Any = network
+
+    def gradient(self, z: Tensor, rows: Any) -> Tensor:
+        """(C, d) the gradients at z (C, d), on a batch of each client; valid until the next call."""
+        return self._gradient(self.stacked, z, *rows)
+
+
+class StackedComposition(StackedOracle, CompositionalOracle):
+    """The f_i and g_i of many clients."""
+
+    def descend(self, z: Tensor, rows: Any, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
+        """Like `CompositionalOracle.descend`, for points (C, d)."""
+        features, labels = rows
+        if not (exact and rho > 0):
+            logits, pull = self.stacked.forward(z, features)
+            return torch.sub(z, pull(self._errors(logits, labels)), alpha=rho), lambda q: q
+        logits, pull = self.stacked.forward(z, features)
+        chances = torch.sigmoid(logits)
+        errors, curvatures = self._errors(logits, labels), self.weight * chances * (1 - chances) / labels.shape[-1]
+        point = torch.sub(z, pull(errors), alpha=rho)
+
+        def pull_back(q: Tensor) -> Tensor:
+            return q.sub_(self.stacked.curve(z, features, q, errors, curvatures), alpha=rho)
+
+        return point, pull_back
+
+    def outer_gradient(self, h: Tensor, rows: Any) -> Tensor:
+        """(C, d) the gradients of f in h and in y; valid until the next call."""
+        return self.gradient(h, rows)
+
+
+class SaddleStacking(Stacking):
+    """Stacks clients whose batches have one shape."""
+
+    objectives = AUCOracle, CompositionalOracle
+
+    def shape(self, task: Task[Any, Any]) -> Hashable:
+        return batch_size(task.site, task.training), *task.site.features.shape[1:]
+
+    def stack(self, carries: Sequence[Any], together: Task[Any, Any]) -> Any:
+        kind = StackedComposition if isinstance(carries[0].f, CompositionalOracle) else StackedOracle
+        f = kind([carry.f for carry in carries], together.f.model)
+        return replace(stack([replace(carry, f=None) for carry in carries]), f=f)
+
+    def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Draw) -> Iterator[Any]:
+        """Features (C, b, *shape) and labels (C, b), in place of the rows that each client draws."""
+        sites, iterations = [task.site for task in tasks], tasks[0].iterations
+        samplers = [make_sampler(task) for task in tasks]
+        prefetch(samplers, range(iterations.start, iterations.stop + 1))
+        drawn: list[list[Any]] = [
+            [batch for _, batch in draw(task, down)] for task, down in zip(tasks, downs, strict=True)
+        ]
+        forget(samplers)
+        if not drawn[0]:
+            return
+        first = drawn[0][0]
+        if isinstance(first, np.ndarray):
+            yield from self._gather(0, sites, drawn)
+            return
+        # a named tuple, some of whose fields are rows
+        names = [name for name, value in first._asdict().items() if isinstance(value, np.ndarray)]
+        columns = [
+            self._gather(side, sites, [[getattr(batch, name) for batch in batches] for batches in drawn])
+            for side, name in enumerate(names)
+        ]
+        for batch, *stacked in zip(drawn[0], *columns, strict=True):
+            yield batch._replace(**dict(zip(names, stacked, strict=True)))
+
+    def _gather(self, side: int, sites: Sequence[Site], drawn: list[list[Indices]]) -> Iterator[tuple[Tensor, Tensor]]:
+        rows, size = [np.concatenate(batches) for batches in drawn], len(drawn[0][0])
+        labels = torch.split(gather_labels(sites, rows), size, 1)
+        return zip(self.gatherers[side].features(sites, rows, size), labels, strict=True)

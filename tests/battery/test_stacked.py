@@ -1,0 +1,112 @@
+"""Clients that are stacked train as they do one after another."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import apps.client_app
+from apps.client_app import app as client_app
+from apps.config import ConfigError, Scalar
+from apps.registry import ALGORITHMS
+from simulations.arguments import AUTO
+from simulations.engines.launch import run
+from simulations.engines.stacked import messages
+from tests.battery.federation import federate
+from tests.battery.test_resume import assert_same_run
+from tests.battery.test_trajectories import RECORDED, RUNS_RECORDED, trajectory
+
+HORIZONTAL = [run for run in RUNS_RECORDED if not ALGORITHMS[run[0].split(",")[0]].strategy.vertical]
+TOLERANCE = {"float64": 1e-12, "float32": 1e-5}  # of the values' Euclidean norm
+UNEQUAL: dict[str, Scalar] = {"partition": "dirichlet", "dataset": "breast-cancer", "batch-size": 8}
+
+
+@pytest.fixture
+def stacked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many clients each stack has that the test trains."""
+    sizes: list[int] = []
+    fit = messages.fit_together
+
+    def fit_together(clients: Any, *others: Any) -> Any:
+        sizes.append(len(clients))
+        return fit(clients, *others)
+
+    monkeypatch.setattr(messages, "fit_together", fit_together)
+    return sizes
+
+
+@pytest.mark.parametrize(("case", "dtype"), HORIZONTAL)
+def test_messages_and_models_are_those_recorded(case: str, dtype: str, tmp_path: Path, stacked: list[int]) -> None:
+    found, norms = trajectory(case, dtype, tmp_path, stack=4)
+    assert max(stacked) > 1
+    assert (np.abs(found - np.load(RECORDED)[f"{case} {dtype}"]) <= TOLERANCE[dtype] * (1 + norms)).all()
+
+
+@pytest.mark.parametrize("strategy", ["scaffold", "fedx2"])
+def test_a_run_that_was_cut_and_continued_is_the_whole_one(strategy: str, tmp_path: Path, stacked: list[int]) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": strategy, "checkpoint-every": 2, "num-server-rounds": 4}
+    whole, _ = federate(tmp_path / "whole", config, clients=6, stack=3)
+    federate(tmp_path / "cut", {**config, "num-server-rounds": 2}, clients=6, stack=3)
+    cut, _ = federate(tmp_path / "cut", {**config, "resume": True}, clients=6, stack=3)
+    assert max(stacked) > 1
+    assert_same_run(cut, whole)
+
+
+def test_one_client_s_fault_is_its_own(tmp_path: Path, stacked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = apps.client_app.make_client
+
+    def make(*args: Any) -> Any:
+        def refuse(config: object) -> Any:
+            raise ValueError("this site is out of order")
+
+        client = made(*args)
+        if client.site.partition_id == 1:
+            client.received = refuse
+        return client
+
+    monkeypatch.setattr(apps.client_app, "make_client", make)
+    config: dict[str, Scalar] = {"strategy": "scaffold", "dtype": "float64"}
+    alone, _ = federate(tmp_path / "alone", config, clients=4)
+    together, _ = federate(tmp_path / "together", config, clients=4, stack=4)
+    assert max(stacked) == 4
+    assert [line["dropped"] for line in together.lines] == [line["dropped"] for line in alone.lines]
+    assert "this site is out of order" in together.lines[1]["dropped"]["1"]
+    for name, value in alone.model.items():
+        np.testing.assert_allclose(together.model[name], value, rtol=0, atol=1e-12)
+
+
+def test_other_networks_train_alone(tmp_path: Path, stacked: list[int]) -> None:
+    model = "tests.algorithms.minimax_problems:normed_and_dropped"
+    config: dict[str, Scalar] = {"strategy": "local-sgd", "model": model, "num-server-rounds": 1}
+    alone, _ = federate(tmp_path / "alone", config)
+    together, _ = federate(tmp_path / "together", config, stack=8)
+    assert together.model_bytes == alone.model_bytes
+    assert not stacked
+
+
+def test_auto_says_what_it_chose(tmp_path: Path, stacked: list[int], caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("flwr").propagate = True
+    with caplog.at_level(logging.INFO, "flwr"):
+        federate(tmp_path / "run", {"strategy": "local-sgd", "local-steps": 20}, clients=12, stack=AUTO)
+    assert {2, 8, 12} <= set(stacked[:3])  # what is made once, and the sizes that are tried
+    assert [record.getMessage()[:14] for record in caplog.records].count("stacking up to") == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"stack": 0}, "stack: got 0, allowed: auto, or an integer >= 1"),
+        ({"stack": 4, "threads": 2}, "--stack: got 4 with --threads 2, allowed: 1 with --threads"),
+    ],
+)
+def test_what_does_not_fit_is_refused(keys: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        run({}, tmp_path / "run", 2, **keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vertical_run_has_none() -> None:
+    assert messages.make_stacker(client_app, AUTO, {"strategy": "vfb2-sgd"}) is None

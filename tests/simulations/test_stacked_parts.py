@@ -1,0 +1,116 @@
+"""The parts of stacked cohorts, each against what it replaces."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from problems.models import FlatModel, build_model
+from problems.models.networks import SaddleNetwork
+from problems.penalties import PENALTIES, PenaltySettings, make_penalty
+from problems.randomness import Purpose, stream
+from problems.sampling import EpochSampler
+from simulations.engines.stacked.carries import Apart, NotAlikeError, join, split
+from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.samples import StackedPenalty
+from simulations.engines.stacked.streams import draw_rows, permutations
+
+WORD = st.integers(0, 2**32 - 1)
+CLIENTS, ROWS, FEATURES = 4, 5, 6
+
+
+@given(
+    seed=st.integers(0, 2**34),
+    addresses=st.lists(st.tuples(WORD, WORD, WORD), min_size=1, max_size=5),
+    size=st.integers(0, 70),
+)
+def test_permutations_are_those_of_the_streams(seed: int, addresses: list[tuple[int, ...]], size: int) -> None:
+    drawn = permutations(seed, Purpose.SAMPLES, np.array(addresses), [size] * len(addresses))
+    for address, order in zip(addresses, drawn, strict=True):
+        np.testing.assert_array_equal(order, stream(seed, Purpose.SAMPLES, *address).permutation(size))
+
+
+@given(sizes=st.lists(st.integers(3, 30), min_size=1, max_size=4), start=st.integers(0, 20), steps=st.integers(1, 20))
+def test_rows_are_those_of_the_samplers(sizes: list[int], start: int, steps: int) -> None:
+    def samplers() -> list[EpochSampler]:
+        return [EpochSampler(np.arange(n) + 7, 3, 11, Purpose.POSITIVES, site) for site, n in enumerate(sizes)]
+
+    given_samplers = samplers()
+    for numbers in (range(start, start + steps), range(start + steps, start + 2 * steps)):  # the second has a rest
+        for sampler, rows in zip(samplers(), draw_rows(given_samplers, numbers), strict=True):
+            np.testing.assert_array_equal(rows, np.concatenate([sampler.batch(number) for number in numbers]))
+
+
+def networks(name: str) -> tuple[FlatModel, StackedNetwork, Tensor, Tensor]:
+    """A model whose vector goes on after the network's weights, stacked too; weights (C, d), features (C, b, p)."""
+    model = FlatModel(SaddleNetwork(build_model(name, (FEATURES,), 0)), dtype=torch.float64)
+    drawn = torch.Generator().manual_seed(3)
+    weights = torch.randn(CLIENTS, model.dim, dtype=torch.float64, generator=drawn)
+    features = torch.randn(CLIENTS, ROWS, FEATURES, dtype=torch.float64, generator=drawn)
+    assert model.dense is not None
+    return model, StackedNetwork(model.dense, weights), weights, features
+
+
+DENSE = pytest.mark.parametrize("name", ["linear", "linear-no-intercept", "mlp"])
+
+
+@DENSE
+def test_scores_and_gradients_are_each_client_s(name: str) -> None:
+    model, stacked, weights, features = networks(name)
+    scores, pull = stacked.forward(weights, features)
+    slopes = torch.cos(scores)
+    for client, gradient in enumerate(pull(slopes)):
+        own, back = model.forward(weights[client], features[client])
+        torch.testing.assert_close(scores[client], own)
+        torch.testing.assert_close(gradient, back(slopes[client]))
+    moved = weights + 0.3 * pull(slopes)
+    stacked.forward(weights, features)[1](slopes, into=weights, alpha=0.3)  # into the weights themselves
+    torch.testing.assert_close(weights, moved)
+
+
+@DENSE
+def test_curvature_is_autograd_s(name: str) -> None:
+    model, stacked, weights, features = networks(name)
+    direction = torch.sin(torch.arange(weights.numel(), dtype=torch.float64)).view_as(weights)
+    scores, _ = stacked.forward(weights, features)
+    found = stacked.curve(weights, features, direction, scores.cos(), -scores.sin())  # of the sum of sin(score)
+    for client in range(CLIENTS):
+
+        def loss(w: Tensor, client: int = client) -> Tensor:
+            parts = zip(model.parameter_names, model.spans, model.parameter_shapes, strict=True)
+            named = {parameter: w[span].view(shape) for parameter, span, shape in parts}
+            scores: Tensor = torch.func.functional_call(model.module, named, (features[client],))
+            return scores.sin().sum()
+
+        _, product = torch.autograd.functional.hvp(loss, weights[client], direction[client])
+        torch.testing.assert_close(found[client], product)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_penalty_s_prox_is_each_client_s(name: str) -> None:
+    bounds: dict[str, Any] = {"lower": "-0.5", "upper": "0.5"} if name == "box" else {}
+    settings = PenaltySettings(penalty=name, weight=0.4, radius=0.7, **bounds)
+    penalty = make_penalty(settings, (("weight", (3, 4)), ("bias", (3,))))
+    points = torch.randn(CLIENTS, 15, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([penalty.prox(point, 0.8) for point in points])
+    torch.testing.assert_close(StackedPenalty(penalty).prox(points, 0.8, out=points), expected, rtol=0, atol=0)
+
+
+def test_values_are_joined_and_split() -> None:
+    tensors, arrays = [torch.arange(3.0), torch.ones(3)], [np.zeros(2), np.ones(1)]
+    assert join(tensors).shape == (2, 3)
+    for place, part in enumerate(split(join(tensors), 2)):
+        assert part.equal(tensors[place])
+    assert (join([0.5, 0.5]), join([None, None])) == (0.5, None)
+    apart = join(arrays)
+    assert isinstance(apart, Apart)
+    assert split(apart, 2) == (*arrays,)
+    with pytest.raises(TypeError):
+        apart * 2.0
+    for unlike in ([torch.ones(2), torch.ones(3)], [torch.ones(2), None]):
+        with pytest.raises(NotAlikeError):
+            join(unlike)
