@@ -38,7 +38,7 @@ ROWS, STEPS, BATCH = 60, 32, 20
 def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, float]:
     """The median seconds of a round, alone and stacked."""
     torch.set_num_threads(1)
-    now, stacker = CLOCKS[clock], Stacker(client_app, clients)
+    now, stacker = CLOCKS[clock], Stacker(clients)
     seconds: dict[bool, list[float]] = {False: [], True: []}
     timed = ServerApp()
 

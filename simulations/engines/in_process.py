@@ -21,8 +21,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from simulations.engines.flower_internals import ErrorCode, Run, identity, own_message, own_records, set_message_id
 
-# answers messages to different nodes, whose contexts it may change: for each the reply, or the exception it met
-Together = Callable[[Sequence[Message], Sequence[Context]], Sequence[Message | Exception]]
+# Takes messages to different nodes, which it does not change, and the nodes' contexts, in which it keeps what a client
+# remembers. Returns for each message a new reply, the exception that was met, or None for one that it leaves to others.
+Together = Callable[[Sequence[Message], Sequence[Context | None]], Sequence[Message | Exception | None]]
 
 RUN_ID = 1
 SERVER_NODE_ID = 1
@@ -43,7 +44,7 @@ class InProcessGrid(Grid):
         run_config: the flat run config, copied for every node.
         node_configs: extra node-config entries, one mapping for each node; empty: none.
         threads: how many nodes' ClientApps run at the same time; messages to one node always run one after another.
-        together: answers the messages of a push in place of the ClientApp; None: the ClientApp answers each.
+        together: answers messages of a push in place of the ClientApp, which answers what it leaves.
     """
 
     engine = "in-process"
@@ -156,66 +157,53 @@ class InProcessGrid(Grid):
             self._pool.shutdown()
 
     def _answers(self, messages: list[Message]) -> list[Message]:
-        nodes = {message.metadata.dst_node_id for message in messages}
-        if self._together is not None and len(nodes) == len(messages):
-            return self._serve(messages, self._together)
-        if self._pool is None:
-            return [self._answer(message) for message in messages]
-        by_node: dict[int, list[int]] = {}
-        for place, message in enumerate(messages):
-            by_node.setdefault(message.metadata.dst_node_id, []).append(place)
         replies: dict[int, Message] = {}
+        nodes = [message.metadata.dst_node_id for message in messages]
+        if self._together is not None and len(set(nodes)) == len(nodes):
+            outcomes = self._together(messages, [self._contexts.get(node) for node in nodes])
+            for place, outcome in enumerate(outcomes):
+                if outcome is not None:
+                    replies[place] = self._stamp(_error_of(outcome, messages[place]))
+        by_node: dict[int, list[int]] = {}
+        for place, node in enumerate(nodes):
+            if place not in replies:
+                by_node.setdefault(node, []).append(place)
 
         def serve(places: list[int]) -> None:
             for place in places:
                 replies[place] = self._answer(messages[place])
 
-        list(self._pool.map(serve, by_node.values()))
+        list((map if self._pool is None else self._pool.map)(serve, by_node.values()))
         return [replies[place] for place in range(len(messages))]
 
     def _answer(self, message: Message) -> Message:
-        return self._serve([message], self._alone)[0]
-
-    def _alone(self, messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message | Exception]:
-        try:
-            return [self._app(messages[0], contexts[0])]
-        except Exception as error:
-            return [error]
-
-    def _serve(self, messages: Sequence[Message], answer: Together) -> list[Message]:
-        """The replies to some messages to different nodes."""
-        contexts = [self._contexts.get(message.metadata.dst_node_id) for message in messages]
-        owned = [None if context is None else _own_context(context) for context in contexts]
-        there = [place for place, context in enumerate(owned) if context is not None]
-        outcomes: Any = answer([own_message(messages[place]) for place in there], [owned[place] for place in there])  # type: ignore[misc]
-        found = dict(zip(there, outcomes, strict=True))
-        return [
-            self._finish(message, found.get(place), contexts[place], owned[place])
-            for place, message in enumerate(messages)
-        ]
-
-    def _finish(self, message: Message, outcome: Any, context: Context | None, own: Context | None) -> Message:
-        """The reply to a message, and the node's new state, from what its ClientApp returned or raised."""
-        if context is None or own is None:
+        context = self._contexts.get(message.metadata.dst_node_id)
+        if context is None:
             error = Error(ErrorCode.NODE_UNAVAILABLE, f"no node {message.metadata.dst_node_id}")
             return self._stamp(Message(error, reply_to=message))
-        if not isinstance(outcome, Exception):
-            try:
-                _check_reply(outcome, message)
-            except Exception as exception:
-                outcome = exception
-        if isinstance(outcome, Exception):
-            error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(outcome)}:<'{outcome}'>")
-            return self._stamp(Message(error, reply_to=message))
+        own = _own_context(context)
+        try:
+            reply = self._app(own_message(message), own)
+            _check_reply(reply, message)
+        except Exception as exception:
+            return self._stamp(_error_of(exception, message))
         if own.run_config != context.run_config:
             reason = "The `run_config` field of the `Context` object cannot be modified."
             return self._stamp(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
         context.state = own_records(own.state)
-        return self._stamp(own_message(outcome))
+        return self._stamp(own_message(reply))
 
     def _stamp(self, reply: Message) -> Message:
         set_message_id(reply, f"reply-{reply.metadata.reply_to_message_id}")
         return reply
+
+
+def _error_of(outcome: Message | Exception, message: Message) -> Message:
+    """What a client has answered, or an error reply if it raised an exception."""
+    if isinstance(outcome, Message):
+        return outcome
+    error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"{type(outcome)}:<'{outcome}'>")
+    return Message(error, reply_to=message)
 
 
 def _check_reply(reply: object, message: Message) -> None:

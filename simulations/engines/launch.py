@@ -111,7 +111,7 @@ def run_federation(
         raise ConfigError(
             "--stack", got=f"{stack} with --threads {threads}", allowed=allowed, hint="leave one of both out"
         )
-    together = make_stacker(client_app, stack, config)
+    together = make_stacker(stack, config)
     run_in_process(server_app, client_app, clients, config, threads, node_configs, together)
 
 

@@ -87,7 +87,7 @@ class SteppedRun:
     def _run(self) -> None:
         ROUND_LISTENER.set(self._hear)  # of this thread only
         try:
-            together = make_stacker(client_app, self._stack, self._config)
+            together = make_stacker(self._stack, self._config)
             run_in_process(
                 server_app, client_app, self._clients, self._config, node_configs=self._node_configs, together=together
             )

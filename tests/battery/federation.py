@@ -152,7 +152,7 @@ def federate(
 ) -> tuple[Run, Wiretap]:
     """Run a small federation in this process, whose nodes may have node configs."""
     flat = flat_config(path, config)
-    together = make_stacker(client_app, stack, flat)
+    together = make_stacker(stack, flat)
     grid = Wiretap(client_app, len(nodes) or clients, flat, nodes, threads, together, tamper=tamper)
     serve(grid, server_app, flat)
     grid.close()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import apps.client_app
-from apps.client_app import app as client_app
 from apps.config import ConfigError, Scalar
 from apps.registry import ALGORITHMS
 from simulations.arguments import AUTO
@@ -109,4 +108,4 @@ def test_what_does_not_fit_is_refused(keys: dict[str, Any], words: str, tmp_path
 
 
 def test_a_vertical_run_has_none() -> None:
-    assert messages.make_stacker(client_app, AUTO, {"strategy": "vfb2-sgd"}) is None
+    assert messages.make_stacker(AUTO, {"strategy": "vfb2-sgd"}) is None

@@ -17,7 +17,7 @@ from problems.sampling import EpochSampler
 from simulations.engines.stacked.carries import Apart, NotAlikeError, join, split
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.samples import StackedPenalty
-from simulations.engines.stacked.streams import draw_rows, permutations
+from simulations.engines.stacked.streams import draw_rows, shuffle
 
 WORD = st.integers(0, 2**32 - 1)
 CLIENTS, ROWS, FEATURES = 4, 5, 6
@@ -26,12 +26,15 @@ CLIENTS, ROWS, FEATURES = 4, 5, 6
 @given(
     seed=st.integers(0, 2**34),
     addresses=st.lists(st.tuples(WORD, WORD, WORD), min_size=1, max_size=5),
-    size=st.integers(0, 70),
+    size=st.integers(0, 300),
 )
-def test_permutations_are_those_of_the_streams(seed: int, addresses: list[tuple[int, ...]], size: int) -> None:
-    drawn = permutations(seed, Purpose.SAMPLES, np.array(addresses), [size] * len(addresses))
-    for address, order in zip(addresses, drawn, strict=True):
-        np.testing.assert_array_equal(order, stream(seed, Purpose.SAMPLES, *address).permutation(size))
+def test_orders_are_those_of_the_streams(seed: int, addresses: list[tuple[int, ...]], size: int) -> None:
+    arrays = [np.arange(size + number) * 3 for number in range(len(addresses))]
+    for address, array, order in zip(
+        addresses, arrays, shuffle(seed, Purpose.SAMPLES, np.array(addresses), arrays), strict=True
+    ):
+        expected = array[stream(seed, Purpose.SAMPLES, *address).permutation(len(array))]
+        np.testing.assert_array_equal(order, expected)
 
 
 @given(sizes=st.lists(st.integers(3, 30), min_size=1, max_size=4), start=st.integers(0, 20), steps=st.integers(1, 20))

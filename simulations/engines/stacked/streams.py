@@ -1,27 +1,31 @@
-"""The random permutations of many clients at once: equal to `problems.randomness.stream`, several times as fast.
+"""The random orders of many clients' samples at once: those of `problems.randomness.stream`, many times as fast.
 
-Most of the time that a small site needs for an epoch goes into making its generator, not into drawing. Here the seeds
-of all generators are computed together, by the arithmetic of NumPy's `SeedSequence` and of the start of its `PCG64`,
-which NumPy documents as stable; one generator then takes these states one after another.
+Most of the time that a small site needs for an epoch goes into making its generator, and drawing from it goes through
+Python. Here the seeds of all generators are computed together, by the arithmetic of NumPy's `SeedSequence`, and a
+compiled loop draws as its generator `PCG64` and its method `Generator.permutation` do.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler, Indices
+from problems.vertical.blocks.base import jit
 
 Words = NDArray[np.uint32]
 _SHIFT = np.uint32(16)
 _LEFT, _RIGHT = np.uint32(0xCA01F9DD), np.uint32(0x4973F715)
 _MIXED, _MADE = (0x43B0D7E5, 0x931E8875), (0x8B51F9DD, 0x58F38DED)
-_MULTIPLIER = 0x2360ED051FC65DA44385DF649FCCF645
-_WORD, _STATE = 2**32, 2**128
+# the two halves of PCG64's multiplier; numba takes uint64 and a plain number for floats
+_HIGH, _LOW = np.uint64(0x2360ED051FC65DA4), np.uint64(0x4385DF649FCCF645)
+_HALF, _LOWER, _ONE = np.uint64(32), np.uint64(2**32 - 1), np.uint64(1)
+_WORD = 2**32
 _POOL = 4
 
 
@@ -62,37 +66,70 @@ def seed_words(entropy: Sequence[Words]) -> list[Words]:
     return [draw(pool[place % _POOL]) for place in range(2 * _POOL)]
 
 
-def permutations(
-    seed: int, purpose: Purpose, keys: NDArray[np.int64], sizes: Sequence[int]
-) -> Iterator[NDArray[np.int64]]:
-    """``stream(seed, purpose, *keys[i]).permutation(sizes[i])`` for each row i.
+@jit()
+def _step(high: Any, low: Any, add_high: Any, add_low: Any) -> tuple[Any, Any]:
+    """The next 128-bit state, high and low half (uint64): state * multiplier + increment."""
+    a, b, c, d = low >> _HALF, low & _LOWER, _LOW >> _HALF, _LOW & _LOWER
+    cross = (b * d >> _HALF) + (a * d & _LOWER) + (b * c & _LOWER)
+    carried = a * c + (a * d >> _HALF) + (b * c >> _HALF) + (cross >> _HALF)
+    new_low = low * _LOW + add_low
+    carry = _ONE if new_low < add_low else np.uint64(0)
+    return carried + high * _LOW + low * _HIGH + add_high + carry, new_low
+
+
+@jit()
+def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> None:
+    """Shuffle consecutive parts of ``values`` (n,), the i-th up to ``ends[i]``, each with a generator of its own.
+
+    Args:
+        numbers: (m, 4) of each generator the halves of the number that it starts from and of its increment's.
+    """
+    begin = 0
+    for part in range(len(ends)):
+        add_high = numbers[part, 2] << _ONE | numbers[part, 3] >> np.uint64(63)
+        add_low = numbers[part, 3] << _ONE | _ONE
+        low = add_low + numbers[part, 1]
+        carry = _ONE if low < add_low else np.uint64(0)
+        high, low = _step(add_high + numbers[part, 0] + carry, low, add_high, add_low)
+        rest, has_rest = np.uint64(0), False  # the upper half of a drawn number is the next that is asked for
+        for place in range(ends[part] - begin - 1, 0, -1):
+            limit, mask = np.uint64(place), np.uint64(place)
+            for shift in (1, 2, 4, 8, 16):
+                mask |= mask >> np.uint64(shift)
+            drawn = limit + _ONE
+            while drawn > limit:
+                if has_rest:
+                    drawn, has_rest = rest & mask, False
+                    continue
+                high, low = _step(high, low, add_high, add_low)
+                mixed, turn = high ^ low, high >> np.uint64(58)
+                mixed = mixed >> turn | mixed << (np.uint64(64) - turn & np.uint64(63))
+                rest, has_rest = mixed >> _HALF, True
+                drawn = mixed & _LOWER & mask
+            other = begin + np.int64(drawn)
+            values[begin + place], values[other] = values[other], values[begin + place]
+        begin = ends[part]
+
+
+def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> list[Indices]:
+    """``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for each i.
 
     Args:
         keys: (m, k) the rest of the addresses, k >= 2, all below 2**32.
-        sizes: (m,) how many numbers are permuted.
+        arrays: m of them, each of less than 2**32 indices.
     """
+    if not arrays:
+        return []
     if not 0 <= seed < _WORD:
-        for address, size in zip(keys.tolist(), sizes, strict=True):
-            yield stream(seed, purpose, *address).permutation(size)
-        return
-    count = len(keys)
-    given = [np.full(count, word, np.uint32) for word in (seed, zlib.crc32(purpose.encode()))]
+        streams = (stream(seed, purpose, *address) for address in keys.tolist())
+        return [array[one.permutation(len(array))] for one, array in zip(streams, arrays, strict=True)]
+    given = [np.full(len(keys), word, np.uint32) for word in (seed, zlib.crc32(purpose.encode()))]
     words = seed_words([*given, *keys.T.astype(np.uint32)])
-    low, high = (np.stack(words[part::2]).astype(object) for part in (0, 1))
-    numbers = low + high * _WORD  # (4, m) 64-bit numbers: the halves of the first state and of the increment
-    begin, step = numbers[0] * 2**64 + numbers[1], (numbers[2] * 2**64 + numbers[3]) * 2 + 1
-    states = ((begin + step) * _MULTIPLIER + step) % _STATE
-    steps = step % _STATE
-    bits = np.random.PCG64(0)
-    generator = np.random.Generator(bits)
-    for state, increment, size in zip(states, steps, sizes, strict=True):
-        bits.state = {
-            "bit_generator": "PCG64",
-            "state": {"state": state, "inc": increment},
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
-        yield generator.permutation(size)
+    halves = zip(words[::2], words[1::2], strict=True)
+    numbers = np.stack([low | high.astype(np.uint64) << _HALF for low, high in halves], axis=1)
+    values, ends = np.concatenate(arrays), np.cumsum([len(array) for array in arrays])
+    _shuffle(values, ends, numbers)
+    return np.split(values, ends[:-1])
 
 
 def epochs_of(sampler: EpochSampler, numbers: range) -> range:
@@ -115,9 +152,9 @@ def prefetch(samplers: Sequence[EpochSampler], numbers: range) -> None:
             missing += [(sampler, epoch) for epoch in some if epoch not in sampler.drawn]
     seed, purpose, _ = samplers[0].address
     keys = np.array([(*sampler.address[2], epoch) for sampler, epoch in missing], np.int64).reshape(-1, 2)
-    orders = permutations(seed, purpose, keys, [len(sampler.indices) for sampler, _ in missing])
+    orders = shuffle(seed, purpose, keys, [sampler.indices for sampler, _ in missing])
     for (sampler, epoch), order in zip(missing, orders, strict=True):
-        sampler.drawn[epoch] = sampler.indices[order]
+        sampler.drawn[epoch] = order
 
 
 def forget(samplers: Sequence[EpochSampler]) -> None:
