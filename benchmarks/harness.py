@@ -26,7 +26,7 @@ from apps.server_app import app as server_app
 from payloads.wire import CONFIG, PHASE
 from problems.data import DataSpec, load
 from problems.data.formats.images import FASHION_FILES, fashion_mnist
-from simulations.engines.in_process import run_in_process
+from simulations.engines.in_process import Together, run_in_process
 
 TEST_ROWS = 256
 PIXELS = 784
@@ -113,7 +113,13 @@ class Rounds:
 
 
 def alternate(
-    flat: Mapping[str, Scalar], clients: int, rival: Callable[[], object], *, clock: str = "cpu", warm_up: int = 2
+    flat: Mapping[str, Scalar],
+    clients: int,
+    rival: Callable[[], object],
+    *,
+    clock: str = "cpu",
+    warm_up: int = 2,
+    together: Together | None = None,
 ) -> Rounds:
     """Run a federation in this process, and one round of the rival before each of its rounds.
 
@@ -150,7 +156,7 @@ def alternate(
         server_app(grid, context)
 
     with quiet(), tempfile.TemporaryDirectory() as folder:
-        run_in_process(timed, client_app, clients, {**flat, "output-dir": folder, "run-name": "run"})
+        run_in_process(timed, client_app, clients, {**flat, "output-dir": folder, "run-name": "run"}, together=together)
     kept = slice(warm_up, len(rounds.whole))
     return Rounds(rounds.whole[kept], rounds.grid[kept], rounds.rival[kept])
 

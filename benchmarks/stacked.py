@@ -8,62 +8,43 @@ are taken. A round is everything from one train exchange to the next: messages, 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-import torch
 from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
-from harness import CLOCKS, PIXELS, TRAIN_MESSAGE, arguments, check, config, data_file, quiet, table
+from harness import PIXELS, alternate, arguments, check, config, data_file, table
 
-from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.registry import ALGORITHMS
-from apps.server_app import app as server_app
-from payloads.wire import CONFIG, PHASE
-from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import Stacker
 
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 # at least so many times the speed of one client after another
 LIMITS = {
-    "linear": dict.fromkeys(("local-sgd", "scaffold", "composite"), 20.0) | dict.fromkeys(("fedx1", "fedx2"), 8.0)
+    "linear": dict.fromkeys(("local-sgd", "scaffold", "composite"), 20.0) | dict.fromkeys(("fedx1", "fedx2"), 8.0),
+    "mlp": {"local-scgdam": 2.0},
 }
-LIMITS["mlp"] = {"local-scgdam": 2.0}
 ROWS, STEPS, BATCH = 60, 32, 20
+
+
+class Switch(Stacker):
+    """Stacks the clients of every second round."""
+
+    on = False
+
+    def flip(self) -> None:
+        self.on = not self.on
+
+    def __call__(self, messages: Sequence[Message], contexts: Sequence[Context | None]) -> Any:
+        return super().__call__(messages, contexts) if self.on else [None] * len(messages)
 
 
 def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, float]:
     """The median seconds of a round, alone and stacked."""
-    torch.set_num_threads(1)
-    now, stacker = CLOCKS[clock], Stacker(clients)
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    timed = ServerApp()
-
-    @timed.main()
-    def main(grid: Grid, context: Context) -> None:
-        send, state = grid.send_and_receive, {"since": 0.0, "stacked": False, "rounds": 0}
-
-        def alternating(messages: Any, *, timeout: float | None = None) -> Sequence[Message]:
-            messages = list(messages)
-            own = messages and messages[0].metadata.message_type == TRAIN_MESSAGE
-            if own and PHASE not in messages[0].content.config_records[CONFIG]:
-                if state["rounds"] > 2:  # the first of each kind draws up caches
-                    seconds[bool(state["stacked"])].append(now() - state["since"])
-                state["rounds"] += 1
-                state["stacked"] = not state["stacked"]
-                grid._together = stacker if state["stacked"] else None  # type: ignore[attr-defined]
-                state["since"] = now()
-            return list(send(messages, timeout=timeout))
-
-        grid.send_and_receive = alternating  # type: ignore[method-assign]
-        server_app(grid, context)
-
-    with quiet(), tempfile.TemporaryDirectory() as folder:
-        run_in_process(timed, client_app, clients, {**flat, "output-dir": folder, "run-name": "run"})
-    return median(seconds[False]), median(seconds[True])
+    switch = Switch(clients)
+    whole = alternate(flat, clients, switch.flip, clock=clock, together=switch).whole
+    return median(whole[1::2]), median(whole[::2])
 
 
 def main() -> None:

@@ -78,13 +78,11 @@ def run(
     parse_run_config(flat)
     clients, nodes = sites_of(clients, node_config)
     limit = stack_of(stack)
-    for option, given in (
-        ("--node-config", f"{len(nodes)}" if nodes else ""),
-        ("--stack", "" if limit == 1 else stack),
-    ):
-        if given and engine == "flower":
-            got = f"{given} with --engine flower"
-            raise ConfigError(option, got=got, allowed="in this process only", hint="leave --engine out")
+    if engine == "flower":
+        for option, given in (("--node-config", len(nodes)), ("--stack", 0 if limit == 1 else limit)):
+            if given:
+                got = f"{given} with --engine flower"
+                raise ConfigError(option, got=got, allowed="in this process only", hint="leave --engine out")
     with log_off(quiet), stdout_to_stderr(as_json):
         try:
             if engine == "flower":

@@ -82,10 +82,13 @@ def stack_of(text: str) -> Stack:
     if text == AUTO:
         return AUTO
     if not text.isdecimal() or not int(text):
-        raise ConfigError(
-            "--stack", got=repr(text), allowed="auto, or an integer >= 1", hint="auto tries what is fastest"
-        )
+        raise wrong_stack("--stack", text)
     return int(text)
+
+
+def wrong_stack(key: str, given: object) -> ConfigError:
+    """The error about a number of clients to stack that is none."""
+    return ConfigError(key, got=repr(given), allowed="auto, or an integer >= 1", hint="auto tries what is fastest")
 
 
 def add_directory(flat: Mapping[str, Scalar], directory: Path) -> dict[str, Scalar]:

@@ -163,7 +163,7 @@ class InProcessGrid(Grid):
             outcomes = self._together(messages, [self._contexts.get(node) for node in nodes])
             for place, outcome in enumerate(outcomes):
                 if outcome is not None:
-                    replies[place] = self._stamp(_error_of(outcome, messages[place]))
+                    replies[place] = self._stamp(_as_reply(outcome, messages[place]))
         by_node: dict[int, list[int]] = {}
         for place, node in enumerate(nodes):
             if place not in replies:
@@ -186,7 +186,7 @@ class InProcessGrid(Grid):
             reply = self._app(own_message(message), own)
             _check_reply(reply, message)
         except Exception as exception:
-            return self._stamp(_error_of(exception, message))
+            return self._stamp(_as_reply(exception, message))
         if own.run_config != context.run_config:
             reason = "The `run_config` field of the `Context` object cannot be modified."
             return self._stamp(Message(Error(ErrorCode.UNKNOWN, reason), reply_to=message))
@@ -198,7 +198,7 @@ class InProcessGrid(Grid):
         return reply
 
 
-def _error_of(outcome: Message | Exception, message: Message) -> Message:
+def _as_reply(outcome: Message | Exception, message: Message) -> Message:
     """What a client has answered, or an error reply if it raised an exception."""
     if isinstance(outcome, Message):
         return outcome

@@ -7,8 +7,8 @@ way. The sums in these products have another order, so that results differ from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from simulations.engines.stacked.saddles import SaddleStacking
 from simulations.engines.stacked.samples import SampleStacking
 from simulations.engines.stacked.stacking import Stacking
 
+T = TypeVar("T")
 STACKINGS: tuple[Stacking, ...] = (SampleStacking(), PairStacking(), SaddleStacking())
 
 
@@ -54,7 +55,7 @@ def fit_together(
     assert stacking is not None
     server_round = first.begin(parameters, config)
     x = first.model.parameters
-    outcomes: list[Any] = [_start(client, client.task(server_round), x.clone(), config) for client in clients]
+    outcomes: list[Any] = [attempt(_start, client, client.task(server_round), x.clone(), config) for client in clients]
     ready = [place for place, outcome in enumerate(outcomes) if not isinstance(outcome, Exception)]
     if not ready:
         return outcomes
@@ -66,23 +67,25 @@ def fit_together(
     for eta, batch in zip(etas, stacking.batches(tasks, downs, half.batches), strict=True):
         carry = half.step(carry, batch, eta, together)
     for place, task, own in zip(ready, tasks, stacking.unstack(carry, tasks), strict=True):
-        outcomes[place] = _finish(clients[place], task, own)
+        outcomes[place] = attempt(_finish, clients[place], task, own)
     return outcomes
 
 
-def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> Any:
-    """The client's task, what the server sent it and its carry; or the exception that this raises."""
+def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
+    """What a call returns, or the exception that it raises."""
     try:
-        down = client.received(config)
-        return task, down, client.method.client.start(x, down, client.state, task)
+        return call(*arguments)
     except Exception as error:
         return error
 
 
-def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any) -> Fitted | Exception:
-    """What the client's ``fit`` returns, or the exception that this raises."""
-    try:
-        arrived, client.outbox, client.state = client.method.client.finish(carry, task)
-        return [ready_to_send(as_array(arrived))], len(client.site), {}
-    except Exception as error:
-        return error
+def _start(client: MethodClient[Any], task: Task[Any, Any], x: Tensor, config: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The client's task, what the server sent it, and its carry."""
+    down = client.received(config)
+    return task, down, client.method.client.start(x, down, client.state, task)
+
+
+def _finish(client: MethodClient[Any], task: Task[Any, Any], carry: Any) -> Fitted:
+    """What the client's ``fit`` returns."""
+    arrived, client.outbox, client.state = client.method.client.finish(carry, task)
+    return [ready_to_send(as_array(arrived))], len(client.site), {}

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from logging import INFO
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.common import log
 
 from apps.client_app import Work, answer, receive, run_config
-from apps.config import ConfigError, Scalar, parse_run_config
+from apps.config import Scalar, parse_run_config
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
-from simulations.arguments import AUTO, Stack
+from simulations.arguments import AUTO, Stack, wrong_stack
 from simulations.engines.stacked.carries import NotAlikeError
-from simulations.engines.stacked.fitting import fit_together, stacking_of
+from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
-
-T = TypeVar("T")
-
 
 # how many clients ``auto`` tries to stack, beside all that are alike
 TRIED = 1, 8, 64
@@ -39,8 +36,7 @@ def make_stacker(stack: Stack, config: Mapping[str, Scalar]) -> Stacker | None:
         ConfigError: ``stack`` is neither `AUTO` nor an integer above 0.
     """
     if stack != AUTO and (not isinstance(stack, int) or stack < 1):
-        allowed = "auto, or an integer >= 1"
-        raise ConfigError("stack", got=repr(stack), allowed=allowed, hint="auto tries what is fastest")
+        raise wrong_stack("stack", stack)
     if stack == 1 or parse_run_config(config).algorithm.strategy.vertical:
         return None
     return Stacker(stack)
@@ -77,10 +73,9 @@ class Stacker:
                 wanted[id(message.content)] = asks_for_steps(message, context)
             if not wanted[id(message.content)]:
                 continue
-            try:
-                work = receive(message, context, {})
-            except Exception as error:
-                outcomes[place] = error
+            work = attempt(receive, message, context, {})
+            if isinstance(work, Exception):
+                outcomes[place] = work
                 continue
             stacking = stacking_of(work.client)  # type: ignore[arg-type]
             if stacking is None:  # a run has one algorithm and one network
@@ -93,7 +88,10 @@ class Stacker:
             for start in range(0, len(group), largest):
                 places = group[start : start + largest]
                 for place, fitted in zip(places, _fit([works[place] for place in places]), strict=True):
-                    outcomes[place] = attempt(_reply, works[place], fitted, *asked[place])
+                    if not isinstance(fitted, Exception):
+                        outcomes[place] = attempt(answer, works[place], fitted, *asked[place])
+                    else:
+                        outcomes[place] = fitted
         return outcomes
 
     def _largest(self, key: Any, asked: Sequence[tuple[Message, Context]]) -> int:
@@ -150,17 +148,3 @@ def _fit(works: Sequence[Work]) -> Sequence[Fitted | Exception]:
         except Exception as error:  # each client answers with it, as if it had met it alone
             return [error] * len(works)
     return [attempt(client.fit, work.parameters, work.config) for client, work in zip(clients, works, strict=True)]
-
-
-def attempt(call: Callable[..., T], *arguments: Any) -> T | Exception:
-    """What a call returns, or the exception that it raises."""
-    try:
-        return call(*arguments)
-    except Exception as error:
-        return error
-
-
-def _reply(work: Work, fitted: Fitted | Exception, message: Message, context: Context) -> Message:
-    if isinstance(fitted, Exception):
-        raise fitted
-    return answer(work, fitted, message, context)

@@ -34,7 +34,7 @@ class StackedNetwork:
             The scores (C, b), and `pull`, which takes slopes (C, b) back to the weights: into `gradient` or, times
             alpha, added in place to a block (C, d), which may be the weights.
         """
-        rows = features if features.ndim == 3 else features.flatten(2)
+        rows = _flatten(features)
         if len(self.shapes) == 1:
             return self._score_linearly(weights, rows)
         layers = self._cut(weights)
@@ -65,10 +65,9 @@ class StackedNetwork:
             slopes, curvatures: (C, b) the first and the second derivatives of the loss in the scores.
         """
         layers, along = self._cut(weights), self._cut(direction)
-        values = _evaluate(layers, features if features.ndim == 3 else features.flatten(2))
-        # how the values change along the direction, layer by layer
-        change = torch.zeros_like(values[0])
-        changes = [change]
+        values = _evaluate(layers, _flatten(features))
+        # how the values change along the direction, layer by layer; the rows do not, and their place is not read
+        changes = values[:1]
         for place, (matrix, shift) in enumerate(along):
             change = torch.bmm(values[place], matrix.transpose(1, 2))
             if shift.shape[1]:  # a linear scorer may have no bias
@@ -116,6 +115,11 @@ class StackedNetwork:
             weight, start = block[:, start:stop].view(-1, outputs, inputs), stop + outputs * biased
             layers.append((weight, block[:, stop:start]))
         return layers
+
+
+def _flatten(features: Tensor) -> Tensor:
+    """Features (C, b, *shape) as rows (C, b, inputs)."""
+    return features if features.ndim == 3 else features.flatten(2)
 
 
 def _evaluate(layers: list[tuple[Tensor, Tensor]], rows: Tensor) -> list[Tensor]:

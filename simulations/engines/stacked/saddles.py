@@ -50,13 +50,13 @@ class StackedComposition(StackedOracle, CompositionalOracle):
     def descend(self, z: Tensor, rows: Any, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
         """Like `CompositionalOracle.descend`, for points (C, d)."""
         features, labels = rows
-        if not (exact and rho > 0):
-            logits, pull = self.stacked.forward(z, features)
-            return torch.sub(z, pull(self._errors(logits, labels)), alpha=rho), lambda q: q
         logits, pull = self.stacked.forward(z, features)
-        chances = torch.sigmoid(logits)
-        errors, curvatures = self._errors(logits, labels), self.weight * chances * (1 - chances) / labels.shape[-1]
+        errors = self._errors(logits, labels)
         point = torch.sub(z, pull(errors), alpha=rho)
+        if not (exact and rho > 0):
+            return point, lambda q: q
+        chances = torch.sigmoid(logits)
+        curvatures = self.weight * chances * (1 - chances) / labels.shape[-1]
 
         def pull_back(q: Tensor) -> Tensor:
             return q.sub_(self.stacked.curve(z, features, q, errors, curvatures), alpha=rho)
