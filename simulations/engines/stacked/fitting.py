@@ -42,7 +42,8 @@ def fit_together(
 
     Args:
         clients: of one method, with batches of one shape; each has its own inbox and memory.
-        parameters, config: the arguments of ``fit``, the same for all.
+        parameters: of ``fit``, the same for all.
+        config: of ``fit``, the same for all.
 
     Returns:
         What each client's ``fit`` returns, or the exception that it raises.

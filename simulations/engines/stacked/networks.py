@@ -61,8 +61,10 @@ class StackedNetwork:
         """(C, d) the products of Hessians with directions (C, d), for a loss that is a sum over the scores.
 
         Args:
-            weights, features: as in `forward`.
-            slopes, curvatures: (C, b) the first and the second derivatives of the loss in the scores.
+            weights: as in `forward`.
+            features: as in `forward`.
+            slopes: (C, b) the first derivatives of the loss in the scores.
+            curvatures: (C, b) the second.
         """
         layers, along = self._cut(weights), self._cut(direction)
         values = _evaluate(layers, _flatten(features))
