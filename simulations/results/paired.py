@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from simulations.results.output import format_metric
 
@@ -72,6 +71,8 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     if np.ptp(gaps) <= np.finfo(np.float64).eps * np.abs(values).max():
         # apart from rounding all seeds have the same difference: there is no spread for a test
         return Difference(len(common), mean, mean, mean, 0.0 if gaps.any() else 1.0)
+    from scipy import stats  # takes most of a second, which every command would wait for
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # differences that are almost equal
         test = stats.ttest_rel(*values)

@@ -26,6 +26,8 @@ SECONDS_TO_START = 240.0
 SECONDS_TO_RUN = 900.0
 # between two starts of a SuperNode that is refused
 SECONDS_TO_RESTART = 5.0
+# seconds between two questions for work: with a twentieth, the asking takes a third of two cores
+POLL = "0.3"
 CONNECTION = "loopback"
 # what runs on the sites' own tables have in common
 OWN: dict[str, Scalar] = {

@@ -4,13 +4,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.preprocessing import StandardScaler
 
 from problems.data import GIVEN, OWN, PARTITIONS, DataError, DataSpec, FederatedData, Samples, load, validate
 from problems.data.disturb import drop_positives, flip_labels
+from problems.data.formats.bundled import breast_cancer, digits
 from problems.data.partitions import partition
 
 # of rows that are in one place
 POOLED = [name for name in PARTITIONS if name not in (OWN, GIVEN, "natural")]
+
+
+def test_the_bundled_sets_are_what_scikit_learn_s_loaders_return() -> None:
+    everything = np.arange(1797)
+    images, numbers = load_digits(return_X_y=True)
+    np.testing.assert_array_equal(digits().features(everything)[0], (images / 16).astype(np.float32))
+    np.testing.assert_array_equal(digits().codes, numbers)
+    tumours, benign = load_breast_cancer(return_X_y=True)
+    features, _ = breast_cancer().features(everything[:569])
+    np.testing.assert_allclose(features, StandardScaler().fit_transform(tumours), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(breast_cancer().codes, 1 - benign)
 
 
 def parts_of(data: FederatedData) -> list[Samples]:

@@ -1,6 +1,7 @@
 """Data that needs no file: scikit-learn's two small sets, and the synthetic sites and clients."""
 
 import math
+from importlib.metadata import distribution
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +20,13 @@ LOGISTIC_FEATURES = 60
 
 def digits() -> Source:
     """Return scikit-learn's digits: features (1797, 64) in [0, 1], classes "0" to "9"."""
-    from sklearn.datasets import load_digits
-
-    data, target = load_digits(return_X_y=True)
+    data, target = _read("digits.csv.gz")
     return make_source(target, (data / 16).astype(np.float32))
 
 
 def breast_cancer() -> Source:
     """Return scikit-learn's breast cancer set: features (569, 30), classes "benign" and "malignant"."""
-    from sklearn.datasets import load_breast_cancer
-
-    data, target = load_breast_cancer(return_X_y=True)
+    data, target = _read("breast_cancer.csv", header=1)
     table = Encoded(data, (), np.ones(data.shape[1], dtype=bool))
 
     def encode(train_rows: Rows) -> NDArray[np.float64]:
@@ -37,6 +34,13 @@ def breast_cancer() -> Source:
         return standardise(data, means, np.sqrt(variances))
 
     return make_source(np.where(target == 0, "malignant", "benign"), encode)
+
+
+def _read(name: str, header: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """(n, d), (n,) as scikit-learn's loaders return, whose imports cost a deployed site seconds for each message."""
+    path = distribution("scikit-learn").locate_file(f"sklearn/datasets/data/{name}")
+    table = np.loadtxt(str(path), delimiter=",", skiprows=header)
+    return table[:, :-1], table[:, -1].astype(np.int64)
 
 
 def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:
@@ -77,10 +81,7 @@ def synthetic_sparse_logistic(
 def synthetic_offset_sites(seed: int) -> Source:
     """Return sites for which pairs across sites are decisive: features (11520, 10), classes "0" and "1".
 
-    Feature 0 is N(+-0.5, 1); feature 1 is +-0.5 + N(0, 0.3^2) + s_i with the site's offset s_i ~ N(0, 3^2):
-    the best feature inside a site, nearly useless across sites; the others are N(0, 1). 16 sites of 20
-    positives and 100 negatives; then the test rows, 100 positives and 500 negatives from each of the same
-    offsets.
+    16 sites, training rows first; docs/data.md says how they are drawn.
     """
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
     features, labels = [], []
