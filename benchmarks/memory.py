@@ -3,6 +3,8 @@
 Each federation runs in a process of its own, and so does reading its data alone. A client costs its rows twice
 while they are read (later its site shares the data set's memory), and at most 8 KiB of bookkeeping.
 
+Then 500 clients a round of 10,000 and of 100,000, alone and stacked: the seconds of a round and the peak memory.
+
     python benchmarks/memory.py [--smoke] [--no-check]
 """
 
@@ -11,18 +13,23 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import tempfile
+from pathlib import Path
 
-from harness import arguments, check, config, data_file, quiet, table, tensors
+from harness import arguments, check, config, data_file, quiet, seconds_a_round, table, tensors
 
 from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import app as server_app
 from simulations.engines.in_process import run_in_process
+from simulations.engines.stacked.messages import make_stacker
 
 BOOKKEEPING = 8 * 1024
 COPIES = 2
 ROWS, FEATURES = 20, 50
 COHORT, ROUNDS = 10, 5
+# of large federations: clients a round, and for each number of clients the most seconds and GiB of a stacked run
+SAMPLED, SAMPLED_ROUNDS = 500, 8
+LARGE = {10_000: (0.15, 1.0), 100_000: (0.3, 2.5)}
 
 
 def flat_config(path: str, clients: int) -> dict[str, Scalar]:
@@ -52,6 +59,39 @@ def federate(path: str, clients: int) -> int:
     return peak()
 
 
+def sample(path: str, clients: int, cohort: int, stack: int) -> tuple[float, float]:
+    """The seconds of a round of one of many clients, and the peak GiB of the whole run."""
+    more: dict[str, Scalar] = {
+        "fraction-train": cohort / clients,
+        "num-server-rounds": SAMPLED_ROUNDS,
+        "local-steps": 5,
+    }
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        flat = {**flat_config(path, clients), **more, "output-dir": folder, "run-name": "run", "torch-threads": 1}
+        run_in_process(server_app, client_app, clients, flat, together=make_stacker(stack, flat))
+        return seconds_a_round(Path(folder) / "run"), peak() / 2**30
+
+
+def measure_large(smoke: bool) -> list[str]:
+    """Print what rounds of large federations take; the limits that were passed."""
+    rows, failures, cohort = [], [], 50 if smoke else SAMPLED
+    for clients, limits in LARGE.items():
+        clients = clients // 50 if smoke else clients
+        with data_file("", clients * ROWS, FEATURES) as path:
+            for stack in (1, cohort):
+                with multiprocessing.get_context("spawn").Pool(1) as process:
+                    seconds, gib = process.apply(sample, (path, clients, cohort, stack))
+                rows.append([f"{clients:,}", f"{stack}", f"{seconds:.3f}", f"{gib:.2f}"])
+        failures += [
+            f"{clients:,} clients, stacked: {got:.2f} {unit}, at most {limit} is wanted"
+            for got, limit, unit in zip((seconds, gib), limits, ("s a round", "GiB"), strict=True)
+            if got > limit
+        ]
+    print(f"{cohort} clients a round, a linear model, 5 steps")
+    table(["clients", "stacked", "seconds a round", "peak GiB"], rows)
+    return failures
+
+
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
 
@@ -76,7 +116,7 @@ def main() -> None:
     beyond = each["federation"] - data
     print(f"beyond its rows, held {COPIES} times ({data:,} bytes): {beyond:,.0f} bytes (limit {BOOKKEEPING:,})")
     failures = [] if beyond <= BOOKKEEPING else [f"{beyond:,.0f} bytes a client, the limit is {BOOKKEEPING:,}"]
-    check(failures, wanted=not options.no_check)
+    check(failures + measure_large(options.smoke), wanted=not options.no_check)
 
 
 if __name__ == "__main__":
