@@ -13,7 +13,9 @@ from __future__ import annotations
 import multiprocessing
 import resource
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from harness import arguments, check, config, data_file, quiet, seconds_a_round, table, tensors
 
@@ -23,6 +25,7 @@ from apps.server_app import app as server_app
 from simulations.engines.in_process import run_in_process
 from simulations.engines.stacked.messages import make_stacker
 
+T = TypeVar("T")
 BOOKKEEPING = 8 * 1024
 COPIES = 2
 ROWS, FEATURES = 20, 50
@@ -53,9 +56,7 @@ def read(path: str, clients: int) -> int:
 
 def federate(path: str, clients: int) -> int:
     """Peak bytes of a whole federation."""
-    with quiet(), tempfile.TemporaryDirectory() as folder:
-        places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run"}
-        run_in_process(server_app, client_app, clients, {**flat_config(path, clients), **places})
+    run(flat_config(path, clients), clients)
     return peak()
 
 
@@ -65,11 +66,24 @@ def sample(path: str, clients: int, cohort: int, stack: int) -> tuple[float, flo
         "fraction-train": cohort / clients,
         "num-server-rounds": SAMPLED_ROUNDS,
         "local-steps": 5,
+        "torch-threads": 1,
     }
+    return run({**flat_config(path, clients), **more}, clients, stack), peak() / 2**30
+
+
+def run(flat: dict[str, Scalar], clients: int, stack: int = 1) -> float:
+    """Run a federation; the seconds of a round."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
-        flat = {**flat_config(path, clients), **more, "output-dir": folder, "run-name": "run", "torch-threads": 1}
-        run_in_process(server_app, client_app, clients, flat, together=make_stacker(stack, flat))
-        return seconds_a_round(Path(folder) / "run"), peak() / 2**30
+        places: dict[str, Scalar] = {"output-dir": folder, "run-name": "run"}
+        together = make_stacker(stack, flat)
+        run_in_process(server_app, client_app, clients, {**flat, **places}, together=together)
+        return seconds_a_round(Path(folder) / "run")
+
+
+def alone(job: Callable[..., T], *arguments: object) -> T:
+    """What a job returns in a fresh interpreter: a peak never falls."""
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(job, arguments)
 
 
 def measure_large(smoke: bool) -> list[str]:
@@ -79,8 +93,7 @@ def measure_large(smoke: bool) -> list[str]:
         clients = clients // 50 if smoke else clients
         with data_file("", clients * ROWS, FEATURES) as path:
             for stack in (1, cohort):
-                with multiprocessing.get_context("spawn").Pool(1) as process:
-                    seconds, gib = process.apply(sample, (path, clients, cohort, stack))
+                seconds, gib = alone(sample, path, clients, cohort, stack)
                 rows.append([f"{clients:,}", f"{stack}", f"{seconds:.3f}", f"{gib:.2f}"])
         failures += [
             f"{clients:,} clients, stacked: {got:.2f} {unit}, at most {limit} is wanted"
@@ -104,9 +117,7 @@ def main() -> None:
     for clients in (few, many):
         with data_file("", clients * ROWS, FEATURES) as path:
             for name, job in (("data alone", read), ("federation", federate)):
-                # a fresh interpreter for each: a peak never falls
-                with multiprocessing.get_context("spawn").Pool(1) as process:
-                    peaks[name].append(process.apply(job, (path, clients)))
+                peaks[name].append(alone(job, path, clients))
     each = {name: (after - before) / (many - few) for name, (before, after) in peaks.items()}
     print(f"{COHORT} clients a round, {ROWS} rows of {FEATURES} float32 features a client; peak MiB")
     table(

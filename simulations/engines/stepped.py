@@ -7,14 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from apps.client_app import app as client_app
 from apps.config import Scalar
 from apps.server_app import RunFailedError
-from apps.server_app import app as server_app
 from apps.training import ROUND_LISTENER
 from simulations.arguments import Stack
-from simulations.engines.in_process import run_in_process
-from simulations.engines.stacked.messages import make_stacker
+from simulations.engines.launch import run_federation
 from simulations.results.records import STOPPED_EARLY, evaluation
 
 
@@ -87,10 +84,7 @@ class SteppedRun:
     def _run(self) -> None:
         ROUND_LISTENER.set(self._hear)  # of this thread only
         try:
-            together = make_stacker(self._stack, self._config)
-            run_in_process(
-                server_app, client_app, self._clients, self._config, node_configs=self._node_configs, together=together
-            )
+            run_federation(self._clients, self._config, node_configs=self._node_configs, stack=self._stack)
         except RunFailedError as error:
             self.failure = str(error)
         except BaseException as error:

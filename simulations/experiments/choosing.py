@@ -12,6 +12,7 @@ from apps.evaluation.metric_names import better
 from apps.server_app import RunFailedError
 from apps.sites.files import write_atomic
 from simulations import PAGE
+from simulations.arguments import Stack
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.experiment import keys_of
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
@@ -44,7 +45,7 @@ class Choosing(Runs):
         ConfigError: the experiment has nothing to choose, or its [tune] is wrong.
     """
 
-    def __init__(self, expansion: Expansion, out: Path) -> None:
+    def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
         experiment = expansion.experiment
         self._here = f"experiment {experiment.name!r}: tune"
         if experiment.tune is None:
@@ -58,7 +59,7 @@ class Choosing(Runs):
         self._check()
         self.searches = self._search_all()
         runs = [run for search in self.searches for _, several in search.points for run in several]
-        super().__init__(expansion, out, runs, "tune")
+        super().__init__(expansion, out, runs, "tune", stack)
         if len(self.runs) < len(runs):
             got = "two points that would share one run directory"
             raise ConfigError(self._here, got=got, allowed="points that differ", hint="leave one out")

@@ -42,14 +42,12 @@ def reproduce(
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     experiment, limit = find_experiment(name), stack_of(stack)
     if tune:
-        choosing = Choosing(expand(experiment, profile, seeds, folder), out)
-        choosing.stack = limit
+        choosing = Choosing(expand(experiment, profile, seeds, folder), out, limit)
         with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
             tuned: Tuned | None = choosing.run(jobs, say)
     else:
         tuned = find_tuned(name, experiment.name, profile, out)
-    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned), out)
-    reproduction.stack = limit
+    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned), out, limit)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:

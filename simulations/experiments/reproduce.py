@@ -66,14 +66,14 @@ class Outcome:
 class Runs:
     """Runs of an experiment, in a folder of its directory ``out``.
 
-    Attributes:
+    Args:
         stack: clients that a federation computes as one, at most.
     """
 
-    stack: Stack = 1
-
-    def __init__(self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str) -> None:
-        self.expansion = expansion
+    def __init__(
+        self, expansion: Expansion, out: Path, runs: Sequence[PlannedRun], folder: str, stack: Stack = 1
+    ) -> None:
+        self.expansion, self.stack = expansion, stack
         self.out = out.expanduser().resolve()
         self.folder = self.out / folder
         self.runs = {run.name: run for run in runs}
@@ -218,8 +218,8 @@ class Runs:
 class Reproduction(Runs):
     """All runs of an experiment, and what they show."""
 
-    def __init__(self, expansion: Expansion, out: Path) -> None:
-        super().__init__(expansion, out, expansion.runs, "runs")
+    def __init__(self, expansion: Expansion, out: Path, stack: Stack = 1) -> None:
+        super().__init__(expansion, out, expansion.runs, "runs", stack)
 
     @contextmanager
     def open(self) -> Iterator[None]:

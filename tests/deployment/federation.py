@@ -50,14 +50,12 @@ class Deployment:
 
     Attributes:
         folder: certificates, keys, logs, the SuperLink's database; FLWR_HOME, which marks the processes as ours.
-        settings: environment variables for all of them.
         own_tables: whether each site has a table of its own, which runs with ``partition=own`` read. A party of a
             vertical run that has one takes no columns of a data set that all know.
     """
 
     folder: Path
     sites: int
-    settings: dict[str, str] = field(default_factory=dict)
     own_tables: bool = False
     port: int = 0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -72,7 +70,7 @@ class Deployment:
             "FLWR_HOME": str(self.folder),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            **self.settings,
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": POLL,
         }
 
     def command(self, name: str) -> str:
@@ -264,9 +262,9 @@ def until(holds: Any, what: str, seconds: float = SECONDS_TO_START) -> None:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, sites: int = 3, *, own_tables: bool = False, **settings: str) -> Iterator[Deployment]:
-    """A running federation, all of whose processes end with it; environment variables for them."""
-    deployment = Deployment(folder, sites, settings, own_tables)
+def deployed(folder: Path, sites: int = 3, *, own_tables: bool = False) -> Iterator[Deployment]:
+    """A running federation, all of whose processes end with it."""
+    deployment = Deployment(folder, sites, own_tables)
     try:
         deployment.prepare()
         deployment.start_superlink()

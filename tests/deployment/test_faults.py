@@ -12,7 +12,7 @@ from flwr.app import Error, Message
 
 from apps.config import Scalar
 from tests.battery.federation import Exchange, Run, federate
-from tests.deployment.federation import ACCEPTED, CLIENT_APP, POLL, PROJECT, SERVER_APP, Deployment, deployed, until
+from tests.deployment.federation import ACCEPTED, CLIENT_APP, PROJECT, SERVER_APP, Deployment, deployed, until
 
 pytestmark = pytest.mark.faults
 
@@ -25,7 +25,7 @@ GONE = ("no answer", "Node Unavailable")
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("faults"), SITES, FLWR_SUPEREXEC_TASK_POLL_INTERVAL=POLL) as running:
+    with deployed(tmp_path_factory.mktemp("faults"), SITES) as running:
         yield running
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from apps.registry import ALGORITHMS
 from tests.battery.federation import TIMING, Run, federate
-from tests.deployment.federation import OWN, POLL, Deployment, deployed
+from tests.deployment.federation import OWN, Deployment, deployed
 
 pytestmark = pytest.mark.deployment
 
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployed(tmp_path_factory.mktemp("deployment"), FLWR_SUPEREXEC_TASK_POLL_INTERVAL=POLL) as running:
+    with deployed(tmp_path_factory.mktemp("deployment")) as running:
         yield running
 
 

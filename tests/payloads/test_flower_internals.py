@@ -221,7 +221,7 @@ TEXTS = [
     ('"FLWR_HOME"', "common/constant.py", HOMES),
     ('"FLWR_TELEMETRY_ENABLED"', "supercore/telemetry.py", HOMES),
     ('"FLWR_DISABLE_UPDATE_CHECK"', "supercore/constant.py", HOMES),
-    ('"FLWR_SUPEREXEC_TASK_POLL_INTERVAL"', "supercore/superexec/run_superexec.py", "docs/deployment.md"),
+    ('"FLWR_SUPEREXEC_TASK_POLL_INTERVAL"', "supercore/superexec/run_superexec.py", "tests/deployment/federation.py"),
     ('"SuperNode ID: ', "supernode/start_client_internal.py", "tests/deployment/federation.py"),
 ]
 

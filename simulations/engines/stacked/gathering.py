@@ -39,6 +39,11 @@ class Gatherer:
             for begin in range(0, min(length, total - start), size):
                 yield block[:, begin : begin + size]
 
+    def batches(self, sites: Sequence[Site], rows: Sequence[Indices], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The features (C, size, *shape) of consecutive batches, as in `features`, with their labels (C, size)."""
+        labels = torch.split(gather_labels(sites, rows), size, 1)
+        return zip(self.features(sites, rows, size), labels, strict=True)
+
     def _take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         count, known = math.prod(shape), self._memory
         if known is None or known.dtype != like.dtype or known.device != like.device or len(known) < count:

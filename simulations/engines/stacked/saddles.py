@@ -17,7 +17,6 @@ from problems.minimax.compositional import Pull
 from problems.sampling import Indices
 from problems.site import Site
 from simulations.engines.stacked.carries import stack
-from simulations.engines.stacked.gathering import gather_labels
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
 from simulations.engines.stacked.streams import forget, prefetch
@@ -106,6 +105,5 @@ class SaddleStacking(Stacking):
             yield batch._replace(**dict(zip(names, stacked, strict=True)))
 
     def _gather(self, side: int, sites: Sequence[Site], drawn: list[list[Indices]]) -> Iterator[tuple[Tensor, Tensor]]:
-        rows, size = [np.concatenate(batches) for batches in drawn], len(drawn[0][0])
-        labels = torch.split(gather_labels(sites, rows), size, 1)
-        return zip(self.gatherers[side].features(sites, rows, size), labels, strict=True)
+        rows = [np.concatenate(batches) for batches in drawn]
+        return self.gatherers[side].batches(sites, rows, len(drawn[0][0]))

@@ -12,7 +12,6 @@ from methods.method import Task
 from methods.penalised import PenalisedObjective
 from methods.samples import Batch, SampleObjective, make_sampler
 from problems.penalties import L1, Box, ElasticNet, NoPenalty, OnParameters, Penalty, SquaredL2
-from simulations.engines.stacked.gathering import gather_labels
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
 from simulations.engines.stacked.streams import draw_rows
@@ -45,8 +44,7 @@ class SampleStacking(Stacking):
             yield from [whole] * len(tasks[0].iterations)
             return
         rows = draw_rows([make_sampler(task) for task in tasks], tasks[0].iterations)
-        labels = torch.split(gather_labels(sites, rows), size, 1)
-        yield from zip(self.gatherers[0].features(sites, rows, size), labels, strict=True)
+        yield from self.gatherers[0].batches(sites, rows, size)
 
 
 class StackedPenalty:
