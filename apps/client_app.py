@@ -3,7 +3,7 @@
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -116,15 +116,9 @@ def _refusal(error: Exception, message: Message) -> Message:
     return Message(content(config=ConfigRecord({REFUSAL: str(error)})), reply_to=message)
 
 
-def scaling_of(records: RecordDict) -> Scaling | None:
-    """The scaling of columns in a message, or None."""
-    record = find(records, SCALING, ConfigRecord)
-    return None if record is None else Scaling.from_record(record)
-
-
 @lru_cache(maxsize=2)
-def _decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Payload:
-    """A payload from its encoded fields; the clients of a round that share a process share its read-only arrays."""
+def _decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) -> Any:
+    """A payload from its fields; clients that share a process share its read-only arrays."""
     return kind.from_record(ConfigRecord(dict(fields)), {"d": dim})
 
 
@@ -136,62 +130,75 @@ def train(message: Message, context: Context) -> Message:
     sites = config.algorithm.sites
     try:
         with sites.audit(config, phase, context, message) as facts:
-            work = receive(message, context, facts)
+            request = Request.of(message.content)
+            work = receive(request, context, facts)
             with resources.turn(work.client.model):
-                fitted = work.client.fit(work.parameters, work.config)
-            reply = answer(work, fitted, message, context)
-            sites.end(work.client, context, work.config)
-            return reply
+                fitted = work.client.fit(request.parameters, request.config)
+            records = answer(work, fitted, context)
+            sites.end(work.client, context, request.config)
+            return Message(records, reply_to=message)
     except sites.refusals as error:
         return _refusal(error, message)
 
 
 @dataclass(frozen=True)
+class Request:
+    """A message's content, which clients may share; ``extras``: the payload's fields."""
+
+    config: dict[str, Any]
+    parameters: list[FloatArray]
+    extras: tuple[tuple[str, Any], ...] | None
+    local: dict[str, Any]
+    scaling: Scaling | None
+
+    @classmethod
+    def of(cls, records: RecordDict) -> Self:
+        """Read a message's records."""
+        extras, scaling = (find(records, name, ConfigRecord) for name in (PAYLOAD, SCALING))
+        return cls(
+            dict(find(records, CONFIG, ConfigRecord) or {}),
+            model_arrays(need(records, ARRAYS, ArrayRecord)),
+            None if extras is None else tuple(extras.items()),
+            dict(find(records, LOCAL, ConfigRecord) or {}),
+            None if scaling is None else Scaling.from_record(scaling),
+        )
+
+
+@dataclass(frozen=True)
 class Work:
-    """What a message asks of a client, which has its inbox and its memory: to ``fit`` with these arguments.
+    """What a request asks of a client, which has its inbox and its memory: to ``fit``.
 
     Attributes:
         recalled, made: the memory it starts from and the round in which that was made; (None, 0): it has none.
     """
 
     client: PayloadClient[Any]
-    parameters: list[FloatArray]
-    config: dict[str, Any]
+    request: Request
     store: StateStore | None
     recalled: Payload | None
     made: int
 
 
-def receive(message: Message, context: Context, facts: dict[str, Any]) -> Work:
-    """Make the node's client and give it what the message and the node's memory hold.
-
-    Args:
-        facts: see `Sites.begin`.
-    """
-    records = message.content
-    client = make_client(context, scaling_of(records))
-    run = run_config(context)
-    run.algorithm.sites.begin(client, facts)
-    config: dict[str, Any] = dict(need(records, CONFIG, ConfigRecord))
-    parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
-    extras = find(records, PAYLOAD, ConfigRecord)
+def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
+    """Make the node's client with what the request and the node's memory hold; ``facts``: see `Sites.begin`."""
+    client, config = make_client(context, request.scaling), request.config
+    run_config(context).algorithm.sites.begin(client, facts)
     kind: Any = client.down
-    if extras is not None and kind is not None:
-        client.inbox = _decode(kind, tuple(extras.items()), len(parameters[0]))
-    local = dict(find(records, LOCAL, ConfigRecord) or {})
-    store = StateStore.of(context, config, local, client.site.partition_id)
+    if request.extras is not None and kind is not None:
+        client.inbox = _decode(kind, request.extras, len(request.parameters[0]))
+    store = StateStore.of(context, config, request.local, client.site.partition_id)
     made = 0
     if client.memory is not None:
         since = int(config.get(STATE_SINCE, 0))
         client.state, made = recall(client, context, store, int(config[ROUND]), since)
-    return Work(client, parameters, config, store, client.state, made)
+    return Work(client, request, store, client.state, made)
 
 
-def answer(work: Work, fitted: Fitted, message: Message, context: Context) -> Message:
-    """Keep the client's new memory, and reply with what ``fit`` returned."""
-    client, server_round = work.client, int(work.config[ROUND])
+def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
+    """Keep the client's new memory; the reply holds what ``fit`` returned."""
+    client, server_round = work.client, int(work.request.config[ROUND])
     arrays, num_examples, metrics = fitted
-    scalars = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
+    scalars: dict[str, Any] = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
     if client.memory is not None and client.state is not None:
         scalars[STATE_ROUND] = work.made
         # The server refuses a reply that is not finite, and the next round must not start from such a memory.
@@ -200,18 +207,15 @@ def answer(work: Work, fitted: Fitted, message: Message, context: Context) -> Me
             context.state[MADE] = ConfigRecord({ROUND: server_round})
             if work.store is not None:
                 work.store.save(server_round, client.state)
-    return Message(
-        content(
-            arrays=model_record(arrays) if arrays else None,
-            payload=client.outbox and client.outbox.to_record(),
-            metrics=scalars,  # type: ignore[arg-type]
-        ),
-        reply_to=message,
+    return content(
+        arrays=model_record(arrays) if arrays else None,
+        payload=client.outbox and client.outbox.to_record(),
+        metrics=scalars,
     )
 
 
 def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
-    """Whether the client's memory and model are finite after a round."""
+    """Whether a client's memory and model are finite."""
     kept = [value for value in state.arrays().values() if value.dtype.kind == "f"]
     return not any(map(not_finite, [*arrays, *kept]))
 
@@ -219,26 +223,23 @@ def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Call ``evaluate`` once or, if the message names a phase, reply with the held-out rows' scores, counted by bin."""
-    records = message.content
-    parameters = model_arrays(need(records, ARRAYS, ArrayRecord))
-    config = dict(find(records, CONFIG, ConfigRecord) or {})
-    if PHASE in config:
-        return Message(_scores(context, records, parameters, config[ROUND]), reply_to=message)
-    client = make_client(context, scaling_of(records))
-    loss, num_examples, metrics = client.evaluate(parameters, config)  # type: ignore[arg-type]
+    request = Request.of(message.content)
+    if PHASE in request.config:
+        return Message(_scores(context, request), reply_to=message)
+    client = make_client(context, request.scaling)
+    loss, num_examples, metrics = client.evaluate(request.parameters, request.config)
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 
-def _scores(context: Context, records: RecordDict, parameters: list[FloatArray], server_round: Any) -> RecordDict:
+def _scores(context: Context, request: Request) -> RecordDict:
     config = run_config(context)
-    site = site_of(context, config, scaling_of(records))
+    site = site_of(context, config, request.scaling)
     assert isinstance(site, Site)
-    extras = find(records, PAYLOAD, ConfigRecord)
-    asked = None if extras is None else ScoreEdges.from_record(extras).check_order()
+    asked = None if request.extras is None else _decode(ScoreEdges, request.extras, 0).check_order()
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
-    counts = score(model, parameters, site, asked)
-    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: server_round}
+    counts = score(model, request.parameters, site, asked)
+    metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: request.config[ROUND]}
     return content(payload=counts.to_record(), metrics=metrics)
 
 

@@ -151,7 +151,7 @@ class Payload:
             name: b"".join((_header_for(value.dtype, value.shape), np.ascontiguousarray(value).data))
             for name, value in self.arrays().items()
         }
-        return fill(ConfigRecord(), encoded)
+        return fill(ConfigRecord, encoded)
 
     @classmethod
     def from_record(
@@ -182,11 +182,16 @@ def not_finite(value: FloatArray) -> int:
     return int(value.size - np.count_nonzero(np.isfinite(value)))
 
 
-def fill(record: R, values: Mapping[str, Any]) -> R:
-    """Fill a new record with values of the types it takes, which its own ``record[name] = value`` would check several
-    times. The dictionary behind it is private to Flower."""
-    record.__dict__["_data"].update(values)
+def fill(kind: type[R], values: Mapping[str, Any]) -> R:
+    """A record made without the checks of its constructor; what is behind it is private to Flower."""
+    record = kind.__new__(kind)
+    record.__dict__.update(_empty(kind), _data=dict(values))
     return record
+
+
+@lru_cache
+def _empty(kind: type[R]) -> dict[str, Any]:
+    return kind().__dict__
 
 
 def _longest(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:

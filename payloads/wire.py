@@ -38,7 +38,7 @@ _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
     """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
-    return fill(ArrayRecord(), {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
+    return fill(ArrayRecord, {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
 def model_arrays(record: ArrayRecord) -> list[FloatArray]:
@@ -155,9 +155,9 @@ def content(
     if metrics is not None:
         # other types go to Flower's constructor, which refuses them
         plain = all(type(value) in (int, float) for value in metrics.values())
-        numbers = fill(MetricRecord(), metrics) if plain else MetricRecord(dict(metrics))
+        numbers = fill(MetricRecord, metrics) if plain else MetricRecord(dict(metrics))
     parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local, SCALING: scaling}
-    return fill(RecordDict(), {name: part for name, part in parts.items() if part is not None})
+    return fill(RecordDict, {name: part for name, part in parts.items() if part is not None})
 
 
 def count_bytes(records: RecordDict) -> int:

@@ -47,8 +47,12 @@ SITES_MISSING = 3  # exit code of a run that has finished, but with a site missi
 cli = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
 Section = Literal["strategies", "datasets", "partitions", "models", "keys", "experiments"]
+STACKED = {
+    name: row.description + (" [--stack has no effect]" if row.strategy.vertical else "")
+    for name, row in ALGORITHMS.items()
+}
 SECTIONS = {
-    "strategies": ("strategies", {name: row.description for name, row in ALGORITHMS.items()}),
+    "strategies": ("strategies", STACKED),
     "datasets": ("data sets", DATASETS),
     "partitions": ("partitions", PARTITIONS),
     "models": ("models", {name: entry.description for name, entry in MODELS.items()}),

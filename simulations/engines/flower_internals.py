@@ -1,5 +1,6 @@
 """Further names of Flower that it does not promise, used by the engines alone; see ``payloads/flower_internals.py``."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -36,6 +37,25 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 # Copies of containers around the same immutable bytes. They are made without constructors, which would check every
 # value and give messages a new time stamp.
+
+
+def make_reply(content: RecordDict, message: Message) -> Message:
+    """``Message(content, reply_to=message)``, whose constructor needs four times as long for its checks."""
+    reply, metadata, now = _twin(message), _twin(message.metadata), time.time()
+    asked = message.metadata.__dict__
+    metadata.__dict__.update(
+        _message_id="",
+        _src_node_id=asked["_dst_node_id"],
+        _dst_node_id=asked["_src_node_id"],
+        _src_task_id=asked["_dst_task_id"],
+        _dst_task_id=asked["_src_task_id"],
+        _reply_to_message_id=asked["_message_id"],
+        _created_at=now,
+        _ttl=asked["_created_at"] + asked["_ttl"] - now,
+    )
+    metadata.delivered_at = ""
+    reply.__dict__.update(_metadata=metadata, _content=content)
+    return reply
 
 
 def own_message(message: Message) -> Message:

@@ -144,6 +144,14 @@ def replaceable(name: str) -> Callable[[], bool]:
     return holds
 
 
+def replies_have_no_other_metadata() -> bool:
+    reply = installed("flwr.app").Message(installed("flwr.app").RecordDict(), reply_to=message())
+    ids = "run_id message_id src_node_id dst_node_id src_task_id dst_task_id reply_to_message_id group_id"
+    return set(vars(reply.metadata)) == {
+        f"_{name}" for name in f"{ids} message_type created_at ttl delivered_at".split()
+    }
+
+
 def records_are_their_data_and_checks() -> bool:
     app = installed("flwr.app")
     array = app.Array("float32", (1,), "numpy.ndarray", b"0000")
@@ -178,6 +186,7 @@ BEHAVIOUR: dict[str, Callable[[], bool]] = {
     **{f"ErrorCode.{name}": error_code(name) for name in CODES},
     **{f"TaskIdentity._{name}": holds_identity(name) for name in ("task_id", "run_id", "node_id")},
     "Metadata._message_id": message_id_is_settable,
+    "Metadata of a reply": replies_have_no_other_metadata,
     **{f"Message._{name}": replaceable(name) for name in ("metadata", "content")},
     "TypedDict._data, _check_key_fn, _check_value_fn": records_are_their_data_and_checks,
     "Run.create_empty": lambda: installed("flwr.supercore.run.Run").create_empty(7).run_id == 7,

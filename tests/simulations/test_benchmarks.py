@@ -23,7 +23,7 @@ HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.verti
 TIMED = [name for name in HORIZONTAL if f'    "{name}": ' in (PROJECT / "benchmarks" / "by_hand.py").read_text("utf-8")]
 # script -> the first cells of its table's rows, and how many numbers at least follow each
 TABLES: dict[str, tuple[list[str], int]] = {
-    "fedavg.py": (["bare loop", "in-process engine"], 3),
+    "fedavg.py": (["bare loop", "in-process engine", "stacked"], 3),
     "loops.py": (TIMED, 3),
     "stacked.py": ([f"{name}, {model}" for name in HORIZONTAL for model in ("linear", "mlp")], 4),
     "message.py": (["mlp", "linear"], 5),

@@ -16,6 +16,7 @@ from apps.registry import ALGORITHMS
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from simulations.__main__ import cli
+from simulations.engines.stacked.messages import make_stacker
 from simulations.experiments import experiment
 from simulations.experiments.experiment import Experiment, find_packaged
 from simulations.results.output import print_json
@@ -144,6 +145,8 @@ def test_list_as_json(command: Line) -> None:
     there |= {"models": MODELS, "keys": known_keys(), "experiments": find_packaged()}
     assert {section: list(rows) for section, rows in found.items()} == {name: [*rows] for name, rows in there.items()}
     assert found["keys"] == known_keys()
+    alone = {name for name, text in found["strategies"].items() if "--stack has no effect" in text}
+    assert alone == {name for name in ALGORITHMS if make_stacker(8, {"strategy": name}) is None}
     assert {tuple(row) for row in found["experiments"].values()} == {
         ("title", "paper", "figure", "datasets", "minutes")
     }

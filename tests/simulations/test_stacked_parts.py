@@ -1,10 +1,12 @@
 """The parts of stacked cohorts, each against what it replaces."""
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Message, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -14,6 +16,10 @@ from problems.models.networks import SaddleNetwork
 from problems.penalties import PENALTIES, PenaltySettings, make_penalty
 from problems.randomness import Purpose, stream
 from problems.sampling import EpochSampler
+from problems.site import Site
+from simulations.engines.flower_internals import make_reply, set_message_id
+from simulations.engines.in_process import task_identity
+from simulations.engines.stacked import gathering
 from simulations.engines.stacked.carries import Apart, NotAlikeError, join, split
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.samples import StackedPenalty
@@ -30,9 +36,8 @@ CLIENTS, ROWS, FEATURES = 4, 5, 6
 )
 def test_orders_are_those_of_the_streams(seed: int, addresses: list[tuple[int, ...]], size: int) -> None:
     arrays = [np.arange(size + number) * 3 for number in range(len(addresses))]
-    for address, array, order in zip(
-        addresses, arrays, shuffle(seed, Purpose.SAMPLES, np.array(addresses), arrays), strict=True
-    ):
+    shuffled = np.split(shuffle(seed, Purpose.SAMPLES, np.array(addresses), arrays), np.cumsum([*map(len, arrays)]))
+    for address, array, order in zip(addresses, arrays, shuffled, strict=False):
         expected = array[stream(seed, Purpose.SAMPLES, *address).permutation(len(array))]
         np.testing.assert_array_equal(order, expected)
 
@@ -46,6 +51,26 @@ def test_rows_are_those_of_the_samplers(sizes: list[int], start: int, steps: int
     for numbers in (range(start, start + steps), range(start + steps, start + 2 * steps)):  # the second has a rest
         for sampler, rows in zip(samplers(), draw_rows(given_samplers, numbers), strict=True):
             np.testing.assert_array_equal(rows, np.concatenate([sampler.batch(number) for number in numbers]))
+
+
+@given(
+    sizes=st.lists(st.integers(2, 12), min_size=1, max_size=4),
+    steps=st.integers(1, 6),
+    steps_at_once=st.integers(1, 6),
+    seed=st.integers(0, 99),
+)
+def test_gathered_batches_are_each_site_s_rows(sizes: list[int], steps: int, steps_at_once: int, seed: int) -> None:
+    drawn, b = np.random.default_rng(seed), 2
+    sites = [Site.from_arrays(n, drawn.normal(size=(n, 3)), drawn.integers(2, size=n)) for n in sizes]
+    rows = np.stack([drawn.integers(n, size=steps * b) for n in sizes])
+    with pytest.MonkeyPatch.context() as patch:  # both ways of gathering, for small sites and for large ones
+        patch.setattr(gathering, "GATHERED", steps_at_once * len(sizes) * b * 3 * 4)
+        for step, (features, labels) in enumerate(gathering.Gatherer().batches(sites, rows, b)):
+            for place, site in enumerate(sites):
+                own = rows[place, step * b : (step + 1) * b]
+                assert torch.equal(features[place], site.features[own])
+                assert torch.equal(labels[place], site.labels[own])
+    assert step == steps - 1
 
 
 def networks(name: str) -> tuple[FlatModel, StackedNetwork, Tensor, Tensor]:
@@ -117,3 +142,18 @@ def test_values_are_joined_and_split() -> None:
     for unlike in ([torch.ones(2), torch.ones(3)], [torch.ones(2), None]):
         with pytest.raises(NotAlikeError):
             join(unlike)
+
+
+def test_a_reply_is_the_one_that_flower_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    with task_identity():
+        message = Message(RecordDict(), 7, "train", group_id="3")
+        message.metadata.delivered_at = "in-process"
+        set_message_id(message, "message-1")
+        monkeypatch.setattr(time, "time", lambda: message.metadata.created_at + 2)
+        made, by_flower = make_reply(RecordDict(), message), Message(RecordDict(), reply_to=message)
+    moved = {"_created_at", "_ttl"}
+    assert vars(made.metadata).keys() == vars(by_flower.metadata).keys()
+    assert all(value == vars(made.metadata)[key] for key, value in vars(by_flower.metadata).items() if key not in moved)
+    assert made.metadata.ttl == pytest.approx(message.metadata.ttl - 2)
+    assert (made.has_error(), made.has_content()) == (False, True)
+    assert message.metadata.message_id == "message-1"

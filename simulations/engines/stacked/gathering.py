@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from problems.sampling import Indices
+from problems.sampling import Indices, on_device
 from problems.site import Site
 
 # bytes of the features that are gathered at once
@@ -21,28 +22,40 @@ class Gatherer:
     def __init__(self) -> None:
         self._memory: Tensor | None = None
 
-    def features(self, sites: Sequence[Site], rows: Sequence[Indices], size: int) -> Iterator[Tensor]:
+    def features(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
         """The features (C, size, *shape) of consecutive batches; valid until the next is asked for.
 
         Args:
-            rows: for each site the indices (K size,) of the rows of K batches, one batch after another.
+            rows: (C, K size) for each site the rows of K batches, one batch after another.
         """
         like = sites[0].features
-        indices = [torch.from_numpy(one).to(like.device) for one in rows]
-        total, a_batch = len(indices[0]), len(sites) * size * like[0].numel() * like.element_size()
+        a_batch = len(sites) * size * math.prod(like.shape[1:]) * like.element_size()
         length = max(GATHERED // max(a_batch, 1), 1) * size
-        block = self._take((len(sites), min(length, total), *like.shape[1:]), like)
-        for start in range(0, total, length):
-            for place, site in enumerate(sites):
-                some = indices[place][start : start + length]
-                torch.index_select(site.features, 0, some, out=block[place, : len(some)])
-            for begin in range(0, min(length, total - start), size):
-                yield block[:, begin : begin + size]
+        for start in range(0, rows.shape[1], length):
+            some = rows[:, start : start + length]
+            yield from (self._from_all if _are_small(sites, some) else self._from_each)(sites, some, size)
 
-    def batches(self, sites: Sequence[Site], rows: Sequence[Indices], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def batches(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The features (C, size, *shape) of consecutive batches, as in `features`, with their labels (C, size)."""
         labels = torch.split(gather_labels(sites, rows), size, 1)
         return zip(self.features(sites, rows, size), labels, strict=True)
+
+    def _from_all(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
+        """Gather batch by batch for all sites at once, so that a batch is still in the processor's cache when used."""
+        like, everything = sites[0].features, torch.cat([site.features for site in sites])
+        by_batch = _number(sites, rows).reshape(len(sites), -1, size).swapaxes(0, 1).reshape(-1, len(sites) * size)
+        block = self._take((len(sites), size, *like.shape[1:]), like)
+        for some in on_device(by_batch, like.device):
+            torch.index_select(everything, 0, some, out=block.flatten(0, 1))
+            yield block
+
+    def _from_each(self, sites: Sequence[Site], rows: Indices, size: int) -> Iterator[Tensor]:
+        """Gather all batches site by site."""
+        like = sites[0].features
+        block = self._take((*rows.shape, *like.shape[1:]), like)
+        for site, some, out in zip(sites, on_device(rows, like.device), block, strict=True):
+            torch.index_select(site.features, 0, some, out=out)
+        yield from torch.split(block, size, 1)
 
     def _take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         count, known = math.prod(shape), self._memory
@@ -51,10 +64,22 @@ class Gatherer:
         return known[:count].view(shape)
 
 
-def gather_labels(sites: Sequence[Site], rows: Sequence[Indices]) -> Tensor:
-    """The labels (C, n) of rows, of which there are n for each site."""
+def gather_labels(sites: Sequence[Site], rows: Indices) -> Tensor:
+    """The labels (C, n) of rows (C, n)."""
     like = sites[0].labels
-    labels = like.new_empty((len(sites), len(rows[0])))
-    for place, (site, some) in enumerate(zip(sites, rows, strict=True)):
-        torch.index_select(site.labels, 0, torch.from_numpy(some).to(like.device), out=labels[place])
-    return labels
+    if _are_small(sites, rows):
+        return torch.cat([site.labels for site in sites])[on_device(_number(sites, rows), like.device)]
+    pairs = zip(sites, on_device(rows, like.device), strict=True)
+    return torch.stack([torch.index_select(site.labels, 0, some) for site, some in pairs])
+
+
+def _are_small(sites: Sequence[Site], rows: Indices) -> bool:
+    """Whether no site has more rows than are drawn from it, so that all sites may be put together."""
+    drawn: int = rows.shape[1]
+    return max(map(len, sites)) <= drawn
+
+
+def _number(sites: Sequence[Site], rows: Indices) -> Indices:
+    """Rows (C, n) of each site as rows of all sites together."""
+    numbered: Indices = rows + np.cumsum([0, *map(len, sites[:-1])])[:, np.newaxis]
+    return numbered

@@ -10,11 +10,12 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.common import log
 
-from apps.client_app import Work, answer, receive, run_config
+from apps.client_app import Request, Work, answer, receive, run_config
 from apps.config import Scalar, parse_run_config
 from clients.base import Fitted, MethodClient
 from payloads.wire import CONFIG, PHASE, ROUND, need
 from simulations.arguments import AUTO, Stack, wrong_stack
+from simulations.engines.flower_internals import make_reply
 from simulations.engines.stacked.carries import NotAlikeError
 from simulations.engines.stacked.fitting import attempt, fit_together, stacking_of
 from simulations.engines.stacked.stacking import Stacking
@@ -62,18 +63,20 @@ class Stacker:
     ) -> list[Message | Exception | None]:
         """The reply to each message, the exception that its client met, or None; see `in_process.Together`."""
         outcomes: list[Message | Exception | None] = [None] * len(messages)
-        groups: dict[Hashable, list[int]] = {}
+        groups: dict[tuple[Hashable, ...], list[int]] = {}
         works: dict[int, Work] = {}
-        asked: dict[int, tuple[Message, Context]] = {}
-        wanted: dict[int, bool] = {}  # the clients of a round share one content
+        requests: dict[int, Request | Exception | None] = {}  # of each content: the clients of a round share one
         for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
             if context is None or not self._stackable:
                 continue
-            if id(message.content) not in wanted:
-                wanted[id(message.content)] = asks_for_steps(message, context)
-            if not wanted[id(message.content)]:
+            shared = id(message.content)
+            if shared not in requests:
+                asked = asks_for_steps(message, context)
+                requests[shared] = attempt(Request.of, message.content) if asked else None
+            request = requests[shared]
+            if request is None:
                 continue
-            work = attempt(receive, message, context, {})
+            work = request if isinstance(request, Exception) else attempt(receive, request, context, {})
             if isinstance(work, Exception):
                 outcomes[place] = work
                 continue
@@ -81,30 +84,27 @@ class Stacker:
             if stacking is None:  # a run has one algorithm and one network
                 self._stackable = False
                 continue
-            works[place], asked[place] = work, (message, context)
-            groups.setdefault(likeness(work, stacking), []).append(place)
+            works[place] = work
+            groups.setdefault((shared, *likeness(work, stacking)), []).append(place)
         for key, group in groups.items():
-            largest = self._largest(key, [asked[place] for place in group])
+            alike = [(works[place].request, context) for place in group if (context := contexts[place])]
+            largest = self._largest(key[-1], alike)
             for start in range(0, len(group), largest):
                 places = group[start : start + largest]
                 for place, fitted in zip(places, _fit([works[place] for place in places]), strict=True):
-                    if not isinstance(fitted, Exception):
-                        outcomes[place] = attempt(answer, works[place], fitted, *asked[place])
-                    else:
-                        outcomes[place] = fitted
+                    outcomes[place] = _reply(works[place], fitted, messages[place], contexts[place])
         return outcomes
 
-    def _largest(self, key: Any, asked: Sequence[tuple[Message, Context]]) -> int:
+    def _largest(self, kind: Hashable, asked: Sequence[tuple[Request, Context]]) -> int:
         """How many of some clients that are alike to stack at most.
 
         Args:
-            key: their `likeness`.
-            asked: the messages to these clients, with their contexts.
+            kind: what is remembered of them, the last entry of their `likeness`.
+            asked: what these clients are asked, with their contexts.
         """
         count = len(asked)
         if count == 1 or self.stack != AUTO:
             return 1 if count == 1 else int(self.stack)
-        kind = key[-1]
         if kind not in self._chosen:
             _time(asked[:2])  # makes what is made once, such as the sites' data
             seconds = {size: _time(asked[:size]) / size for size in (*TRIED, count) if size <= count}
@@ -121,15 +121,15 @@ def asks_for_steps(message: Message, context: Context) -> bool:
     return issubclass(run_config(context).algorithm.client, MethodClient)
 
 
-def likeness(work: Work, stacking: Stacking) -> Hashable:
-    """What clients must have in common to be stacked; the last entry depends on the site and not on the round."""
+def likeness(work: Work, stacking: Stacking) -> tuple[Hashable, ...]:
+    """What clients that share a request must have in common to be stacked; the last entry depends on the site and not
+    on the round."""
     client: Any = work.client
-    received = tuple(array.__array_interface__["data"][0] for array in work.parameters), id(client.inbox)
-    shape = stacking.shape(client.task(int(work.config[ROUND])))
-    return id(client.objective.model), received, tuple(work.config.items()), shape
+    shape = stacking.shape(client.task(int(work.request.config[ROUND])))
+    return id(client.objective.model), id(client.inbox), shape
 
 
-def _time(asked: Sequence[tuple[Message, Context]]) -> float:
+def _time(asked: Sequence[tuple[Request, Context]]) -> float:
     """The seconds that some clients take, stacked. Nothing is kept of what they train."""
     works = [receive(*one, {}) for one in asked]
     begun = time.perf_counter()
@@ -137,14 +137,22 @@ def _time(asked: Sequence[tuple[Message, Context]]) -> float:
     return time.perf_counter() - begun
 
 
+def _reply(work: Work, fitted: Fitted | Exception, message: Message, context: Any) -> Message | Exception:
+    if isinstance(fitted, Exception):
+        return fitted
+    records = attempt(answer, work, fitted, context)
+    return records if isinstance(records, Exception) else make_reply(records, message)
+
+
 def _fit(works: Sequence[Work]) -> Sequence[Fitted | Exception]:
     """What each client has trained, or the exception that it met."""
     clients: list[Any] = [work.client for work in works]
+    request = works[0].request
     if len(works) > 1:
         try:
-            return fit_together(clients, works[0].parameters, works[0].config)
+            return fit_together(clients, request.parameters, request.config)
         except NotAlikeError:
             pass
         except Exception as error:  # each client answers with it, as if it had met it alone
             return [error] * len(works)
-    return [attempt(client.fit, work.parameters, work.config) for client, work in zip(clients, works, strict=True)]
+    return [attempt(client.fit, request.parameters, request.config) for client in clients]

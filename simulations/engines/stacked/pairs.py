@@ -84,7 +84,7 @@ class PairStacking(Stacking):
             for several, size, purpose in zip(zip(*map(_halves, tasks), strict=True), sizes, purposes, strict=True)
         )
         steps, starts = len(numbers), np.cumsum([0, *(len(task.f.positives) for task in tasks[:-1])])
-        p, q = len(first[0]) // steps, len(second[0]) // steps
+        p, q = first.shape[1] // steps, second.shape[1] // steps
         places = np.stack([
             np.searchsorted(site.positives, rows) + start
             for site, rows, start in zip(sites, first, starts, strict=True)
@@ -93,12 +93,9 @@ class PairStacking(Stacking):
         labels: Tensor | None = None
         if tasks[0].f.objective.partners == "all":
             labels = gather_labels(sites, second).double().view(-1, steps, q)
-        both: list[Indices] = [
-            np.concatenate([one.reshape(steps, p), other.reshape(steps, q)], axis=1).ravel()
-            for one, other in zip(first, second, strict=True)
-        ]
+        both = np.concatenate([first.reshape(-1, steps, p), second.reshape(-1, steps, q)], axis=2)
         gatherer = self.gatherers[purposes == INDEPENDENT]
-        for step, features in enumerate(gatherer.features(sites, both, p + q)):
+        for step, features in enumerate(gatherer.features(sites, both.reshape(len(sites), -1), p + q)):
             yield ActiveBatch(features, tables[:, step], None if labels is None else labels[:, step])
 
 

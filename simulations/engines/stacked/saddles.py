@@ -19,7 +19,7 @@ from problems.site import Site
 from simulations.engines.stacked.carries import stack
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.stacking import Stacking, Tasks, batch_size
-from simulations.engines.stacked.streams import forget, prefetch
+from simulations.engines.stacked.streams import draw_epochs
 
 # a method's `ClientHalf.batches`
 Draw = Callable[[Any, Any], Iterator[tuple[float, Any]]]
@@ -83,12 +83,16 @@ class SaddleStacking(Stacking):
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: Draw) -> Iterator[Any]:
         """Features (C, b, *shape) and labels (C, b), in place of the rows that each client draws."""
         sites, iterations = [task.site for task in tasks], tasks[0].iterations
-        samplers = [make_sampler(task) for task in tasks]
-        prefetch(samplers, range(iterations.start, iterations.stop + 1))
+        samplers = [sampler for task in tasks if (sampler := make_sampler(task)).batch_size]
+        if samplers:
+            numbers = range(iterations.start, iterations.stop + 1)
+            for sampler, (epochs, orders) in zip(samplers, draw_epochs(samplers, numbers), strict=True):
+                sampler.drawn = dict(zip(epochs, orders, strict=True))
         drawn: list[list[Any]] = [
             [batch for _, batch in draw(task, down)] for task, down in zip(tasks, downs, strict=True)
         ]
-        forget(samplers)
+        for sampler in samplers:
+            sampler.drawn = {}
         if not drawn[0]:
             return
         first = drawn[0][0]
@@ -105,5 +109,5 @@ class SaddleStacking(Stacking):
             yield batch._replace(**dict(zip(names, stacked, strict=True)))
 
     def _gather(self, side: int, sites: Sequence[Site], drawn: list[list[Indices]]) -> Iterator[tuple[Tensor, Tensor]]:
-        rows = [np.concatenate(batches) for batches in drawn]
-        return self.gatherers[side].batches(sites, rows, len(drawn[0][0]))
+        rows = np.array(drawn)  # (C, K, b)
+        return self.gatherers[side].batches(sites, rows.reshape(len(sites), -1), rows.shape[2])

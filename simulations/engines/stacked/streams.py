@@ -111,75 +111,59 @@ def _shuffle(values: Indices, ends: Indices, numbers: NDArray[np.uint64]) -> Non
         begin = ends[part]
 
 
-def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> list[Indices]:
-    """``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for each i.
+def shuffle(seed: int, purpose: Purpose, keys: NDArray[np.int64], arrays: Sequence[Indices]) -> Indices:
+    """``arrays[i][stream(seed, purpose, *keys[i]).permutation(len(arrays[i]))]`` for each i, one after another.
 
     Args:
         keys: (m, k) the rest of the addresses, k >= 2, all below 2**32.
-        arrays: m of them, each of less than 2**32 indices.
+        arrays: m >= 1 of them, each of less than 2**32 indices.
     """
-    if not arrays:
-        return []
+    values = np.concatenate(arrays)
+    ends = np.cumsum([len(array) for array in arrays])
     if not 0 <= seed < _WORD:
-        streams = (stream(seed, purpose, *address) for address in keys.tolist())
-        return [array[one.permutation(len(array))] for one, array in zip(streams, arrays, strict=True)]
+        for part, key in zip(np.split(values, ends[:-1]), keys.tolist(), strict=True):
+            part[:] = part[stream(seed, purpose, *key).permutation(len(part))]
+        return values
     given = [np.full(len(keys), word, np.uint32) for word in (seed, zlib.crc32(purpose.encode()))]
     words = seed_words([*given, *keys.T.astype(np.uint32)])
     halves = zip(words[::2], words[1::2], strict=True)
     numbers = np.stack([low | high.astype(np.uint64) << _HALF for low, high in halves], axis=1)
-    values, ends = np.concatenate(arrays), np.cumsum([len(array) for array in arrays])
     _shuffle(values, ends, numbers)
-    return np.split(values, ends[:-1])
+    return values
 
 
-def epochs_of(sampler: EpochSampler, numbers: range) -> range:
-    """The epochs in which consecutive batches, which are not empty, lie."""
-    batches = len(sampler.indices) // sampler.batch_size
-    return range(numbers[0] // batches, numbers[-1] // batches + 1)
-
-
-def prefetch(samplers: Sequence[EpochSampler], numbers: range) -> None:
-    """Draw the epochs of some consecutive batches, so that each sampler has them in ``drawn``.
+def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[range, Indices]]:
+    """For each sampler the epochs in which its batches of some consecutive numbers lie, and their orders (epochs, n).
 
     Args:
-        samplers: of one seed and purpose.
+        samplers: of one seed and purpose, whose batches are not empty.
     """
-    missing = []
-    for sampler in samplers:
-        if sampler.batch_size:
-            some = epochs_of(sampler, numbers)
-            sampler.drawn = {epoch: order for epoch, order in sampler.drawn.items() if epoch in some}
-            missing += [(sampler, epoch) for epoch in some if epoch not in sampler.drawn]
-    seed, purpose, _ = samplers[0].address
-    keys = np.array([(*sampler.address[2], epoch) for sampler, epoch in missing], np.int64).reshape(-1, 2)
-    orders = shuffle(seed, purpose, keys, [sampler.indices for sampler, _ in missing])
-    for (sampler, epoch), order in zip(missing, orders, strict=True):
-        sampler.drawn[epoch] = order
+    (seed, purpose, _), *_ = (sampler.address for sampler in samplers)
+    batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
+    epochs = [range(numbers[0] // count, numbers[-1] // count + 1) for count in batches]
+    counts = [len(some) for some in epochs]
+    sites = np.repeat([sampler.address[2] for sampler in samplers], counts, axis=0)
+    keys = np.column_stack([sites, np.concatenate(epochs)])
+    arrays = [sampler.indices for sampler, count in zip(samplers, counts, strict=True) for _ in range(count)]
+    values, drawn, begin = shuffle(seed, purpose, keys, arrays), [], 0
+    for sampler, some in zip(samplers, epochs, strict=True):
+        end = begin + len(some) * len(sampler.indices)
+        drawn.append((some, values[begin:end].reshape(len(some), -1)))
+        begin = end
+    return drawn
 
 
-def forget(samplers: Sequence[EpochSampler]) -> None:
-    """Keep the newest epoch of each sampler only."""
-    for sampler in samplers:
-        if sampler.drawn:
-            newest = max(sampler.drawn)
-            sampler.drawn = {newest: sampler.drawn[newest]}
-
-
-def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> list[Indices]:
-    """The indices (K b,) that each sampler's batches of some K consecutive numbers hold, one batch after another.
+def draw_rows(samplers: Sequence[EpochSampler], numbers: range) -> Indices:
+    """(C, K b) what each sampler's batches of some K consecutive numbers hold, one batch after another.
 
     Args:
-        samplers: of one seed and purpose, with batches of one size b.
+        samplers: C of one seed and purpose, with batches of one size b.
     """
-    prefetch(samplers, numbers)
-    rows = []
-    for sampler in samplers:
-        if not (size := sampler.batch_size):
-            rows.append(sampler.indices)
-            continue
-        some, batches = epochs_of(sampler, numbers), len(sampler.indices) // size
-        start = (numbers[0] - some[0] * batches) * size
-        orders = [sampler.drawn[epoch][: batches * size] for epoch in some]
-        rows.append(np.concatenate(orders)[start : start + len(numbers) * size])
-    forget(samplers)
+    size = samplers[0].batch_size
+    rows = np.empty((len(samplers), len(numbers) * size), np.int64)
+    if size:
+        for own, (epochs, orders) in zip(rows, draw_epochs(samplers, numbers), strict=True):
+            batches = orders.shape[1] // size
+            start = (numbers[0] - epochs[0] * batches) * size
+            own[:] = orders[:, : batches * size].ravel()[start : start + len(own)]
     return rows
