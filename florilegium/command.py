@@ -25,9 +25,9 @@ def main() -> None:
     here = Path.cwd().resolve()
     if here != OURS:
         put_last(here)
-    from apps import doctor
+    from apps.doctor.command import cli as doctor
     from simulations.__main__ import cli
     from simulations.__main__ import main as run
 
-    cli.add_typer(doctor.cli, name="doctor", help="Look at what a site or a SuperLink needs.")
+    cli.add_typer(doctor, name="doctor", help="Look at what a site or a SuperLink needs.")
     run()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from apps.config import ConfigError, Scalar
-from apps.pairs import parse_pairs
+from apps.run_config.pairs import parse_pairs
 
 AUTO: Literal["auto"] = "auto"
 # how many clients are computed as one, at most: a number above 0, or `AUTO`, which tries what is fastest

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from apps import doctor
 from apps.config import parse_run_config
-from apps.doctor import NO_INSTALLATION, WrongError, certificate, cli, node_key, packages
+from apps.doctor import command as doctor
+from apps.doctor.command import NO_INSTALLATION, WrongError, certificate, cli, node_key, packages
 from problems.data import load
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"

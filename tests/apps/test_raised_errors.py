@@ -13,8 +13,8 @@ import pytest
 import typer
 from click import Command, Group
 
-from apps import doctor
 from apps.config import known_keys
+from apps.doctor import command as doctor
 from problems.errors import InputError
 from simulations.__main__ import Section, cli
 

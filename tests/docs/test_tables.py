@@ -12,8 +12,8 @@ import pytest
 
 from apps.config import flatten, known_keys, parse_run_config
 from apps.mods import uncovered_fields
-from apps.pairs import parse_pairs
 from apps.registry import ALGORITHMS
+from apps.run_config.pairs import parse_pairs
 from problems.data import DATASETS, PARTITIONS
 from problems.models import MODELS
 from problems.objectives.pairwise import LINEAR, PAIRWISE_LOSSES

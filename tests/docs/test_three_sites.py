@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from apps.config import parse_run_config
-from apps.pairs import parse_pairs
+from apps.run_config.pairs import parse_pairs
 from tests.battery.engines import end_processes
 from tests.battery.ports import free_ports
 from tests.docs.markdown import PROJECT, blocks

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 from flwr.app import Context, RecordDict
 
-from apps.pairs import parse_pairs
+from apps.run_config.pairs import parse_pairs
 from apps.run_config.settings import ConfigError
 from apps.run_directory.versions import NAME
 from apps.sites.state_store import STATE_DIR
@@ -385,7 +385,3 @@ def report(findings: Iterator[Finding]) -> None:
         good &= finding.good
     if not good:
         raise typer.Exit(1)
-
-
-if __name__ == "__main__":
-    cli()
