@@ -14,8 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from apps.config import parse_run_config
-from apps.doctor import command as doctor
-from apps.doctor.command import NO_INSTALLATION, WrongError, certificate, cli, node_key, packages
+from apps.doctor import credentials, installation
+from apps.doctor.command import cli
+from apps.doctor.credentials import certificate, node_key
+from apps.doctor.findings import WrongError
+from apps.doctor.installation import NO_INSTALLATION, packages
+from apps.doctor.network import reachable
 from problems.data import load
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
@@ -69,7 +73,9 @@ def test_the_scripts_refuse_what_they_cannot_use(tmp_path: Path) -> None:
 
 
 def test_packages_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"'])
+    monkeypatch.setattr(
+        installation, "requires", lambda name: ["numpy>=99", "no-such-package", 'ruff>=99; extra == "test"']
+    )
     with pytest.raises(WrongError) as wrong:
         packages()
     assert str(wrong.value).startswith(f"numpy: got {np.__version__}, allowed: >=99; no-such-package: got nothing, ")
@@ -148,24 +154,24 @@ def listening(folder: Path | None) -> Iterator[str]:
 
 def test_the_superlink_is_reached(folder: Path) -> None:
     with listening(folder / "tls") as address:
-        assert "with a certificate of" in doctor.reachable(address, folder / "tls" / "ca.crt")
+        assert "with a certificate of" in reachable(address, folder / "tls" / "ca.crt")
     with listening(None) as address:
-        assert "TLS was not tried" in doctor.reachable(address, None)
+        assert "TLS was not tried" in reachable(address, None)
     with listening(folder / "other") as address:  # child processes reach the SuperLink by the loopback's name
-        assert "with a certificate of" in doctor.reachable(address, folder / "other" / "ca.crt")
+        assert "with a certificate of" in reachable(address, folder / "other" / "ca.crt")
 
 
 def test_the_superlink_of_another_authority_is_not(folder: Path) -> None:
     told = "TLS that fails .*(self-signed|issuer)"
     with listening(folder / "tls") as address, pytest.raises(WrongError, match=told):
-        doctor.reachable(address, folder / "other" / "ca.crt")
+        reachable(address, folder / "other" / "ca.crt")
 
 
 def test_a_certificate_for_another_name_is_not_the_superlink_s(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest: resolve("127.0.0.1", *rest))
     with listening(folder / "other") as address, pytest.raises(WrongError, match="Hostname mismatch"):
-        doctor.reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
+        reachable(address.replace("127.0.0.1", "superlink.example.org"), folder / "other" / "ca.crt")
 
 
 def test_a_good_superlink(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +200,7 @@ def test_certificates_that_do_not_belong_together(folder: Path, monkeypatch: pyt
     with pytest.raises(WrongError, match=r"server\.key: got another key than that of"):
         certificate(tls / "server.pem", tls / "ca.crt", other / "server.key")
     assert certificate(tls / "server.pem", tls / "ca.crt", tls / "server.key").endswith("is valid for 59 days")
-    monkeypatch.setattr(doctor, "WARNING_DAYS", 61)
+    monkeypatch.setattr(credentials, "WARNING_DAYS", 61)
     with pytest.raises(WrongError, match="is valid for 59 more days"):
         certificate(tls / "server.pem", tls / "ca.crt")
 
@@ -209,9 +215,9 @@ def test_files_and_ports_that_are_not_what_an_option_takes(folder: Path, tmp_pat
     with pytest.raises(WrongError, match=r"closed\.key: got .*, allowed: a private key in PEM without a passphrase"):
         certificate(tls / "server.pem", tls / "ca.crt", closed)
     with pytest.raises(FileNotFoundError, match=r"none\.crt"):
-        doctor.reachable("127.0.0.1:1", tmp_path / "none.crt")
+        reachable("127.0.0.1:1", tmp_path / "none.crt")
     with pytest.raises(WrongError, match="allowed: host:port"):
-        doctor.reachable("127.0.0.1:65536", None)
+        reachable("127.0.0.1:65536", None)
 
 
 def test_a_sites_own_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import typer
 from click import Command, Group
 
 from apps.config import known_keys
-from apps.doctor import command as doctor
+from apps.doctor.command import cli as doctor
 from problems.errors import InputError
 from simulations.__main__ import Section, cli
 
@@ -118,7 +118,7 @@ def test_all_parts_say_something(made: list[Made]) -> None:
 def test_a_way_out_names_pages_and_commands_that_there_are(made: list[Made]) -> None:
     program = typer.main.get_command(cli)
     assert isinstance(program, Group)
-    known = options(program) | options(typer.main.get_command(doctor.cli)) | FLOWERS
+    known = options(program) | options(typer.main.get_command(doctor)) | FLOWERS
     pages = commands = given = 0
     for one in made:
         hint = one.parts["hint"]

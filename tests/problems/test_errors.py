@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from apps.config import ConfigError
-from apps.doctor.command import WrongError
+from apps.doctor.findings import WrongError
 from problems.data import DataError
 from problems.errors import NOTHING, InputError
 from problems.minimax import ProblemError

@@ -1,0 +1,59 @@
+"""Checks of connections and ports. Only a TLS handshake is sent."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from pathlib import Path
+
+from apps.doctor.findings import WrongError
+
+SECONDS = 5.0
+HIGHEST_PORT = 2**16 - 1
+
+
+def reachable(address: str, authority: Path | None) -> str:
+    """Check that a SuperLink listens and, given an authority, that it issued the certificate for this name.
+
+    Args:
+        address: ``host:port``, an IPv6 address in brackets.
+        authority: the PEM file of its certificate; None: TLS is not tried.
+
+    Raises:
+        WrongError: the address is malformed, nothing answers within five seconds, or TLS fails.
+        OSError: the authority's file cannot be read.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > HIGHEST_PORT:
+        raise WrongError("--superlink", got=repr(address), allowed="host:port", hint="give it as to flower-supernode")
+    name, way_out = host.strip("[]"), "see docs/deployment.md"
+    if authority is not None:
+        authority.read_bytes()  # A file that cannot be read is no fault of the connection.
+    try:
+        with socket.create_connection((name, int(port)), timeout=SECONDS) as connection:
+            if authority is None:
+                return f"{address} listens; TLS was not tried without --root-certificates"
+            context = ssl.create_default_context(cafile=str(authority))
+            with context.wrap_socket(connection, server_hostname=name) as secure:
+                return f"{address} listens, with a certificate of {authority} ({secure.version()})"
+    except ssl.SSLError as error:
+        got = f"TLS that fails ({getattr(error, 'verify_message', '') or error.reason or error})"
+        raise WrongError(address, got=got, allowed=f"a certificate of {authority}", hint=way_out) from None
+    except OSError as error:
+        got = f"no connection ({error.strerror or error})"
+        raise WrongError(address, got=got, allowed="a SuperLink that listens", hint=way_out) from None
+
+
+def port_free(host: str, port: int) -> str:
+    """Check that a SuperLink's port is free.
+
+    Raises:
+        WrongError: it is in use, or ``host`` is not an address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        got = f"{host}:{port} ({error.strerror or error})"
+        raise WrongError("port", got=got, allowed="a free port of this machine", hint="give another --port") from None
+    return f"{host}:{port} is free"

@@ -1,0 +1,59 @@
+"""Checks of a site's data and of its device, as a run of its config meets them."""
+
+from __future__ import annotations
+
+from flwr.app import Context
+
+from apps.doctor.findings import WrongError
+
+
+def data(context: Context) -> str:
+    """Check both configs, and that the site's data can be read, as the handshake does.
+
+    Raises:
+        ConfigError: one of the configs is wrong.
+        DataError: the data cannot be read.
+        WrongError: the site's own file has several labels, none of them positive.
+    """
+    from apps.client_app import report_of, run_config, site_of
+
+    config = run_config(context)
+    report = report_of(context, config)
+    held_out = 0 if report.held_out_counts is None else int(report.held_out_counts.sum())
+    place = f"partition {context.node_config['partition-id']} of {context.node_config['num-partitions']}"
+    text = f"{place} of {config.data.dataset} for {config.run.strategy}"
+    # a party of a vertical run reports no counts, but its data must be read here
+    negatives, positives = (
+        report.class_counts if report.class_counts is not None else site_of(context, config).class_counts
+    )
+    text = f"{text}: {negatives + positives:,} rows with labels, {positives:,} of them positive"
+    text = f"{text}, {held_out:,} more held out" if held_out else text
+    if report.negative_labels is None:
+        return text
+    negative, positive = (", ".join(map(repr, values)) or "none" for values in report.label_values)
+    if len(report.label_values[0]) > 1 and positive == "none":
+        raise WrongError(
+            "labels",
+            got=f"{negative}, none of them in positive-label",
+            allowed=f"{config.data.positive_label or '1'!r} among them, where there is more than one",
+            hint="write them as the other sites do, or set positive-label",
+        )
+    return f"{text}; positive labels: {positive}; negative: {negative}"
+
+
+def device(context: Context) -> str:
+    """Check that the run's device is available.
+
+    Raises:
+        ConfigError: the run config is wrong.
+        ValueError: it asks for CUDA, which is not available.
+    """
+    import torch
+
+    from apps.client_app import run_config
+    from apps.sites.resources import device_of
+
+    config = run_config(context)
+    found = device_of(config.training)
+    name = torch.cuda.get_device_name() if found.type == "cuda" else f"{config.training.torch_threads} threads"
+    return f"{found.type} ({name}) for device={config.training.device!r}"
