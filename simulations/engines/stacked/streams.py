@@ -138,7 +138,7 @@ def draw_epochs(samplers: Sequence[EpochSampler], numbers: range) -> list[tuple[
     Args:
         samplers: of one seed and purpose, whose batches are not empty.
     """
-    (seed, purpose, _), *_ = (sampler.address for sampler in samplers)
+    seed, purpose, _ = samplers[0].address
     batches = [len(sampler.indices) // sampler.batch_size for sampler in samplers]
     epochs = [range(numbers[0] // count, numbers[-1] // count + 1) for count in batches]
     counts = [len(some) for some in epochs]
