@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from clients.base import Config, Fitted, PayloadClient
 from clients.parties import NoModel, Party, host_mark, run_folder, sockets
+from clients.segments import add_segment, find_state, make_plan
 from clients.vertical.alignment import digest, find_rows
 from clients.vertical.policy import PolicyError, RefusalError
 from clients.vertical.segment.party import run_segment
@@ -42,7 +43,6 @@ from payloads.vfb2 import (
     text,
 )
 from payloads.wire import PHASE
-from problems.vertical.objectives import make_objective
 
 
 class VFB2Client(PayloadClient[NoModel]):
@@ -202,8 +202,9 @@ class VFB2Client(PayloadClient[NoModel]):
         Raises:
             PartyError: a party failed.
         """
-        plan = self.plan(segment)
-        number, held, digest = plan.segment, self.counts(), self.digest(segment)
+        held, digest = self.counts(), self.digest(segment)
+        plan = make_plan(self.algorithm, segment, self.party.parties, held, self.training, self.settings)
+        number = plan.segment
         self.facts |= {
             "rows": int(held[0]),
             "test-rows": int(held[1]),
@@ -220,16 +221,7 @@ class VFB2Client(PayloadClient[NoModel]):
         outcome = self.run(segment, plan, start)
         self.facts["bytes-to-peers"] = int(outcome.counters.get("bytes_sent", 0))
         self.party.keep_flips(self.state.aligned, self.settings.label_epsilon, outcome.flips)
-        self.state = dataclasses.replace(
-            self.state,
-            serial=segment.serial,
-            segments=np.array([number - 1, number]),
-            older=start.weights if number else None,
-            older_table=start.table,
-            newer=outcome.weights,
-            newer_table=outcome.table,
-            flips=outcome.flips,
-        )
+        self.state = add_segment(self.state, segment, start, outcome)
         if segment.last[0]:
             self.keepsake = {"weights": outcome.weights, **self.party.data.keepsake(self.state.aligned)}
         share = bool(segment.share[0]) and self.party.share
@@ -243,56 +235,12 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def start(self, segment: Segment) -> PartyState:
-        """Return the state after the segment that this one starts from.
-
-        Raises:
-            ValueError: the party does not have that state.
-        """
-        state, base = self.state, int(segment.base[0])
-        if base < 0:
-            epsilon = self.settings.label_epsilon
-            draws = epsilon and self.party.partition_id == segment.active[0]
-            return PartyState(flips=self.party.label_flips(state, epsilon, self.facts) if draws else None)
-        older, newer = state.segments.tolist()
-        if base in (older, newer):
-            kept = (state.newer, state.newer_table) if base == newer else (state.older, state.older_table)
-            return PartyState(*kept, state.flips)
-        held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
-        raise ValueError(
-            f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
-            f"after segment {held} (a state-dir keeps them for a resumed run)"
-        )
-
-    def plan(self, segment: Segment) -> Plan:
-        """Say what the segment does, from the party's own settings and what the server sends."""
-        vfb2, training, number = self.settings, self.training, int(segment.segment[0])
-        rows, test_rows = (self.counts() if segment.rows is None else segment.rows).tolist()
-        return Plan(
-            serial=int(segment.serial[0]),
-            segment=number,
-            algorithm=self.algorithm,
-            problem=vfb2.problem,
-            weight=make_objective(vfb2.problem, vfb2.factor).weight,
-            step=float(segment.step[0]),
-            batch_size=training.batch_size,
-            seed=training.seed,
-            first_epoch=max(number - 1, 0) * vfb2.epochs,
-            epochs=vfb2.epochs if number else 0,
-            parties=self.party.parties,
-            active=tuple(segment.active.tolist()),
-            window=1 if vfb2.synchronous else vfb2.window,
-            skew=vfb2.skew_bound,
-            masking=vfb2.masking,
-            synchronous=vfb2.synchronous,
-            update_passive=vfb2.update_passive,
-            evaluate=bool(segment.evaluate[0]),
-            label_epsilon=vfb2.label_epsilon,
-            rows=rows,
-            test_rows=test_rows,
-            curvature=bool(segment.curvature[0]),
-            start=number == 1,
-            allow_bare=vfb2.allow_two_parties,
-        )
+        """Return what the segment starts from: what an earlier one left, or weights 0 and the labels' flips."""
+        if segment.base[0] >= 0:
+            return find_state(segment, self.state)
+        epsilon = self.settings.label_epsilon
+        draws = epsilon and self.party.partition_id == segment.active[0]
+        return PartyState(flips=self.party.label_flips(self.state, epsilon, self.facts) if draws else None)
 
     def run(self, segment: Segment, plan: Plan, start: PartyState) -> Outcome:
         me, parties, vfb2, endpoint = self.party.partition_id, self.party.parties, self.settings, self.endpoint(segment)

@@ -1,0 +1,89 @@
+"""What a segment of VFB2 does and starts from, and what it leaves in a party's memory."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.vertical.segment.plan import Outcome, PartyState, Plan
+from payloads.settings import TrainingSettings
+from payloads.vfb2 import Segment, VFB2Settings, VFB2State
+from problems.vertical.objectives import make_objective
+
+
+def make_plan(
+    algorithm: str,
+    segment: Segment,
+    parties: int,
+    held: NDArray[np.int64],
+    training: TrainingSettings,
+    vfb2: VFB2Settings,
+) -> Plan:
+    """Say what the segment does, from the party's own settings and what the server sends.
+
+    Args:
+        algorithm: "sgd", "svrg" or "saga".
+        parties: q.
+        held: (2,) the party's training and test rows, which count while the server does not know those of all.
+    """
+    number = int(segment.segment[0])
+    rows, test_rows = (held if segment.rows is None else segment.rows).tolist()
+    return Plan(
+        serial=int(segment.serial[0]),
+        segment=number,
+        algorithm=algorithm,
+        problem=vfb2.problem,
+        weight=make_objective(vfb2.problem, vfb2.factor).weight,
+        step=float(segment.step[0]),
+        batch_size=training.batch_size,
+        seed=training.seed,
+        first_epoch=max(number - 1, 0) * vfb2.epochs,
+        epochs=vfb2.epochs if number else 0,
+        parties=parties,
+        active=tuple(segment.active.tolist()),
+        window=1 if vfb2.synchronous else vfb2.window,
+        skew=vfb2.skew_bound,
+        masking=vfb2.masking,
+        synchronous=vfb2.synchronous,
+        update_passive=vfb2.update_passive,
+        evaluate=bool(segment.evaluate[0]),
+        label_epsilon=vfb2.label_epsilon,
+        rows=rows,
+        test_rows=test_rows,
+        curvature=bool(segment.curvature[0]),
+        start=number == 1,
+        allow_bare=vfb2.allow_two_parties,
+    )
+
+
+def find_state(segment: Segment, kept: VFB2State) -> PartyState:
+    """Return what the segment starts from: the state after an earlier one.
+
+    Raises:
+        ValueError: the party does not have that state.
+    """
+    base, (older, newer) = int(segment.base[0]), kept.segments.tolist()
+    if base == newer:
+        return PartyState(kept.newer, kept.newer_table, kept.flips)
+    if base == older:
+        return PartyState(kept.older, kept.older_table, kept.flips)
+    held = " and ".join(str(number) for number in (older, newer) if number >= 0) or "none"
+    raise ValueError(
+        f"segment {int(segment.segment[0])} starts from the weights after segment {base}, but this party has those "
+        f"after segment {held} (a state-dir keeps them for a resumed run)"
+    )
+
+
+def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome) -> VFB2State:
+    """Return a party's memory after a segment: what it left and, for its repetition, what it started from."""
+    number = int(segment.segment[0])
+    return replace(
+        kept,
+        serial=segment.serial,
+        segments=np.array([number - 1, number]),
+        older=start.weights if number else None,
+        older_table=start.table,
+        newer=outcome.weights,
+        newer_table=outcome.table,
+        flips=outcome.flips,
+    )
