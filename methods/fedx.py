@@ -1,16 +1,16 @@
 """FedX (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk Optimization", ICML 2023):
 Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larger buffers of Appendices E and F.
 
-| paper                       | here                                                                        |
-|-----------------------------|-----------------------------------------------------------------------------|
-| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions`                           |
-| H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds                     |
-| R_{i,1}, R_{i,2}, P         | `FedXPool`                                                                  |
-| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue`  |
-| z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch`                    |
-| z-hat                       | ``independent`` of a `PairBatch`                                            |
-| G_{i,k,1} + G_{i,k,2}       | ``slopes`` in `step`, taken back to the weights                             |
-| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs`    |
+| paper                       | here |
+|-----------------------------|---|
+| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions` |
+| H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds |
+| R_{i,1}, R_{i,2}, P         | `FedXPool` |
+| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue` |
+| z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch` |
+| z-hat                       | ``independent`` of a `PairBatch` |
+| G_{i,k,1} + G_{i,k,2}       | ``slopes`` in `step`, taken back to the weights |
+| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs` |
 
 `methods.pairwise` has the other symbols.
 

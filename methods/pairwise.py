@@ -1,15 +1,15 @@
 """What FedX and local pairs share: settings, the risk on a site's samples, its batches, u, the momentum and the step.
 
-| FedX's paper             | here                                                                    |
-|--------------------------|-------------------------------------------------------------------------|
-| h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh     |
-| f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise`            |
-| S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners`                       |
-| z_{i,k,1}, z_{i,k,2}     | `ActiveBatch`                                                           |
-| u(z), equation (8)       | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates`     |
-| G                        | ``momentum`` of `Carry`, `descend`                                      |
-| gamma, beta, lambda, tau | the same in `FedXSettings`                                              |
-| B_1, B_2                 | ``positive_batch_size``, ``negative_batch_size``                        |
+| FedX's paper             | here |
+|--------------------------|---|
+| h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh |
+| f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise` |
+| S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners` |
+| z_{i,k,1}, z_{i,k,2}     | `ActiveBatch` |
+| u(z), equation (8)       | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates` |
+| G                        | ``momentum`` of `Carry`, `descend` |
+| gamma, beta, lambda, tau | the same in `FedXSettings` |
+| B_1, B_2                 | ``positive_batch_size``, ``negative_batch_size`` |
 
 "Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
 """
