@@ -11,12 +11,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors_numpy
+
+from payloads.flower_internals import fill
 
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.signedinteger[Any]]
@@ -37,8 +39,6 @@ _NAMED = {
 }  # fmt: skip
 # the most bytes of the header before an array's own; our headers have less than 100
 _LONGEST_HEADER = 4096
-
-R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 class PayloadError(ValueError):
@@ -180,18 +180,6 @@ class Payload:
 def not_finite(value: FloatArray) -> int:
     """How many values are NaN or infinite."""
     return int(value.size - np.count_nonzero(np.isfinite(value)))
-
-
-def fill(kind: type[R], values: Mapping[str, Any]) -> R:
-    """A record made without the checks of its constructor; what is behind it is private to Flower."""
-    record = kind.__new__(kind)
-    record.__dict__.update(_empty(kind), _data=dict(values))
-    return record
-
-
-@lru_cache
-def _empty(kind: type[R]) -> dict[str, Any]:
-    return kind().__dict__
 
 
 def _longest(field: str, dims: tuple[str | int, ...], bounds: Mapping[str, int]) -> list[int]:

@@ -11,7 +11,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray, PayloadError, fill, not_finite
+from payloads.flower_internals import fill, look_up
+from payloads.record import FloatArray, PayloadError, not_finite
 
 ARRAYS = "arrays"
 PAYLOAD = "payload"
@@ -180,9 +181,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
     """The record of that name and kind, or None; quicker than ``RecordDict.config_records`` and the like."""
-    if name not in records:
-        return None
-    record = records[name]
+    record = look_up(records, name)
     return record if isinstance(record, kind) else None
 
 

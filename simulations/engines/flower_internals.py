@@ -10,6 +10,8 @@ from flwr.common.constant import ErrorCode as ErrorCode
 from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from payloads.flower_internals import make_twin
+
 T = TypeVar("T")
 
 # Output of ``flwr ... --format json``: fields, and the states of a run that has not ended or has ended well.
@@ -41,7 +43,7 @@ def set_message_id(message: Message, message_id: str) -> None:
 
 def make_reply(content: RecordDict, message: Message) -> Message:
     """``Message(content, reply_to=message)``, whose constructor needs four times as long for its checks."""
-    reply, metadata, now = _twin(message), _twin(message.metadata), time.time()
+    reply, metadata, now = make_twin(message), make_twin(message.metadata), time.time()
     asked = message.metadata.__dict__
     metadata.__dict__.update(
         _message_id="",
@@ -60,8 +62,8 @@ def make_reply(content: RecordDict, message: Message) -> Message:
 
 def own_message(message: Message) -> Message:
     """A message whose metadata and records can be changed without changing another's."""
-    own = _twin(message)
-    own.__dict__["_metadata"] = _twin(message.metadata)
+    own = make_twin(message)
+    own.__dict__["_metadata"] = make_twin(message.metadata)
     if message.has_content():
         own.__dict__["_content"] = own_records(message.content)
     return own
@@ -73,7 +75,7 @@ def own_records(records: RecordDict) -> RecordDict:
 
 
 def _own_record(record: Any) -> Any:
-    return _like(record, _twin if isinstance(record, ArrayRecord) else _own_value)
+    return _like(record, make_twin if isinstance(record, ArrayRecord) else _own_value)
 
 
 def _own_value(value: Any) -> Any:
@@ -86,9 +88,3 @@ def _like(record: T, own: Callable[[Any], Any]) -> T:
     new["_check_key_fn"], new["_check_value_fn"] = old["_check_key_fn"], old["_check_value_fn"]
     new["_data"] = {name: own(value) for name, value in old["_data"].items()}
     return like
-
-
-def _twin(one: T) -> T:
-    twin = one.__class__.__new__(one.__class__)
-    twin.__dict__.update(one.__dict__)
-    return twin

@@ -15,6 +15,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
+from payloads.flower_internals import readdress
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
@@ -73,7 +74,8 @@ class Exchange:
         """Messages to some more clients."""
         ids = self.roster.node_ids
         kind = MessageType.EVALUATE if self.phase == SCORE_COUNTS else MessageType.TRAIN
-        written = {place: Message(self.content, dst_node_id=ids[place], message_type=kind) for place in places}
+        first = Message(self.content, dst_node_id=ids[places[0]], message_type=kind)
+        written = {place: readdress(first, ids[place]) for place in places}
         self.sent |= written
         if not self.phase:
             self.report.asked = list(self.sent)
