@@ -1,5 +1,6 @@
-"""The same run on a CUDA device: the same up to rounding, and no step waits for the device."""
+"""The same run on a CUDA device, stacked or not: the same up to rounding, and no step waits for the device."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +14,33 @@ from methods.method import Task
 from methods.pairwise import FedXSettings, PairwiseRisk
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
+from simulations.engines.stacked.networks import StackedNetwork
+from simulations.engines.stacked.pairs import PairStacking
 from tests.battery.federation import federate
 
 pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
 
 
+@pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize("strategy", ALGORITHMS)
-def test_a_run_on_the_gpu_is_the_run_on_the_cpu_but_for_rounding(strategy: str, tmp_path: Path) -> None:
+def test_a_run_on_the_gpu_is_the_run_on_the_cpu_but_for_rounding(strategy: str, stack: int, tmp_path: Path) -> None:
     config = {"strategy": strategy, "dtype": "float64", "num-server-rounds": 3}
     cpu, _ = federate(tmp_path / "cpu", {**config, "device": "cpu"}, clients=3)
-    gpu, _ = federate(tmp_path / "gpu", {**config, "device": "cuda"}, clients=3)
+    gpu, _ = federate(tmp_path / "gpu", {**config, "device": "cuda"}, clients=3, stack=stack)
     for here, there in zip(cpu.lines, gpu.lines, strict=True):
         assert there["loss"] == pytest.approx(here["loss"], rel=1e-6)
 
 
-def test_local_steps_do_not_synchronise() -> None:
+@pytest.mark.parametrize("stacked", [False, True])
+def test_local_steps_do_not_synchronise(stacked: bool) -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat([1, 0], [40, 160])
-    site = Site.from_arrays(0, rng.normal(size=(200, 8)), labels, device="cuda")
-    model = FlatModel(build_model("mlp", (8,), 0), device="cuda")
+    site = Site.from_arrays(0, rng.normal(size=(200, 8)), labels, device=DEVICE)
+    model = FlatModel(build_model("mlp", (8,), 0), device=DEVICE)
     training, settings = TrainingSettings(local_steps=4, loss="psm"), FedXSettings()
-    risk = PairwiseRisk(model, site, "psm", training, settings)
-    task = Task(1, training, settings, site, risk, "psm")
-    scores, run = np.zeros(64, np.float32), np.array([64])
-    one = np.ones(1, np.float32)
+    task = Task(1, training, settings, site, PairwiseRisk(model, site, "psm", training, settings), "psm")
+    scores, run, one = np.zeros(64, np.float32), np.array([64]), np.ones(1, np.float32)
     pool = FedXPool(
         totals=np.array([1, 40, 160]),
         positive_scores=scores,
@@ -46,14 +50,19 @@ def test_local_steps_do_not_synchronise() -> None:
         partner_lengths=run,
         partner_weights=one,
     )
-    carry = FEDX1.client.start(model.parameters, pool, None, task)
-    batches = FEDX1.client.batches(task, pool)
-    eta, batch = next(batches)  # now the pool is on the device
+    client, x = FEDX1.client, model.parameters
+    carry, batches = client.start(x, pool, None, task), (batch for _, batch in client.batches(task, pool))
+    if stacked:  # the same client twice
+        assert model.dense is not None
+        stacking, tasks = PairStacking(), [task, task]
+        task = stacking.join(tasks, StackedNetwork(model.dense, x.expand(2, -1)))
+        carry = stacking.stack([client.start(x.clone(), pool, None, each) for each in tasks], task)
+        batches = stacking.batches(tasks, [pool, pool], client.batches)
+    first = next(batches)  # now the pool is on the device
     torch.cuda.set_sync_debug_mode("error")
     try:
-        carry = FEDX1.client.step(carry, batch, eta, task)
-        for eta, batch in batches:
-            carry = FEDX1.client.step(carry, batch, eta, task)
+        for batch in itertools.chain([first], batches):
+            carry = client.step(carry, batch, 0.1, task)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(carry.history) == 4

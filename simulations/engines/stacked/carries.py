@@ -35,7 +35,7 @@ def stack(carries: Sequence[T]) -> T:
 
 
 def unstack(carry: T, count: int) -> list[T]:
-    """The carries of ``count`` clients, whose tensors are views of the stacked ones."""
+    """The carries of ``count`` clients, whose tensors are views of the stacked ones: in one transfer from a GPU."""
     parts = {field.name: split(getattr(carry, field.name), count) for field in fields(carry)}  # type: ignore[arg-type]
     return [type(carry)(**{name: values[place] for name, values in parts.items()}) for place in range(count)]
 
@@ -57,7 +57,7 @@ def join(values: list[Any]) -> Any:
 def split(value: Any, count: int) -> Sequence[Any]:
     """The values of ``count`` clients; the inverse of `join`."""
     if isinstance(value, Tensor):
-        return value.unbind()
+        return value.cpu().unbind()
     if isinstance(value, list):  # of records of tensors, one a step: each client gets one record for all steps
         columns = [None if some[0] is None else torch.cat(some, 1) for some in zip(*value, strict=True)]
         parts = [split(column, count) for column in columns]

@@ -44,7 +44,7 @@ class PairStacking(Stacking):
         apart = unstack(replace(carry, u=None), len(tasks))
         if carry.u is None:
             return apart
-        tables = torch.split(carry.u, [len(task.f.positives) for task in tasks])
+        tables = torch.split(carry.u.cpu(), [len(task.f.positives) for task in tasks])
         return [replace(one, u=table) for one, table in zip(apart, tables, strict=True)]
 
     def batches(self, tasks: Tasks, downs: Sequence[Any], draw: object) -> Iterator[Any]:
