@@ -2,7 +2,7 @@
 Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 
 | paper                        | here |
-|------------------------------|---|
+|---|---|
 | (v, alpha), one flat point z | the message's model |
 | v_0 of a stage               | ``reference`` |
 | 1 / gamma                    | ``proximal`` |

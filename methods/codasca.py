@@ -2,7 +2,7 @@
 Communication Complexity", ICML 2021): CoDA with the control variates of SCAFFOLD.
 
 | paper                         | here |
-|-------------------------------|---|
+|---|---|
 | (v, alpha), stages, 1 / gamma | as in `methods.coda` |
 | c_k, c                        | ``control`` of `ControlVariate`, of `StageState` |
 | the change of c_k             | `ControlChange` |

@@ -2,7 +2,7 @@
 Frameworks 1 to 3).
 
 | paper                              | here |
-|------------------------------------|---|
+|---|---|
 | (x_t, y_t), one flat point z       | the message's model |
 | (u_t, v_t)                         | ``estimate`` |
 | (x_{t-1}, y_{t-1}); SVRG: snapshot | ``reference`` |

@@ -2,7 +2,7 @@
 Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larger buffers of Appendices E and F.
 
 | paper                       | here |
-|-----------------------------|---|
+|---|---|
 | H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions` |
 | H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds |
 | R_{i,1}, R_{i,2}, P         | `FedXPool` |

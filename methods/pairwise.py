@@ -1,7 +1,7 @@
 """What FedX and local pairs share: settings, the risk on a site's samples, its batches, u, the momentum and the step.
 
 | FedX's paper             | here |
-|--------------------------|---|
+|---|---|
 | h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh |
 | f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise` |
 | S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners` |

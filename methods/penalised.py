@@ -3,7 +3,7 @@
 f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = argmin_u eta g(u) + |u - w|^2 / 2.
 
 | paper (Zhang, Hu, Johansson 2023) | here |
-|-----------------------------------|---|
+|---|---|
 | theta_1, theta_2                  | ``weight``, ``ridge`` |
 | eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
 | eta-tilde = eta eta_g tau         | `between` |

@@ -2,7 +2,7 @@
 Learning", ICML 2020, Algorithm 1 with Option II).
 
 | paper                 | here |
-|-----------------------|---|
+|---|---|
 | x, y_i                | the server's model, the client's |
 | c_i, c                | ``control`` of the client's memory, of the server's state |
 | the change of c_i     | `ControlChange` |

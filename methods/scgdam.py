@@ -2,7 +2,7 @@
 Algorithm 1).
 
 | paper                                      | here |
-|--------------------------------------------|---|
+|---|---|
 | x = (w, w1, w2) and y = w3, one flat point | the message's model, (d,) |
 | h, the estimate of g(x)                    | ``inner``, (p,), p = d - 1 |
 | (u, v), one vector                         | ``momentum``, (d,) |

@@ -3,7 +3,7 @@ Algorithms", ICML 2022), in the form of LocalSCGDAM (Zhang, Zhang, Yang, Souveni
 AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 
 | paper                    | here |
-|--------------------------|---|
+|---|---|
 | (x, y), one flat point z | the message's model |
 | (u, v), one vector       | ``momentum`` |
 | eta, gamma_x, gamma_y    | the same: a step is gamma_x eta in x, gamma_y eta in y |

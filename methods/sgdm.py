@@ -2,7 +2,7 @@
 in Federated Learning", AAAI 2021, for two classes). Models and momenta are averaged.
 
 | method                                  | here |
-|-----------------------------------------|---|
+|---|---|
 | w                                       | the model |
 | m                                       | ``momentum`` of `SGDMDown`, `LocalMomentum` |
 | beta, the weight of a new gradient in m | ``momentum`` of `SGDMSettings` |

@@ -47,6 +47,7 @@ def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
     partitions = " or ".join(COLUMN_PARTITIONS)
     required: tuple[tuple[str, object, bool, str], ...] = (
         ("partition", spec.partition, spec.partition in COLUMN_PARTITIONS, partitions),
+        ("site-column", spec.site_column, not spec.site_column, "''"),
         ("feature-columns", spec.feature_columns, not spec.feature_columns, "''"),
         ("standardise", spec.standardise, spec.standardise, "True"),
         ("client-shift", spec.client_shift, spec.client_shift == 0, "0.0"),

@@ -116,17 +116,16 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
         train_rows, test_rows = source.own_split()
         check_both_classes(labels[train_rows], "the training set", source.classes)
         check_both_classes(labels[test_rows], "the test set", source.classes)
-    site_sizes = source.site_sizes
     if spec.validation_fraction:
-        train_rows, test_rows, site_sizes = _validation(spec, source, labels, train_rows)
+        train_rows, test_rows = _validation(spec, source, labels, train_rows)
     features, columns = source.features(train_rows)
     check_finite(features)
 
     def spread(rows: Rows) -> tuple[Labels, list[Rows]]:
         """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
-        sites = spec.partition_sites or num_clients
-        return noisy, partition(spec, noisy, source.codes[rows], sites, site_sizes)[:num_clients]
+        sites, own = spec.partition_sites or num_clients, None if source.sites is None else source.sites[rows]
+        return noisy, partition(spec, noisy, source.codes[rows], sites, own)[:num_clients]
 
     rows = train_rows[drop_positives(labels[train_rows], spec.imbalance, spec.seed)]
     train_labels, parts = spread(rows)
@@ -142,19 +141,17 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     )
 
 
-def _validation(
-    spec: DataSpec, source: Source, labels: Labels, train_rows: Rows
-) -> tuple[Rows, Rows, tuple[int, ...] | None]:
-    """The remaining training rows, those held out of each of the data set's own sites, and the sites' new sizes."""
-    sizes = source.site_sizes or (len(train_rows),)
-    sites = np.split(train_rows, np.cumsum(sizes)[:-1])
+def _validation(spec: DataSpec, source: Source, labels: Labels, train_rows: Rows) -> tuple[Rows, Rows]:
+    """The remaining training rows, and those held out of each of the data set's own sites."""
+    sites = np.zeros_like(train_rows) if source.sites is None else source.sites[train_rows]
     pairs = [
-        validation_split(labels, rows, spec.validation_fraction, spec.seed, site) for site, rows in enumerate(sites)
+        validation_split(labels, train_rows[sites == site], spec.validation_fraction, spec.seed, site)
+        for site in np.unique(sites).tolist()
     ]
     kept, held = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     check_both_classes(labels[kept], "the training set without its validation rows", source.classes)
     check_both_classes(labels[held], "the validation set", source.classes)
-    return kept, held, None if source.site_sizes is None else tuple(len(pair[0]) for pair in pairs)
+    return kept, held
 
 
 def _refuse_lost_positives(

@@ -25,7 +25,7 @@ def partition(
     labels: Labels,
     classes: NDArray[np.int64],
     num_clients: int,
-    site_sizes: tuple[int, ...] | None = None,
+    own_sites: Rows | None = None,
 ) -> list[Rows]:
     """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
 
@@ -33,8 +33,7 @@ def partition(
         spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are read.
         labels: (n,) binary labels.
         classes: (n,) original classes, as integers.
-        site_sizes: sizes of the data set's own sites in the order of the rows, if it has sites; "natural" and
-            "synthetic-offset-sites" use them.
+        own_sites: (n,) the site that each row comes from, if the data set has sites of its own.
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -45,8 +44,8 @@ def partition(
         got = f"{num_clients:,}, but only {count:,} training samples"
         raise DataError("number of clients", got=got, allowed="at most as many clients", hint="take fewer clients")
     rng = stream(spec.seed, f"partition {kind}")
-    if site_sizes is not None and (kind == "natural" or spec.dataset == OFFSET_SITES):
-        parts = _sites(site_sizes, count, num_clients)
+    if own_sites is not None and (kind == "natural" or spec.dataset == OFFSET_SITES):
+        parts = _sites(own_sites, num_clients)
     elif kind == "iid":
         parts = _iid(labels, num_clients, rng)
     elif kind == "consecutive":
@@ -82,12 +81,10 @@ def _iid(labels: Labels, num_clients: int, rng: np.random.Generator) -> list[Row
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _sites(sizes: tuple[int, ...], count: int, num_clients: int) -> list[Rows]:
-    _check_number(num_clients, len(sizes), "the data set comes in {} sites", "")
-    if sum(sizes) != count:
-        got = "a share that changes the sizes of the data set's own sites"
-        raise DataError("imbalance", got=got, allowed=0, hint="leave it out")
-    return np.split(np.arange(count), np.cumsum(sizes)[:-1])
+def _sites(own_sites: Rows, num_clients: int) -> list[Rows]:
+    number = int(own_sites.max()) + 1
+    _check_number(num_clients, number, "the data set comes in {} sites", "")
+    return [np.flatnonzero(own_sites == site) for site in range(number)]
 
 
 def _check_number(got: int, given: int, why: str, otherwise: str) -> None:

@@ -82,8 +82,8 @@ class Source:
     `Encoded` for a table. Any statistics come from the training rows alone."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
-    site_sizes: tuple[int, ...] | None = None
-    """Sizes of the sites that the training rows come from, in order; None when there are none."""
+    sites: Rows | None = None
+    """(n,) the number of the site that each row comes from; None when there are none."""
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -103,7 +103,7 @@ def make_source(
     labels: NDArray[Any] | Sequence[Any],
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
-    site_sizes: tuple[int, ...] | None = None,
+    sites: Rows | None = None,
 ) -> Source:
     """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
 
@@ -112,23 +112,23 @@ def make_source(
     """
     classes, codes = label_classes(np.asarray(labels))
     if callable(features):
-        return Source(classes, codes, features, train_count, site_sizes)
+        return Source(classes, codes, features, train_count, sites)
     if len(features) != len(codes):
         got = f"{len(features):,} rows of features but {len(codes):,} labels"
         raise DataError("features", got=got, allowed="one label a row", hint="bring as many")
-    return Source(classes, codes, lambda train_rows: features, train_count, site_sizes)
+    return Source(classes, codes, lambda train_rows: features, train_count, sites)
 
 
-def label_classes(labels: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the distinct labels as sorted text and each label's index among them."""
+def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the distinct labels as sorted text and each label's index among them; ``what`` they are, for errors."""
     if labels.ndim != 1:
-        raise DataError("labels", got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
+        raise DataError(what, got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
     if len(labels) == 0:
         raise DataError("rows", got="no sample", allowed="at least one of each class", hint="bring some")
     missing = sum(value is None or value != value for value in labels.tolist())
     if missing:
         got = f"{missing:,} of {len(labels):,} missing"
-        raise DataError("labels", got=got, allowed="none", hint="fill them, or drop their rows")
+        raise DataError(what, got=got, allowed="none", hint="fill them, or drop their rows")
     values, codes = np.unique(labels.astype(str) if labels.dtype.kind == "O" else labels, return_inverse=True)
     texts = [as_text(value) for value in values]
     by_value = all(map(_is_number, texts))

@@ -42,7 +42,7 @@ PARTITIONS: dict[str, str] = {
     "pathological": "each client holds partition-classes of the original classes",
     "shard": "sorted by original class, cut into shards, partition-classes shards a client",
     "linear": "shuffled, client i gets a share proportional to i + 1",
-    "natural": "the data set's own sites, of data sets that come in sites",
+    "natural": "the sites that the data set comes in, or that site-column names",
     "consecutive": "the order of the file in even slices",
     "sorted-90": "90 % sorted by original class in consecutive slices, 10 % dealt at random",
     "positives-skewed": "unequal: shares of positives and of negatives each from Dirichlet(partition-alpha)",
@@ -140,6 +140,7 @@ class DataSpec:
     partition_rows: str = _key("", "what each client holds, rows:share of positives with commas, or empty (given)")
     positive_label: str = _key("", "a label, labels with commas, first-half, or empty: the data set's own")
     label_column: str = _key("", "label column of a tabular file, or empty: 'label'")
+    site_column: str = _key("", "column of a table with the name of each row's site (natural), or empty")
     feature_columns: str = _key(
         "", "columns of a table, with commas; name[value|value] for text; of svmlight: how many; or empty: all"
     )

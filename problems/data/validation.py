@@ -82,12 +82,12 @@ def validate(spec: DataSpec, *, from_site: bool = False) -> None:
     if spec.dataset in UNLABELLED:
         allowed = f"0, {since} has no test set"
         _inside(spec, "validation-fraction", not spec.validation_fraction, allowed, "leave it out")
-    if spec.partition == "natural" and spec.dataset not in SITED:
+    if spec.partition == "natural" and spec.dataset not in SITED and not spec.site_column:
         raise DataError(
             "partition",
             got=f"'natural' with dataset {spec.dataset!r}, which has no sites of its own",
-            allowed=f"with dataset {', '.join(SITED)}",
-            hint=f"take 'consecutive' for slices in the order of the file, see {PAGE}",
+            allowed=f"with dataset {', '.join(SITED)}, or with site-column",
+            hint=f"name a table's column of sites, or take 'consecutive' for slices in the file's order, see {PAGE}",
         )
     if spec.dataset == OFFSET_SITES:
         allowed = f"'natural', {since} comes in its own 16 sites"
@@ -107,6 +107,8 @@ def _check_columns(spec: DataSpec) -> None:
             f"{', '.join((*TABLES, 'svmlight'))}"
         )
         _inside(spec, "feature-columns", not number, allowed, "leave it out")
+    tables = f"'' but with dataset {' or '.join(TABLES)} in one file"
+    _inside(spec, "site-column", not spec.site_column or (spec.dataset in TABLES and spec.partition != OWN), tables)
     if not spec.standardise and spec.dataset not in TABLES:
         got, allowed = f"False with dataset {spec.dataset!r}", f"False with dataset {' or '.join(TABLES)}"
         raise DataError("standardise", got=got, allowed=allowed, hint="leave it out")

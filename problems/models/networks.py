@@ -66,8 +66,8 @@ class MLP(nn.Module):
 class Table3CNN(nn.Module):
     """The FashionMNIST classifier of LocalSCGDAM, for images of any channels and sides of at least 8.
 
-    Source: "Federated Compositional Deep AUC Maximization" (LocalSCGDAM), Appendix B, Table 3: two blocks of
-    convolution, batch norm, ReLU and max-pooling, then three fully connected layers.
+    Source: LocalSCGDAM (see `methods.scgdam`), Appendix B, Table 3: two blocks of convolution, batch norm, ReLU and
+    max-pooling, then three fully connected layers.
 
     The table leaves open the kernel size, the padding and what stands between the fully connected layers. Used here,
     as usual for this network, are: kernel 3 with padding 1 in the first block, kernel 3 without padding in the second

@@ -8,7 +8,7 @@ observations of the inner mean, their average over time, the slopes f'(u) l'(s),
 axes, in front of the shapes that are named.
 
 | name            | l(s)                               | f            | u is kept as |
-|-----------------|------------------------------------|--------------|---|
+|---|---|---|---|
 | square          | (1 + s)^2                          | identity     | - |
 | psm (symmetric) | 1 / (1 + exp(-s))                  | identity     | - |
 | squared-hinge   | (margin + s)_+^2                   | identity     | - |

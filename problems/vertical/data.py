@@ -59,7 +59,7 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
     arguments give equal bytes. Images are flattened, uint8 pixels divided by 255. "w8a" and "svmlight" stay sparse.
 
     Args:
-        spec: `partition`, which spreads rows over clients, must be "iid"; `client_shift`, `partition_sites` 0.
+        spec: `partition`, which spreads rows, must be "iid"; `client_shift`, `partition_sites` 0.
         parties: q, 1 to the number of columns.
         partition: how columns are spread, one of `COLUMN_PARTITIONS`.
         regression: take the labels as numbers, and draw the test rows without regard to them; for the problems

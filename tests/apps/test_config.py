@@ -114,7 +114,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         **{f"scgdam.{key}": st.floats(0.1, 3.3) for key in ("beta-x", "beta-y", "alpha")},
         "fedsgda.rho": st.one_of(st.just("auto"), st.floats(0, 1, exclude_max=True)),
         "fedsgda.large-batch": st.one_of(st.just("auto"), st.integers(1, 10**6)),
-        "feature-columns": st.just(""),  # of tables only, as the next
+        **dict.fromkeys(("feature-columns", "site-column"), st.just("")),  # of tables only, as the next
         "standardise": st.just(True),
         "lr-decay-at": st.sampled_from(["", "0.5", "0.5,0.75", " 0.1 , 0.9 ,"]),
         # a box needs a bound, and these together leave something between them

@@ -191,10 +191,11 @@ def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     for clients, options, told in (
         (8, {}, "number of clients: got 8, allowed: 16"),
         (16, {"partition": "dirichlet"}, "partition: got 'dirichlet', allowed: 'natural'"),
-        (16, {"imbalance": 0.05}, "imbalance: got a share that changes the sizes .*, allowed: 0"),
     ):
         with pytest.raises(DataError, match=told):
             load(replace(DataSpec(dataset="synthetic-offset-sites"), **options), clients)
+    rare = load(DataSpec("synthetic-offset-sites", imbalance=0.1), 16)  # 11 positives to 100 negatives
+    assert all(len(part.negatives) == 100 and 3 < len(part.positives) < 19 for part in parts_of(rare))
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,22 @@ def test_npz(tmp_path: Path) -> None:
     assert data.train.features.max() <= 1.0
 
 
+@pytest.mark.parametrize("colours", [(), (3,)])
+def test_a_file_of_medmnist(tmp_path: Path, colours: tuple[int, ...]) -> None:
+    rng, arrays = np.random.default_rng(0), {}
+    for split, count in (("train", 20), ("val", 6), ("test", 8)):
+        arrays[f"{split}_images"] = rng.integers(0, 256, (count, 5, 4, *colours), np.uint8)
+        arrays[f"{split}_labels"] = (np.arange(count) % 2)[:, None]
+    np.savez(tmp_path / "some.npz", **arrays)
+    data = load(DataSpec("npz", str(tmp_path), partition="consecutive"), 1)
+    assert (len(data.train), len(data.test), data.input_shape) == (26, 8, (*(colours or (1,)), 5, 4))
+    images = data.train.features[-6:] * 255
+    np.testing.assert_allclose(
+        images[:, -1], arrays["val_images"][..., -1] if colours else arrays["val_images"], rtol=1e-6
+    )
+    np.testing.assert_array_equal(data.train.labels, np.arange(26) % 2)
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

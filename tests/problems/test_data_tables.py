@@ -60,6 +60,40 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
         load(spec, 1)
 
 
+@pytest.mark.parametrize("keys", [{}, {"validation_fraction": 0.25}, {"imbalance": 0.22}])
+def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: dict[str, float]) -> None:
+    wards = np.array([10, 9, 2])[np.random.default_rng(1).choice(3, 60, p=[0.2, 0.3, 0.5])]
+    table = frame(60).assign(age=np.arange(60) + 0.5, ward=wards)
+    path = write_table(table, tmp_path / "t.csv")
+    spec = DataSpec("csv", path, partition="natural", site_column="ward", standardise=False, **keys)  # type: ignore[arg-type]
+    data = load(spec, 3)
+    assert data.input_shape == (5,)  # age, three jobs and the constant
+    for client, ward in enumerate((2, 9, 10)):  # by value
+        rows = data.client(client).features[:, 0].astype(int)
+        assert (wards[rows] == ward).all()
+        assert len(rows) > 0.4 * (wards == ward).sum()
+    with pytest.raises(DataError, match="number of clients: got 2, allowed: 3, since the data set comes in 3 sites"):
+        load(spec, 2)
+    write_table(table.assign(ward=table["ward"].where(table["age"] > 2)), tmp_path / "t.csv")
+    with pytest.raises(DataError, match="column 'ward': got 2 of 60 missing"):
+        load(spec, 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"site_column": "ward"}, "no column 'ward', allowed: one of age, job, constant, label; set site-column"),
+        ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' but with dataset csv or"),
+        ({"partition": "own", "site_column": "ward"}, "site-column: got 'ward'"),
+        ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites of its own"),
+    ],
+)
+def test_a_site_column_that_cannot_be(tmp_path: Path, keys: dict[str, str], message: str) -> None:
+    spec = DataSpec("csv", write_table(frame(), tmp_path / "t.csv"))
+    with pytest.raises(DataError, match=message):
+        load(replace(spec, **keys), 2)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -17,6 +17,7 @@ SVMLIGHT_ENDINGS = tuple(
 )
 W8A_FILES = ("w8a.svm", "w8a.svm.gz", "w8a", "w8a.bz2")
 W8A_FEATURES = 300
+MEDMNIST = ("train", "val", "test")
 MAX_DENSE_BYTES = 8 * 2**30
 
 
@@ -63,12 +64,15 @@ def read_svmlight(
 def npz(train: Path, test: Path | None) -> Source:
     """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
 
-    A second file `test` may hold the test arrays instead. uint8 features are taken as pixels.
+    A second file `test` may hold the test arrays instead. uint8 features are taken as pixels. A file of MedMNIST is
+    taken as it is; its validation images join the training images.
 
     Raises:
         DataError: a needed array is missing; lists the names in the file.
     """
     arrays = _arrays(train)
+    if {f"{split}_{part}" for split in MEDMNIST for part in ("images", "labels")} <= arrays.keys():
+        arrays = _from_medmnist(arrays)
     pair = _pair(train, arrays, "")
     if pair is None:
         got, allowed = f"arrays {', '.join(arrays) or 'none'}", "arrays X and y (or features and labels)"
@@ -94,6 +98,20 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         got, allowed = f"a file that cannot be read as npz ({error})", "arrays without Python objects"
         raise DataError(path, got=got, allowed=allowed, hint="save the arrays with numpy.savez") from error
+
+
+def _from_medmnist(arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The arrays under our names: images (n, channels, height, width), labels (n,)."""
+
+    def join(part: str, *splits: str) -> NDArray[Any]:
+        return np.concatenate([arrays[f"{split}_{part}"] for split in splits])
+
+    found = {}
+    for ending, splits in (("", MEDMNIST[:2]), ("_test", MEDMNIST[2:])):
+        images, labels = join("images", *splits), join("labels", *splits)
+        found[f"X{ending}"] = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
+        found[f"y{ending}"] = labels[:, 0] if labels.shape[1:] == (1,) else labels
+    return found
 
 
 def _pair(path: Path, arrays: dict[str, NDArray[Any]], ending: str) -> tuple[NDArray[Any], NDArray[Any]] | None:

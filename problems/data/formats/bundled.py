@@ -84,7 +84,7 @@ def synthetic_offset_sites(seed: int) -> Source:
     16 sites, training rows first; docs/data.md says how they are drawn.
     """
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
-    features, labels = [], []
+    features, labels, sites = [], [], []
     for split, positives, negatives in (
         ("train", SITE_POSITIVES, SITE_NEGATIVES),
         ("test", SITE_TEST_POSITIVES, SITE_TEST_NEGATIVES),
@@ -97,10 +97,10 @@ def synthetic_offset_sites(seed: int) -> Source:
             draws[:, 1] = 0.3 * draws[:, 1] + (label - 0.5) + offset
             features.append(draws)
             labels.append(label)
-    size = SITE_POSITIVES + SITE_NEGATIVES
+            sites.append(np.full(len(label), site))
     return make_source(
         np.concatenate(labels),
         np.concatenate(features).astype(np.float32),
-        train_count=SITES * size,
-        site_sizes=(size,) * SITES,
+        train_count=SITES * (SITE_POSITIVES + SITE_NEGATIVES),
+        sites=np.concatenate(sites),
     )

@@ -124,7 +124,8 @@ def read_site(path: Path, spec: DataSpec) -> Source:
 
 
 def _table(train: Path, test: Path | None, spec: DataSpec, *, site: bool = False) -> Source:
-    return tables.table(train, test, spec.label_column, spec.feature_columns, scale=spec.standardise, site=site)
+    names = spec.label_column or "label", spec.site_column, spec.feature_columns
+    return tables.table(train, test, *names, scale=spec.standardise, site=site)
 
 
 def _width(spec: DataSpec) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
-from problems.data.samples import Array, Encoded, Rows, Source, as_text, make_source
+from problems.data.samples import Array, Encoded, Rows, Source, as_text, label_classes, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def table(
     train: Path,
     test: Path | None,
     label_column: str,
+    site_column: str = "",
     feature_columns: str = "",
     *,
     scale: bool = True,
@@ -63,7 +64,7 @@ def table(
     Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
     column for each value in these rows, or for each that ``feature_columns`` lists; a value that only test rows have is
     all zeros. Without ``feature_columns`` every column but the label's is a feature. For one site's file (``site``) the
-    columns are then in order of their names, and text must be listed.
+    columns are then in order of their names, and text must be listed. ``site_column`` names each row's site.
 
     Raises:
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
@@ -71,9 +72,9 @@ def table(
     import pandas as pd
 
     frame = read_table(train)
-    label_column = label_column or "label"
-    if label_column not in frame.columns:
-        raise DataError(train, got=f"no column {label_column!r}", allowed=_columns(frame), hint="set label-column")
+    for key, name in (("label-column", label_column), ("site-column", site_column)):
+        if name and name not in frame.columns:
+            raise DataError(train, got=f"no column {name!r}", allowed=_columns(frame), hint=f"set {key}")
     wanted = parse_columns(feature_columns)
     train_count = None
     if test is not None:
@@ -86,6 +87,8 @@ def table(
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     labels = frame.pop(label_column)
+    place = f"column {site_column!r}"
+    sites = label_classes(frame.pop(site_column).to_numpy(), place)[1] if site_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")
@@ -103,7 +106,10 @@ def table(
         found = [DataError(f"column {label_column!r}", got=got, allowed="none", hint="fill or drop them")]
     check_columns(frame, wanted, found, site=site)
     return make_source(
-        labels.to_numpy(), lambda train_rows: encode(frame, wanted, train_rows, scale=scale, site=site), train_count
+        labels.to_numpy(),
+        lambda train_rows: encode(frame, wanted, train_rows, scale=scale, site=site),
+        train_count,
+        sites,
     )
 
 

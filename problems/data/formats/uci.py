@@ -93,8 +93,8 @@ def heart_disease(paths: Sequence[Path]) -> Source:
         blocks.append(column == codes if codes else column)
         names += [f"{name}={code}" for code in codes] or [name]
     encoded = Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(["=" not in name for name in names]))
-    sizes = tuple(map(len, train))
-    return make_source(patients[:, -1], lambda rows: encoded, sum(sizes), sizes)
+    sites = np.concatenate([np.repeat(np.arange(len(part)), list(map(len, part))) for part in (train, test)])
+    return make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
 
 
 def _read(path: Path) -> Array:

@@ -7,7 +7,7 @@ parties' partial sums X_B w into theta (b,), the slopes of the losses there, and
 collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
 
 | algorithm  | boxes    | direction, plus weight g'(w)                | remembered before the first update |
-|------------|----------|---------------------------------------------|---|
+|---|---|---|---|
 | VFB2-SGD   | 2 and 3  | X_B' theta / b                              | nothing |
 | VFB2-SVRG  | 4 and 5  | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
 | VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), the newest slope of every row |
