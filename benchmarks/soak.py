@@ -154,7 +154,7 @@ def main() -> None:
     begun = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as folder,
-        deployed(Path(folder), SITES, FLWR_SUPEREXEC_TASK_POLL_INTERVAL="0.05") as deployment,
+        deployed(Path(folder), SITES) as deployment,
     ):
         soak = Soak(deployment, Path(folder) / "out" / "run", rounds, np.random.default_rng(options.seed))
         soak.last()
