@@ -48,7 +48,7 @@ class Averaging:
 
     def __init__(self, sites: Sequence[Site], plan: Plan, model: nn.Module) -> None:
         self.sites, self.plan, self.model = sites, plan, model
-        self.parameters = list(model.parameters())
+        self.parameters: list[Tensor] = list(model.parameters())
         self.weights = [parameter.detach().clone() for parameter in self.parameters]
         self.rng = np.random.default_rng(0)
         self.optimizer = torch.optim.SGD(self.parameters, lr=plan.learning_rate)
@@ -83,7 +83,7 @@ class Averaging:
         for rows in self.batches(len(labels)):
             loss = functional.binary_cross_entropy_with_logits(self.model(features[rows]), labels[rows])
             self.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
 
 
@@ -206,7 +206,7 @@ class FedX1(Pairwise):
             loss = torch.sigmoid(lazy_b[None, :] - a[:, None]).mean()
             loss = loss + torch.sigmoid(b[None, :] - lazy_a[:, None]).mean()
             self.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.made[0].append(a.detach())
             self.made[2].append(b.detach())
@@ -247,7 +247,8 @@ class Minimax(Averaging):
         (a, b, dual), p, rest, scores = saddle, self.prior, 1 - labels, torch.tanh(scores)
         squares = (1 - p) * (scores - a) ** 2 * labels + p * (scores - b) ** 2 * rest
         linear = 2 * (1 + dual) * scores * (p * rest - (1 - p) * labels)
-        return (squares + linear).mean() - p * (1 - p) * dual**2
+        value: Tensor = (squares + linear).mean() - p * (1 - p) * dual**2
+        return value
 
     def gradients(self, features: Tensor, labels: Tensor) -> list[Tensor]:
         """The gradients of equation (63) on a batch, at the current point."""
@@ -505,7 +506,7 @@ class FedProx(Averaging):
             for parameter, weight in zip(self.parameters, self.weights, strict=True):
                 loss = loss + 0.005 * ((parameter - weight) ** 2).sum()
             self.optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from harness import alternate, arguments, check, table
 from numpy.typing import NDArray
 
-from apps.config import parse_run_config
+from apps.config import Scalar, parse_run_config
 from problems.data import load
 
 Vector = NDArray[np.float64]
@@ -32,8 +32,8 @@ def shrink(x: Vector, threshold: float) -> Vector:
 class PlainLoop:
     """Algorithm 1 as written, client after client."""
 
-    def __init__(self, flat: dict[str, object], clients: int) -> None:
-        data = load(parse_run_config(flat).data, clients)  # type: ignore[arg-type]
+    def __init__(self, flat: dict[str, Scalar], clients: int) -> None:
+        data = load(parse_run_config(flat).data, clients)
         samples = [data.client(i) for i in range(clients)]
         self.sites = [(np.asarray(s.features, np.float64), 2.0 * s.labels - 1.0) for s in samples]
         self.x = np.zeros(self.sites[0][0].shape[1])
@@ -43,7 +43,8 @@ class PlainLoop:
         """The (d,) gradient of one client's f_i."""
         features, signs = self.sites[client]
         slopes = -signs / (1 + np.exp(signs * (features @ x)))
-        return slopes @ features / len(signs) + RIDGE * x
+        gradient: Vector = slopes @ features / len(signs) + RIDGE * x
+        return gradient
 
     def round(self) -> None:
         """One round of all clients."""
@@ -65,7 +66,7 @@ class PlainLoop:
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
     clients, rounds, samples = (6, 20, 200) if options.smoke else (30, 600, 2000)
-    flat = {
+    flat: dict[str, Scalar] = {
         "strategy": "composite",
         "dataset": "synthetic-sparse-logistic",
         "synthetic.samples": samples,

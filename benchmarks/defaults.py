@@ -79,7 +79,8 @@ def data_of(name: str, folder: Path, data_dir: str) -> dict[str, Scalar]:
 def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
     """What to run, one dictionary a run; ``step`` is None for the default."""
     sets = [*BUNDLED, LOG_NORMAL, *(FILES if options.data_dir else [])]
-    models, clients, seeds, steps = ["linear", "mlp"], [3, 8], [0, 1, 2], [None]
+    models, clients, seeds = ["linear", "mlp"], [3, 8], [0, 1, 2]
+    steps: list[float | None] = [None]
     if options.steps:
         clients, seeds, steps = [4], [0, 1], [None, *STEPS]
     if options.smoke:
@@ -115,7 +116,7 @@ def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
 def ill(found: dict[str, Any]) -> str:
     """What is wrong with a run; empty if it is healthy."""
     if found["why"]:
-        return found["why"]
+        return str(found["why"])
     if found["missing"]:
         return f"sites missing in {found['missing']} of {ROUNDS} rounds"
     fallen = found["auc"] < max(LOWEST, found["best"] - FALL)
@@ -129,8 +130,8 @@ def named(cell: dict[str, Any], *keys: str) -> str:
 def behind(results: list[dict[str, Any]]) -> list[tuple[float, str, str]]:
     """(best step's mean AUC over seeds minus the default's, cell, best step), the worst first."""
     aucs: dict[str, dict[float | None, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for found in results:
-        aucs[named(found, "dataset", "strategy", "model")][found["step"]].append(found["auc"])
+    for one in results:
+        aucs[named(one, "dataset", "strategy", "model")][one["step"]].append(one["auc"])
     found = []
     for cell, by_step in aucs.items():
         best = max((step for step in by_step if step is not None), key=lambda step: mean(by_step[step]))

@@ -18,6 +18,7 @@ from harness import CLOCKS, arguments, check, table
 from apps.config import parse_run_config
 from apps.evaluation.models import ModelEvaluator
 from apps.sites import resources
+from methods.pairwise import FedXSettings
 from problems.data import Samples
 from problems.objectives.pairwise import PAIRWISE_LOSSES, PairwiseObjective, make_objective
 
@@ -65,8 +66,9 @@ def main() -> None:
     if megabytes > MEGABYTES:
         failures.append(f"{megabytes:.0f} MB, the limit is {MEGABYTES:.0f} MB")
     for config, took in zip(configs, seconds, strict=True):
-        loss = config.training.loss
-        off = error(make_objective(loss, **config.family.objective_options), compared)
+        loss, family = config.training.loss, config.family
+        assert isinstance(family, FedXSettings)
+        off = error(make_objective(loss, **family.objective_options), compared)
         lines.append([loss, f"{took:.2f}", f"{off:.1e}"])
         if took > SECONDS:
             failures.append(f"{loss}: {took:.2f} s, the limit is {SECONDS} s")

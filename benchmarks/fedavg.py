@@ -73,7 +73,7 @@ def with_pfl(sites: Sequence[Site], plan: Plan, rounds: int, clock: str) -> floa
         def metrics(self, features: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
             return {"loss": Weighted(float(self.loss(features, labels, True).detach()) * len(labels), len(labels))}
 
-    class Stopwatch(TrainingProcessCallback):
+    class Stopwatch(TrainingProcessCallback):  # type: ignore[misc]
         def __init__(self) -> None:
             self.times: list[float] = []
 

@@ -16,6 +16,7 @@ import numpy as np
 from harness import alternate, arguments, check, table
 from numpy.typing import NDArray
 
+from apps.config import Scalar
 from problems.data.formats.bundled import PL_SAMPLES, synthetic_pl
 
 Vector = NDArray[np.float32]
@@ -86,7 +87,7 @@ def main() -> None:
     rows, failures = [], []
     print(f"data: synthetic-pl, {clients} clients")
     for estimator in ("mb", "storm"):
-        flat = {
+        flat: dict[str, Scalar] = {
             "strategy": f"fedsgda-{estimator}",
             "dataset": "synthetic-pl",
             "num-server-rounds": rounds,

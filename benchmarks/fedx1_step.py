@@ -70,7 +70,7 @@ def by_hand(model_name: str, shape: tuple[int, ...], batch: int, steps: int) -> 
             loss = torch.sigmoid(lazy_scores[None, :] - a[:, None]).mean()
             loss = loss + torch.sigmoid(b[None, :] - lazy_scores[:, None]).mean()
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     return run

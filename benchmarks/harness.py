@@ -109,7 +109,7 @@ class Rounds:
     def extra(self, messages: int, part: str = "whole") -> float:
         """Median over pairs of rounds of the seconds that a message costs beyond the rival's arithmetic."""
         pairs = zip(getattr(self, part), self.rival, strict=True)
-        return statistics.median(a - b for a, b in pairs) / messages
+        return float(statistics.median(a - b for a, b in pairs)) / messages
 
 
 def alternate(
@@ -176,7 +176,7 @@ def quiet() -> Iterator[None]:
 def seconds_a_round(run: Path, warm_up: int = 1) -> float:
     """The median of ``seconds`` in a finished run's metrics.jsonl, without round 0, the first ones and the last."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    return statistics.median(line["seconds"] for line in lines[1 + warm_up : -1] or lines[1:])
+    return float(statistics.median(line["seconds"] for line in lines[1 + warm_up : -1] or lines[1:]))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

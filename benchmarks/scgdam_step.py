@@ -72,7 +72,7 @@ def by_hand(batch: int, steps: int) -> Callable[[], None]:
             rows = order[step * batch : (step + 1) * batch]
             loss = functional.binary_cross_entropy_with_logits(model(x[rows]), y[rows])
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     return run

@@ -26,7 +26,7 @@ import numpy as np
 from harness import check, table
 
 from apps.config import Scalar
-from simulations.engines.flower import UNFINISHED
+from simulations.engines.flower_internals import UNFINISHED
 from tests.battery.federation import Run
 from tests.deployment.federation import SERVER_APP, Deployment, deployed, until
 
