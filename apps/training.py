@@ -26,6 +26,7 @@ from payloads.flower_internals import DEPLOYMENT_GRID, PULL_INTERVAL, SIMULATION
 from payloads.record import FloatArray, PayloadError
 from payloads.wire import check_model, model_arrays, model_record
 from strategies.base import PayloadStrategy
+from strategies.method import MethodStrategy
 from strategies.rounds.errors import DivergedError, StrategyError
 from strategies.rounds.replies import SiteStates
 
@@ -106,10 +107,10 @@ class Training:
         schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
         if not reads_own(self.config) or schema is None:
             return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
+        strategy = self.strategy
         assert isinstance(evaluation, RowEvaluation)
-        return evaluation.of_sites(
-            self.config, schema, lambda arrays: self.strategy.held_out_scores(self.server_round, arrays)
-        )
+        assert isinstance(strategy, MethodStrategy)
+        return evaluation.of_sites(self.config, schema, lambda x: strategy.held_out_scores(self.server_round, x))
 
     def round(
         self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator

@@ -1,15 +1,15 @@
 """CoDA (Guo, Liu, Yuan, Shen, Liu, Yang, "Communication-Efficient Distributed Stochastic AUC Maximization with Deep
 Neural Networks", ICML 2020): local proximal descent ascent, stage by stage.
 
-| paper                        | here |
+| paper | here |
 |---|---|
 | (v, alpha), one flat point z | the message's model |
-| v_0 of a stage               | ``reference`` |
-| 1 / gamma                    | ``proximal`` |
-| eta_s = eta_0 / 3^s          | ``learning-rate`` and ``stage_decay`` |
-| T_s / I, rounds of stage s   | ``stage_rounds`` and ``stage_growth`` |
-| alpha_s between two stages   | ``restart_dual``, from `ClassScores` |
-| I                            | ``local-steps`` |
+| v_0 of a stage | ``reference`` |
+| 1 / gamma | ``proximal`` |
+| eta_s = eta_0 / 3^s | ``learning-rate`` and ``stage_decay`` |
+| T_s / I, rounds of stage s | ``stage_rounds`` and ``stage_growth`` |
+| alpha_s between two stages | ``restart_dual``, from `ClassScores` |
+| I | ``local-steps`` |
 
 A stage pulls v towards a reference, the mean point of the stage before, while training continues from the last point.
 It divides the learning rate, and starts from the lambda that is best for the scores at its first point: E[s|-] - E[s|+]

@@ -53,7 +53,7 @@ from problems.objectives.pairwise import make_objective, times
 from problems.randomness import Purpose, secret_normal, stream
 from problems.sampling import Indices, PoolQueue, draw_some, on_device
 
-# The exchange before round 1, in which every client scores K batches with the initial model and takes no step.
+# the exchange before round 1; see `score`
 SCORING_ROUND, SCORING = 0, "scoring"
 
 INDEPENDENT = Purpose.INDEPENDENT_POSITIVES, Purpose.INDEPENDENT_PARTNERS

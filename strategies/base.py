@@ -12,23 +12,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
-from numpy.typing import NDArray
 
-from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
-from payloads.record import FloatArray, Payload
+from payloads.held_out import SCORE_COUNTS, ScoreCounts
+from payloads.record import Payload
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
-from problems.binned_scores import TOLERANCES, bounds, expand, first_edges, refine
-from strategies.rounds.errors import check_both_classes
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.schema import Schema, agree
-
-# To know the scores of held-out rows. Most are needed by equal scores of many rows, and by scores far from 0 that
-# differ little.
-EXCHANGES = 4
 
 
 class PayloadStrategy(Family, Strategy):
@@ -142,37 +135,6 @@ class PayloadStrategy(Family, Strategy):
         assert self.exchange is not None
         return self.exchange.receive(self.exchange.send(messages))
 
-    def held_out_scores(
-        self, server_round: int, arrays: list[FloatArray]
-    ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-        """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
-
-        At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
-
-        Raises:
-            StrategyError: fewer than ``min-train-nodes`` answer.
-            SetupError: those that answer hold out one class only.
-        """
-        places, record = list(range(len(self.roster))), model_record(arrays)
-        edges, question = first_edges(BINS), None
-        for exchange in range(EXCHANGES):
-            replies = self.ask(server_round, places, record, question, SCORE_COUNTS)
-            places = [reply.place for reply in replies]
-            negatives = np.sum([reply.payload.negatives for reply in replies], axis=0, dtype=np.int64)
-            positives = np.sum([reply.payload.positives for reply in replies], axis=0, dtype=np.int64)
-            unknown = bounds(edges, negatives, positives)
-            if (np.array(unknown) <= TOLERANCES).all():
-                break
-            if exchange == EXCHANGES - 1:
-                text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
-                log(INFO, text, server_round, *unknown)
-                break
-            edges = refine(edges, negatives, positives)
-            question = ScoreEdges(edges=edges)
-        key = f"round {server_round}: the rows that the sites hold out"
-        check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
-        return expand(edges, negatives, positives)
-
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 
     def configure_train(
@@ -217,7 +179,7 @@ class PayloadStrategy(Family, Strategy):
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message], **more: Any) -> MetricRecord | None:
-        """Nothing was asked, so there is nothing to aggregate."""
+        """Nothing was asked."""
         return None
 
     def summary(self) -> None:

@@ -1,17 +1,27 @@
 """The adapter between the server half of a `Method` and Flower."""
 
+from logging import INFO
 from typing import Any, ClassVar
 
+import numpy as np
 from flwr.app import ArrayRecord
+from flwr.common import log
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from methods.method import Method, Plan, Replies
+from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
 from payloads.record import FloatArray, Payload
-from payloads.wire import model_arrays
+from payloads.wire import model_arrays, model_record
+from problems.binned_scores import TOLERANCES, bounds, expand, first_edges, refine
 from problems.models.vectors import mean
 from strategies.base import PayloadStrategy
+from strategies.rounds.errors import check_both_classes
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
+
+# Most are needed by equal scores of many rows, and by scores far from 0 that differ little.
+EXCHANGES = 4
 
 
 class MethodStrategy(PayloadStrategy):
@@ -68,6 +78,37 @@ class MethodStrategy(PayloadStrategy):
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]
+
+    def held_out_scores(
+        self, server_round: int, arrays: list[FloatArray]
+    ) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+        """(n,) labels and (n,) scores of all sites' held-out rows under a model, each score moved to its bin's middle.
+
+        At most `EXCHANGES` times bins are refined, until AUC and average precision are known within `TOLERANCES`.
+
+        Raises:
+            StrategyError: fewer than ``min-train-nodes`` answer.
+            SetupError: those that answer hold out one class only.
+        """
+        places, record = list(range(len(self.roster))), model_record(arrays)
+        edges, question = first_edges(BINS), None
+        for exchange in range(EXCHANGES):
+            replies = self.ask(server_round, places, record, question, SCORE_COUNTS)
+            places = [reply.place for reply in replies]
+            negatives = np.sum([reply.payload.negatives for reply in replies], axis=0, dtype=np.int64)
+            positives = np.sum([reply.payload.positives for reply in replies], axis=0, dtype=np.int64)
+            unknown = bounds(edges, negatives, positives)
+            if (np.array(unknown) <= TOLERANCES).all():
+                break
+            if exchange == EXCHANGES - 1:
+                text = "round %d: counts of scores tell AUC to within %.4f, average precision to within %.4f"
+                log(INFO, text, server_round, *unknown)
+                break
+            edges = refine(edges, negatives, positives)
+            question = ScoreEdges(edges=edges)
+        key = f"round {server_round}: the rows that the sites hold out"
+        check_both_classes(key, int(negatives.sum()), int(positives.sum()), "metrics need both")
+        return expand(edges, negatives, positives)
 
 
 def strategy_of(

@@ -19,7 +19,7 @@ from payloads.held_out import BINS, SCORE_COUNTS, ScoreCounts, ScoreEdges
 from payloads.record import PayloadError
 from payloads.wire import METRICS, NUM_EXAMPLES, PAYLOAD, SCALING
 from problems.metrics import binary_metrics
-from strategies.base import EXCHANGES
+from strategies.method import EXCHANGES
 from tests.battery.federation import OF_ROWS, Exchange, Run, Wiretap, federate, patients
 
 SITES = 3

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from payloads.held_out import BINS
 from problems.binned_scores import bounds, centres, codes, first_edges, places, refine, scores_of
 from problems.metrics import accuracy, binary_metrics
-from strategies.base import EXCHANGES
+from strategies.method import EXCHANGES
 
 Bins = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # edges, counts of the classes, places
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
