@@ -1,12 +1,12 @@
 """CODASCA (Yuan, Guo, Xu, Ying, Yang, "Federated Deep AUC Maximization for Heterogeneous Data with a Constant
 Communication Complexity", ICML 2021): CoDA with the control variates of SCAFFOLD.
 
-| paper                         | here |
+| paper | here |
 |---|---|
 | (v, alpha), stages, 1 / gamma | as in `methods.coda` |
-| c_k, c                        | ``control`` of `ControlVariate`, of `StageState` |
-| the change of c_k             | `ControlChange` |
-| eta_g                         | ``server-learning-rate`` |
+| c_k, c | ``control`` of `ControlVariate`, of `StageState` |
+| the change of c_k | `ControlChange` |
+| eta_g | ``server-learning-rate`` |
 
 The new c_k is the mean of the round's uncorrected stochastic gradients (Option II of SCAFFOLD, as published).
 """

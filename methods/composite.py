@@ -1,11 +1,11 @@
 """Composite federated learning (Zhang, Hu, Johansson, "Composite Federated Learning with Heterogeneous Data", 2023,
 Algorithm 1): a smooth f plus a penalty g that has a prox, exact on unequal sites.
 
-| paper                       | here |
+| paper | here |
 |---|---|
-| x-bar^r, pre-proximal       | the server's model x |
-| z-hat_{i,t}^r, z_{i,t}^r    | ``pre`` and ``z`` of `Carry` |
-| c_i^r                       | ``correction`` of `Carry`, `correct` |
+| x-bar^r, pre-proximal | the server's model x |
+| z-hat_{i,t}^r, z_{i,t}^r | ``pre`` and ``z`` of `Carry` |
+| c_i^r | ``correction`` of `Carry`, `correct` |
 
 `methods.penalised` has the other symbols.
 

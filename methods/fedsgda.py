@@ -1,17 +1,17 @@
 """FedSGDA (Xie, Zhang, Zhang, Shen, Qian, "A Federated Learning Framework for Nonconvex-PL Minimax Problems",
 Frameworks 1 to 3).
 
-| paper                              | here |
+| paper | here |
 |---|---|
-| (x_t, y_t), one flat point z       | the message's model |
-| (u_t, v_t)                         | ``estimate`` |
+| (x_t, y_t), one flat point z | the message's model |
+| (u_t, v_t) | ``estimate`` |
 | (x_{t-1}, y_{t-1}); SVRG: snapshot | ``reference`` |
-| 1 - alpha_t; SPIDER and SVRG: 1    | ``weight`` |
-| local gradients                    | ``gradient``: at z, minus weight * that at ``reference`` |
-| estimator E                        | `Estimator` |
-| S'_t, S_t                          | the clients of the phase `GRADIENTS`, and of the round |
-| c_eta, c_gamma, c_alpha, rho       | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
-| m, S-hat (Appendix B)              | ``period``, ``large_batch`` |
+| 1 - alpha_t; SPIDER and SVRG: 1 | ``weight`` |
+| local gradients | ``gradient``: at z, minus weight * that at ``reference`` |
+| estimator E | `Estimator` |
+| S'_t, S_t | the clients of the phase `GRADIENTS`, and of the round |
+| c_eta, c_gamma, c_alpha, rho | ``primal_step``, ``dual_step``, ``alpha_constant``, ``rho`` |
+| m, S-hat (Appendix B) | ``period``, ``large_batch`` |
 
 A round has two exchanges with two independent samples of clients: S'_t sends gradients, from which the estimator makes
 (u_t, v_t); S_t takes K local steps, corrected by (u_t, v_t), and the mean of its points is the next point. The paper's

@@ -1,16 +1,16 @@
 """FedX (Guo, Jin, Luo, Yang, "FedX: Federated Learning for Compositional Pairwise Risk Optimization", ICML 2023):
 Algorithm 1, FedX1, for linear f; Algorithms 2 and 3, FedX2, for any f; the larger buffers of Appendices E and F.
 
-| paper                       | here |
+| paper | here |
 |---|---|
-| H_{i,1}, H_{i,2}, U_i       | ``history`` of the `Carry`; up: `FedXPredictions` |
-| H_1, H_2, U at the server   | `FedXState`, the predictions of the last ``tau`` rounds |
-| R_{i,1}, R_{i,2}, P         | `FedXPool` |
-| B_{i,1}, B_{i,2}, C_i       | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue` |
-| z; h_xi; h_zeta, u_zeta     | ``active``; ``partners``; ``positives`` of a `PairBatch` |
-| z-hat                       | ``independent`` of a `PairBatch` |
-| G_{i,k,1} + G_{i,k,2}       | ``slopes`` in `step`, taken back to the weights |
-| omega_1i, omega_2i          | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs` |
+| H_{i,1}, H_{i,2}, U_i | ``history`` of the `Carry`; up: `FedXPredictions` |
+| H_1, H_2, U at the server | `FedXState`, the predictions of the last ``tau`` rounds |
+| R_{i,1}, R_{i,2}, P | `FedXPool` |
+| B_{i,1}, B_{i,2}, C_i | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue` |
+| z; h_xi; h_zeta, u_zeta | ``active``; ``partners``; ``positives`` of a `PairBatch` |
+| z-hat | ``independent`` of a `PairBatch` |
+| G_{i,k,1} + G_{i,k,2} | ``slopes`` in `step`, taken back to the weights |
+| omega_1i, omega_2i | ``omegas`` of the `Carry`; in the pool a factor of weights: `weigh_runs` |
 
 `methods.pairwise` has the other symbols.
 
@@ -186,6 +186,9 @@ def start(x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task:
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
     """Line 8: B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
+    if task.settings.pool == "uniform":
+        keys = task.site.partition_id, task.server_round
+        pool = forget_scores(pool, stream(task.training.seed, Purpose.UNIFORM_POOL, *keys))
     u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
     if u is None:
         u = np.full((len(pool.positive_scores), task.f.objective.inner_dim), np.nan)
@@ -195,6 +198,13 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
     second = np.repeat(pool.partner_weights, pool.partner_lengths)
     positives = Predictions(tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None)
     return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
+
+
+def forget_scores(pool: FedXPool, rng: np.random.Generator) -> FedXPool:
+    """A control without information about other sites: scores uniform over the range of the pool's, and no u."""
+    p, scores = len(pool.positive_scores), np.concatenate((pool.positive_scores, pool.partner_scores))
+    drawn = rng.uniform(scores.min(), scores.max(), len(scores))
+    return replace(pool, positive_scores=drawn[:p], partner_scores=drawn[p:], positive_u=None, positive_tracked=None)
 
 
 def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:

@@ -1,15 +1,15 @@
 """What FedX and local pairs share: settings, the risk on a site's samples, its batches, u, the momentum and the step.
 
-| FedX's paper             | here |
+| FedX's paper | here |
 |---|---|
-| h(w; z)                  | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh |
-| f, l                     | `PairwiseRisk.objective`, see `problems.objectives.pairwise` |
-| S_1^i, S_2^i             | `PairwiseRisk.positives`, `PairwiseRisk.partners` |
-| z_{i,k,1}, z_{i,k,2}     | `ActiveBatch` |
-| u(z), equation (8)       | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates` |
-| G                        | ``momentum`` of `Carry`, `descend` |
+| h(w; z) | `PairwiseRisk.forward`: the model's output, its sigmoid or its tanh |
+| f, l | `PairwiseRisk.objective`, see `problems.objectives.pairwise` |
+| S_1^i, S_2^i | `PairwiseRisk.positives`, `PairwiseRisk.partners` |
+| z_{i,k,1}, z_{i,k,2} | `ActiveBatch` |
+| u(z), equation (8) | ``u`` of `Carry`, `update_u`; a client keeps it as `InnerEstimates` |
+| G | ``momentum`` of `Carry`, `descend` |
 | gamma, beta, lambda, tau | the same in `FedXSettings` |
-| B_1, B_2                 | ``positive_batch_size``, ``negative_batch_size`` |
+| B_1, B_2 | ``positive_batch_size``, ``negative_batch_size`` |
 
 "Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
 """
@@ -58,6 +58,9 @@ class FedXSettings(Settings):
     history_size: int = Field(0, ge=0, description="predictions of each kind sent a round, an integer >= 0 (0: all)")
     independent_history: bool = Field(
         False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
+    )
+    pool: Literal["predictions", "uniform"] = Field(
+        "predictions", description="what partners are drawn from: predictions, or as a control uniform numbers"
     )
     prediction_noise: float = Field(
         0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"

@@ -4,9 +4,9 @@ f_i is the mean loss of a site's samples plus a ridge term, and P_{eta g}(w) = a
 
 | paper (Zhang, Hu, Johansson 2023) | here |
 |---|---|
-| theta_1, theta_2                  | ``weight``, ``ridge`` |
-| eta, eta_g, tau                   | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
-| eta-tilde = eta eta_g tau         | `between` |
+| theta_1, theta_2 | ``weight``, ``ridge`` |
+| eta, eta_g, tau | ``learning-rate``, ``server-learning-rate``, ``local-steps`` |
+| eta-tilde = eta eta_g tau | `between` |
 
 All steps of a round use the eta of its first local step: drops of the learning rate wait for the next round.
 """

@@ -1,12 +1,12 @@
 """SCAFFOLD (Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020, Algorithm 1 with Option II).
 
-| paper                 | here |
+| paper | here |
 |---|---|
-| x, y_i                | the server's model, the client's |
-| c_i, c                | ``control`` of the client's memory, of the server's state |
-| the change of c_i     | `ControlChange` |
-| eta_l, K; eta_g       | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
+| x, y_i | the server's model, the client's |
+| c_i, c | ``control`` of the client's memory, of the server's state |
+| the change of c_i | `ControlChange` |
+| eta_l, K; eta_g | ``learning-rate``, ``local-steps``; ``server-learning-rate`` |
 
 Option II's new c_i, c_i - c + (x - y_i) / (sum of the step sizes), equals the mean of the round's uncorrected
 gradients, weighted by their step sizes. That mean is computed, since the difference of two close points loses digits.

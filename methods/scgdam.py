@@ -1,14 +1,14 @@
 """LocalSCGDAM (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep AUC Maximization", NeurIPS 2023,
 Algorithm 1).
 
-| paper                                      | here |
+| paper | here |
 |---|---|
 | x = (w, w1, w2) and y = w3, one flat point | the message's model, (d,) |
-| h, the estimate of g(x)                    | ``inner``, (p,), p = d - 1 |
-| (u, v), one vector                         | ``momentum``, (d,) |
-| xi, zeta                                   | `Batch` |
-| alpha                                      | the same: a new g(x; xi) weighs alpha eta in h |
-| rho                                        | the same: g(x) = (w - rho grad CE(w), w1, w2) |
+| h, the estimate of g(x) | ``inner``, (p,), p = d - 1 |
+| (u, v), one vector | ``momentum``, (d,) |
+| xi, zeta | `Batch` |
+| alpha | the same: a new g(x; xi) weighs alpha eta in h |
+| rho | the same: g(x) = (w - rho grad CE(w), w1, w2) |
 
 The other symbols, and the role of the learning rate, are as in `methods.sgdam`. The network at h is not the network at
 w: it has batch-norm statistics of its own, ``inner_buffers``.

@@ -2,12 +2,12 @@
 Algorithms", ICML 2022), in the form of LocalSCGDAM (Zhang, Zhang, Yang, Souvenir, Gao, "Federated Compositional Deep
 AUC Maximization", NeurIPS 2023, Algorithm 1) without its inner function.
 
-| paper                    | here |
+| paper | here |
 |---|---|
 | (x, y), one flat point z | the message's model |
-| (u, v), one vector       | ``momentum`` |
-| eta, gamma_x, gamma_y    | the same: a step is gamma_x eta in x, gamma_y eta in y |
-| beta_x, beta_y           | the same: a new gradient weighs beta_x eta in u, beta_y eta in v |
+| (u, v), one vector | ``momentum`` |
+| eta, gamma_x, gamma_y | the same: a step is gamma_x eta in x, gamma_y eta in y |
+| beta_x, beta_y | the same: a new gradient weighs beta_x eta in u, beta_y eta in v |
 | p (communication period) | ``local-steps`` |
 
 The learning rate matters only by its drops: a step's size is gamma * eta * learning_rate_at(t) / learning_rate.

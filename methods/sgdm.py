@@ -1,12 +1,12 @@
 """Local SGD with momentum, on the cross-entropy and on the ratio loss (Wang, Xu, Wang, Zhu, "Addressing Class Imbalance
 in Federated Learning", AAAI 2021, for two classes). Models and momenta are averaged.
 
-| method                                  | here |
+| method | here |
 |---|---|
-| w                                       | the model |
-| m                                       | ``momentum`` of `SGDMDown`, `LocalMomentum` |
+| w | the model |
+| m | ``momentum`` of `SGDMDown`, `LocalMomentum` |
 | beta, the weight of a new gradient in m | ``momentum`` of `SGDMSettings` |
-| alpha and beta of the ratio loss        | ``ratio_alpha``, ``ratio_beta`` |
+| alpha and beta of the ratio loss | ``ratio_alpha``, ``ratio_beta`` |
 """
 
 from dataclasses import dataclass, replace

@@ -118,10 +118,8 @@ def _chance(digest: bytes, epsilon: float, kept: Mapping[float, Mapping[bytes, b
     if smaller is None:
         return flipped
     after, rate = rates[smaller], flip_rate(smaller)
-    weight, other = (
-        flipped * _chance_after(True, after, own, rate),
-        (1 - flipped) * _chance_after(False, after, own, rate),
-    )
+    weight = flipped * _chance_after(True, after, own, rate)
+    other = (1 - flipped) * _chance_after(False, after, own, rate)
     # both are 0 only where flips that another party drew allow neither value here
     return weight / (weight + other) if weight + other else own
 

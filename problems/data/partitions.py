@@ -1,7 +1,7 @@
 """Spreading training rows over clients.
 
-"dirichlet", "shard" and "linear" are flwr-datasets' partitioners, which see row numbers and classes only. The
-rest is NumPy: it is a few lines each, and importing flwr-datasets costs more than a second at start-up.
+"dirichlet", "shard" and "linear" are flwr-datasets' partitioners, which see row numbers and classes only. The rest is
+NumPy, since importing flwr-datasets costs more than a second.
 """
 
 import math

@@ -183,10 +183,8 @@ def _images_only(build: Build, side: int = MINIMUM_SIDE) -> Build:
 def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     """DenseNet-121 as MONAI has it, one output, random weights.
 
-    Source: G. Huang, Z. Liu, L. van der Maaten, K. Weinberger, "Densely Connected Convolutional Networks", CVPR 2017.
-    FedX and LocalSCGDAM use it on medical images, FedX from ImageNet weights: bring those in with a factory of your
-    own. Its five halvings need 29 pixels a side, one more than ChestMNIST has, so a side shorter than 32 is padded with
-    zeros, evenly, to 32.
+    Source: Huang et al., "Densely Connected Convolutional Networks", CVPR 2017. Its five halvings need 29 pixels a
+    side, one more than ChestMNIST has: a side shorter than 32 is padded with zeros, evenly, to 32.
     """
     try:
         nets = importlib.import_module("monai.networks.nets")

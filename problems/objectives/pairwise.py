@@ -7,15 +7,15 @@ dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An 
 observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F. All but F take further leading
 axes, in front of the shapes that are named.
 
-| name            | l(s)                               | f            | u is kept as |
+| name | l(s) | f | u is kept as |
 |---|---|---|---|
-| square          | (1 + s)^2                          | identity     | - |
-| psm (symmetric) | 1 / (1 + exp(-s))                  | identity     | - |
-| squared-hinge   | (margin + s)_+^2                   | identity     | - |
-| logistic        | log(1 + exp(s))                    | identity     | - |
-| kl-opauc        | exp((margin + s)_+^2 / lambda)     | lambda log   | log u |
-| auprc           | [1(y'=+) l(s), l(s)], S_2 = all    | -u_1 / u_2   | u (2 values) |
-| p-norm-push     | squared-hinge or logistic          | u^p          | u |
+| square | (1 + s)^2 | identity | - |
+| psm (symmetric) | 1 / (1 + exp(-s)) | identity | - |
+| squared-hinge | (margin + s)_+^2 | identity | - |
+| logistic | log(1 + exp(s)) | identity | - |
+| kl-opauc | exp((margin + s)_+^2 / lambda) | lambda log | log u |
+| auprc | [1(y'=+) l(s), l(s)], S_2 = all | -u_1 / u_2 | u (2 values) |
+| p-norm-push | squared-hinge or logistic | u^p | u |
 
 Sources: FedX (Guo et al.) Section 4 and Appendix A; Zhu et al. 2022 for kl-opauc; Qi et al. 2021 for auprc; Rudin
 2009 for p-norm-push. Rudin raises the loss of each *negative* to the power p; here, as in the general form (1), the

@@ -2,12 +2,12 @@
 
 With the numbers of the equations of VFB2 (`problems.vertical.blocks.base` has the paper):
 
-| name                  | equation | loss(z, y)              | y      | g(w) |
+| name | equation | loss(z, y) | y | g(w) |
 |---|---|---|---|---|
-| `logistic`            | (13)     | log(1 + exp(-y z))      | -1, +1 | w^2 / 2 |
-| `nonconvex-logistic`  | (14)     | log(1 + exp(-y z))      | -1, +1 | w^2 / (1 + w^2) / 2 |
-| `ridge`               | (17)     | (z - y)^2, without 1/2  | real   | w^2 / 2 |
-| `robust`              | (18)     | log((y - z)^2 / 2 + 1)  | real   | w^2 / 2, weight 0 |
+| `logistic` | (13) | log(1 + exp(-y z)) | -1, +1 | w^2 / 2 |
+| `nonconvex-logistic` | (14) | log(1 + exp(-y z)) | -1, +1 | w^2 / (1 + w^2) / 2 |
+| `ridge` | (17) | (z - y)^2, without 1/2 | real | w^2 / 2 |
+| `robust` | (18) | log((y - z)^2 / 2 + 1) | real | w^2 / 2, weight 0 |
 """
 
 import math

@@ -83,7 +83,7 @@ ROWS = [
     Row(
         "no column of labels",
         run(FILES, 'label-column="c"'),
-        ("{tmp}/data/a.csv", "no column 'c'", "one of a, b, label", "set label-column; see docs/data.md"),
+        ("label-column", "'c'", "one of a, b, label", "choose a column of {tmp}/data/a.csv; see docs/data.md"),
         {"data/a.csv": GOOD},
     ),
     # own data of sites and parties

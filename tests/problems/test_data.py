@@ -172,6 +172,19 @@ def test_positive_labels() -> None:
         positives("0,1,2,3,4,5,6,7,8,9")
 
 
+def test_a_majority_of_the_signs_of_long_and_servedio_is_always_right() -> None:
+    data = load(DataSpec("synthetic-long-servedio", seed=3, label_noise=0.2), 8)
+    assert (len(data.train), len(data.test), data.input_shape) == (4_000, 4_000, (21,))
+    right = data.test.features * (2.0 * data.test.labels[:, None] - 1)
+    halves, counts = np.unique(
+        np.stack((right[:, :11].sum(axis=1), right[:, 11:].sum(axis=1))), axis=1, return_counts=True
+    )
+    assert sorted(halves.T.tolist()) == [[-1, 2], [11, -10], [11, 10]]
+    np.testing.assert_allclose(counts / 4_000, [0.5, 0.25, 0.25], atol=0.035)  # 5 deviations of the rarer kinds
+    wrong = np.sign(data.train.features.sum(axis=1)) != 2 * data.train.labels - 1
+    assert wrong.mean() == pytest.approx(0.2, abs=0.001)
+
+
 def test_offset_sites_hide_the_best_feature_across_sites() -> None:
     data = load(DataSpec(dataset="synthetic-offset-sites", seed=5), 16)
     assert (len(data.train), len(data.test), data.input_shape) == (1920, 9600, (10,))

@@ -1,4 +1,4 @@
-"""The real copies of Fashion-MNIST, UCI credit, Heart Disease and w8a: the counts that their publishers give."""
+"""The real copies of Fashion-MNIST, UCI credit, Heart Disease, a9a and w8a: the counts that their publishers give."""
 
 from pathlib import Path
 
@@ -66,6 +66,19 @@ def test_w8a_counts() -> None:
     assert data.input_shape == (300,)
     assert data.train.features.sum(dtype=np.float64) + data.test.features.sum(dtype=np.float64) == 579_586
     assert len(data.test.positives) == 296
+
+
+def test_a9a_counts() -> None:
+    data = load(DataSpec(dataset="a9a", data_dir=str(REAL), partition="natural"), 16)
+    sites = [data.client(index) for index in range(16)]
+    assert len(data.train) + len(data.test) == 32_561
+    assert len(data.train.positives) + len(data.test.positives) == 7_841
+    levels = np.concatenate((data.train.features, data.test.features))[:, 18:34].sum(axis=0)
+    assert (min(levels), max(levels), len(levels)) == (51, 10_501, 16)
+    # each site has one level of education, and the smallest no positive
+    assert [int(site.features[:, 18:34].sum(axis=0).argmax()) for site in sites] == list(range(16))
+    assert all(site.features[:, 18 + index].all() for index, site in enumerate(sites))
+    assert len(sites[15].positives) == 0
 
 
 def test_heart_disease_is_flambys() -> None:

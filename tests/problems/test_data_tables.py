@@ -58,6 +58,9 @@ def test_a_tables_own_test_file_takes_the_training_statistics(tmp_path: Path) ->
     test.rename(columns={"x": "z"}).to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(DataError, match="test.csv: got other columns than .*train.csv: x, z"):
         load(spec, 1)
+    test.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(DataError, match="label-column: got 'y', .*choose a column of .*train.csv and .*test.csv"):
+        load(replace(spec, feature_columns="x,t"), 1)
 
 
 @pytest.mark.parametrize("keys", [{}, {"validation_fraction": 0.25}, {"imbalance": 0.22}])
@@ -82,7 +85,8 @@ def test_the_sites_that_a_column_names_are_natural_ones(tmp_path: Path, keys: di
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"site_column": "ward"}, "no column 'ward', allowed: one of age, job, constant, label; set site-column"),
+        ({"site_column": "ward"}, "site-column: got 'ward', allowed: one of age, job, constant; choose a column of"),
+        ({"site_column": "label"}, "site-column: got 'label', allowed: one of age, job, constant; choose"),
         ({"dataset": "npz", "site_column": "ward"}, "site-column: got 'ward', allowed: '' but with dataset csv or"),
         ({"partition": "own", "site_column": "ward"}, "site-column: got 'ward'"),
         ({"partition": "natural"}, "'natural' with dataset 'csv', which has no sites of its own"),

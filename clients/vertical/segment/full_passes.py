@@ -160,7 +160,6 @@ class Evaluation(Phase):
             station.metrics["auc"] = binary_metrics(positive, z)["auc"]
 
     def _report(self, totals: Array) -> None:
-        """Compute the metrics from the sum of all parties' totals."""
         station, plan, metrics = self._station, self._station.plan, self._station.metrics
         metrics["objective"] = float(totals[TRAINING_LOSS] + totals[PENALTY])
         if plan.curvature:

@@ -260,7 +260,6 @@ class Rounds(UpdatePhase):
             self._own = self._station.share(Kind.PARTIAL, dict(zip(self._in, parts, strict=True)))
 
     def _take(self) -> None:
-        """Compute this party's own theta, once its sum is complete."""
         z = self._station.total(Kind.PARTIAL, self._own)
         if z is not None and self._dominator is not None:
             self._own = None

@@ -15,7 +15,8 @@ NPZ_ENDINGS = (".npz",)
 SVMLIGHT_ENDINGS = tuple(
     f"{ending}{packed}" for ending in (".svm", ".svmlight", ".libsvm", ".txt") for packed in ("", ".gz", ".bz2")
 )
-W8A_FILES = ("w8a.svm", "w8a.svm.gz", "w8a", "w8a.bz2")
+A9A_FILES, W8A_FILES = ((f"{name}.svm", f"{name}.svm.gz", name, f"{name}.bz2") for name in ("a9a", "w8a"))
+A9A_FEATURES, EDUCATION = 123, slice(18, 34)
 W8A_FEATURES = 300
 MEDMNIST = ("train", "val", "test")
 MAX_DENSE_BYTES = 8 * 2**30
@@ -33,6 +34,21 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
         got = f"{rows:,} x {columns:,} dense features, which need {rows * columns * 4 / 2**30:.0f} GiB"
         raise DataError(train, got=got, allowed=f"{MAX_DENSE_BYTES // 2**30} GiB", hint="choose fewer features")
     return make_source(labels, matrix.toarray(), train_count)
+
+
+def a9a(path: Path) -> Source:
+    """Return the rows of `path`, (n, 123), whose education, one of 16 columns, is their site.
+
+    Raises:
+        DataError: as `svmlight`, or a row has not one level of education.
+    """
+    matrix, labels, _ = read_svmlight(path, None, A9A_FEATURES, dtype=np.float32)
+    features = matrix.toarray()
+    education = features[:, EDUCATION]
+    if not (education.sum(axis=1) == 1).all():
+        got = "a row without a level of education"
+        raise DataError(path, got=got, allowed="one of columns 19 to 34", hint="take the published file")
+    return make_source(labels, features, sites=education.argmax(axis=1))
 
 
 def read_svmlight(

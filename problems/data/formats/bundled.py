@@ -16,6 +16,7 @@ SITE_POSITIVES, SITE_NEGATIVES = 20, 100
 SITE_TEST_POSITIVES, SITE_TEST_NEGATIVES = 100, 500
 SITE_FEATURES = 10
 LOGISTIC_FEATURES = 60
+NOISY_ROWS = 4_000  # of each split
 
 
 def digits() -> Source:
@@ -79,10 +80,7 @@ def synthetic_sparse_logistic(
 
 
 def synthetic_offset_sites(seed: int) -> Source:
-    """Return sites for which pairs across sites are decisive: features (11520, 10), classes "0" and "1".
-
-    16 sites, training rows first; docs/data.md says how they are drawn.
-    """
+    """Return 16 sites with an offset each: features (11520, 10), classes "0" and "1"; docs/data.md says how drawn."""
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
     features, labels, sites = [], [], []
     for split, positives, negatives in (
@@ -104,3 +102,20 @@ def synthetic_offset_sites(seed: int) -> Source:
         train_count=SITES * (SITE_POSITIVES + SITE_NEGATIVES),
         sites=np.concatenate(sites),
     )
+
+
+def synthetic_long_servedio(seed: int) -> Source:
+    """Return samples on which a convex loss fails if labels are flipped: features (8000, 21), classes "0" and "1".
+
+    Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. A feature is the label
+    as -1 or 1, or its opposite; docs/data.md says which. Half of the rows are for training.
+    """
+    rng = stream(seed, "long-servedio")
+    labels = rng.integers(0, 2, 2 * NOISY_ROWS)  # (n,)
+    kind = rng.integers(0, 4, len(labels))
+    # How many of the first 11 features and of the last 10 are the label: all, the first only, or 5 and 6 at random.
+    counts = np.array([(11, 10), (11, 0), (5, 6), (5, 6)])[kind]
+    ranks = [rng.random((len(labels), width)).argsort(axis=1) for width in (11, 10)]
+    is_label = np.concatenate([ranks[part] < counts[:, part, None] for part in (0, 1)], axis=1)
+    signs = np.where(is_label == labels[:, None], 1, -1)
+    return make_source(labels, signs.astype(np.float32), NOISY_ROWS)

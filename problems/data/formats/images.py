@@ -18,12 +18,7 @@ from problems.errors import install
 
 Pixels = NDArray[np.uint8]
 
-FASHION_FILES = (
-    "train-images-idx3-ubyte",
-    "train-labels-idx1-ubyte",
-    "t10k-images-idx3-ubyte",
-    "t10k-labels-idx1-ubyte",
-)
+FASHION_FILES = tuple(f"{split}-{part}-ubyte" for split in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 # Data set on the hub, its image column, its label column.

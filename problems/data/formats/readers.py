@@ -9,20 +9,14 @@ from problems.data.formats.uci import CREDIT_FILES, HEART_FILES, credit, heart_d
 from problems.data.samples import Source
 from problems.data.spec import TABLES, DataError, DataSpec
 
-DEFAULT_POSITIVE: dict[str, str] = {
+DEFAULT_POSITIVE: dict[str, str] = {  # of a set with two labels it is the last
     "digits": "8",
-    "breast-cancer": "malignant",
-    "synthetic-offset-sites": "1",
-    "fashion-mnist": "first-half",
-    "cifar10": "first-half",
-    "cifar100": "first-half",
-    "stl10": "first-half",
-    "uci-credit": "1",
+    **dict.fromkeys(("fashion-mnist", "cifar10", "cifar100", "stl10"), "first-half"),
     "heart-disease": "1,2,3,4",
-    "w8a": "1",
 }
 
 _FOLDERS = "train/<class>/*.png and test/<class>/*.png"
+_LIBSVM = "a file of LIBSVM's page of binary data sets"
 # Where a named set is to be had, and the files that are looked for.
 _FILES: dict[str, tuple[str, ...]] = {
     "fashion-mnist": (
@@ -52,7 +46,8 @@ _FILES: dict[str, tuple[str, ...]] = {
         " or ".join(CREDIT_FILES),
     ),
     "heart-disease": ("the four processed.*.data of UCI's 'Heart Disease'", ", ".join(HEART_FILES)),
-    "w8a": ("the file w8a of LIBSVM's page of binary data sets", " or ".join(arrays.W8A_FILES)),
+    "a9a": (f"{_LIBSVM}, a9a", " or ".join(arrays.A9A_FILES)),
+    "w8a": (f"{_LIBSVM}, w8a", " or ".join(arrays.W8A_FILES)),
 }
 
 
@@ -69,10 +64,14 @@ def read(spec: DataSpec) -> Source:
             return bundled.breast_cancer()
         case "synthetic-offset-sites":
             return bundled.synthetic_offset_sites(spec.seed)
+        case "synthetic-long-servedio":
+            return bundled.synthetic_long_servedio(spec.seed)
         case "uci-credit":
             return credit(_named_file(spec, CREDIT_FILES))
         case "heart-disease":
             return heart_disease([_found(spec, (name,)) for name in HEART_FILES])
+        case "a9a":
+            return arrays.a9a(_named_file(spec, arrays.A9A_FILES))
         case "w8a" | "svmlight":
             return arrays.svmlight(*svmlight_files(spec))
         case "npz":

@@ -72,9 +72,6 @@ def table(
     import pandas as pd
 
     frame = read_table(train)
-    for key, name in (("label-column", label_column), ("site-column", site_column)):
-        if name and name not in frame.columns:
-            raise DataError(train, got=f"no column {name!r}", allowed=_columns(frame), hint=f"set {key}")
     wanted = parse_columns(feature_columns)
     train_count = None
     if test is not None:
@@ -86,9 +83,16 @@ def table(
         train_count = len(frame)
         shared = [name for name in frame.columns if name in other.columns]
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
-    labels = frame.pop(label_column)
+    files = train if test is None else f"{train} and {test}"
+
+    def take(key: str, name: str) -> pd.Series[Any]:
+        if name not in frame.columns:
+            raise DataError(key, got=repr(name), allowed=_columns(frame), hint=f"choose a column of {files}")
+        return frame.pop(name)
+
+    labels = take("label-column", label_column)
     place = f"column {site_column!r}"
-    sites = label_classes(frame.pop(site_column).to_numpy(), place)[1] if site_column else None
+    sites = label_classes(take("site-column", site_column).to_numpy(), place)[1] if site_column else None
     if not len(frame.columns):
         got = f"no column but {label_column!r}"
         raise DataError(train, got=got, allowed="one of features at least", hint="add columns of features")

@@ -6,11 +6,11 @@ holds columns X (n, d) and weights w (d,). The dominator of an update, an active
 parties' partial sums X_B w into theta (b,), the slopes of the losses there, and sends theta to all others, the
 collaborators. Dominator and collaborators then do the same update of their own block, w <- w - step direction:
 
-| algorithm  | boxes    | direction, plus weight g'(w)                | remembered before the first update |
+| algorithm | boxes | direction, plus weight g'(w) | remembered before the first update |
 |---|---|---|---|
-| VFB2-SGD   | 2 and 3  | X_B' theta / b                              | nothing |
-| VFB2-SVRG  | 4 and 5  | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
-| VFB2-SAGA  | 6 and 7  | X_B' (theta - alpha_B) / b + X' alpha / n   | alpha (n,), the newest slope of every row |
+| VFB2-SGD | 2 and 3 | X_B' theta / b | nothing |
+| VFB2-SVRG | 4 and 5 | X_B' (theta - theta0_B) / b + X' theta0 / n | theta0 (n,), the slopes at the epoch's start |
+| VFB2-SAGA | 6 and 7 | X_B' (theta - alpha_B) / b + X' alpha / n | alpha (n,), the newest slope of every row |
 
 The paper keeps gradients that include the regulariser. Here one slope is kept per row, and the regulariser is taken at
 the current weights: docs/vertical.md says what that changes.

@@ -94,10 +94,8 @@ def _apply(
     """Do the update that `problems.vertical.blocks.base` describes to the weights w (d,), with features x (n, d).
 
     Args:
-        rows: (b,) different rows.
-        theta: (b,) slopes there.
-        table: (n,) theta0 or alpha; (0,) for SGD.
-        mean: (d,) X' table / n; (0,) for SGD.
+        rows: (b,) different rows, with slopes theta (b,).
+        table: (n,) theta0 or alpha, with its mean X' table / n (d,); both (0,) for SGD.
         linear: whether g'(w) = w; else it is w / (1 + w^2)^2.
         keep: whether to write theta to the table, and its change to the mean, as in SAGA.
 
