@@ -17,7 +17,7 @@ from simulations.experiments.expansion import Expansion
 from simulations.experiments.experiment import keys_of
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
 from simulations.experiments.reproduce import Runs
-from simulations.experiments.tuned_values import Choice, Point, Tuned, fits
+from simulations.experiments.tuned_values import Choice, Point, Tuned, fits, read_tuned
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 
@@ -68,10 +68,15 @@ class Choosing(Runs):
     def run(self, jobs: int, say: Callable[[str], None]) -> Tuned:
         """Make the runs that are waiting (see `Runs.make`), choose the best point of each search, write ``tuned.toml``.
 
+        Choices for runs that the expansion leaves out stay there.
+
         Raises:
             RunFailedError: in some line's grid no point has finished.
         """
         self.make(jobs, say, lambda: None)
+        chosen = [self._choose(search) for search in self.searches]
+        path = self.out / "tuned.toml"
+        before = read_tuned(path).chosen if self.expansion.only and path.is_file() else []
         tuned = Tuned(
             experiment=self.expansion.experiment.name,
             profile=self.expansion.profile,  # type: ignore[arg-type]
@@ -79,9 +84,9 @@ class Choosing(Runs):
             mode=self.mode,
             seeds=self.tune.seeds,
             validation_fraction=self.tune.validation_fraction,
-            chosen=[self._choose(search) for search in self.searches],
+            chosen=[*(one for one in before if one.at not in [new.at for new in chosen]), *chosen],
         )
-        write_atomic(self.out / "tuned.toml", tuned.toml().encode())
+        write_atomic(path, tuned.toml().encode())
         return tuned
 
     def _choose(self, search: _Search) -> Choice:

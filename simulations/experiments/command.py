@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from apps.config import ConfigError
+from apps.run_config.pairs import parse_pairs
 from apps.server_app import RunFailedError
 from simulations.arguments import Json, Quiet, Stacked, stack_of
 from simulations.experiments.choosing import Choosing
@@ -27,6 +28,9 @@ def reproduce(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="runs at a time, a process each")] = 2,
     data_dir: Annotated[Path | None, typer.Option("--data-dir", help="the folder of the data sets' files")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="coordinates of the runs to make, e.g. 'method=\"FedX2\" K=10'")
+    ] = None,
     stack: Stacked = "1",
     tune: Annotated[
         bool, typer.Option("--tune", help="choose what [tune] of the file names, on a validation split, before")
@@ -41,13 +45,14 @@ def reproduce(
         raise ConfigError("--data-dir", got=got, allowed=allowed, hint="give the folder of the data sets' files")
     folder = None if data_dir is None else data_dir.expanduser().resolve()
     experiment, limit = find_experiment(name), stack_of(stack)
+    these = {key: value for text in only or [] for key, value in parse_pairs("--only", text).items()}
     if tune:
-        choosing = Choosing(expand(experiment, profile, seeds, folder), out, limit)
+        choosing = Choosing(expand(experiment, profile, seeds, folder, only=these), out, limit)
         with log_off(quiet), choosing.open(), progress(len(choosing.waiting), quiet) as say:
             tuned: Tuned | None = choosing.run(jobs, say)
     else:
         tuned = find_tuned(name, experiment.name, profile, out)
-    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned), out, limit)
+    reproduction = Reproduction(expand(experiment, profile, seeds, folder, tuned, these), out, limit)
     with stdout_to_stderr(as_json), reproduction.open(), progress(len(reproduction.waiting), quiet) as say:
         outcome = reproduction.run(jobs, say)
     if as_json:

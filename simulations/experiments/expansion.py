@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from apps.config import ConfigError, Scalar, flatten, parse_run_config
 from problems.data.spec import NEEDS_FILES
@@ -32,6 +33,7 @@ class Expansion:
     paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
     claims: list[list[tuple[int, int]]]  # for each claim: (place in lines of the better one, place of the other)
     tuned: Tuned | None = None  # run-config values chosen on a validation split, if any
+    only: Mapping[str, Scalar] = field(default_factory=dict)  # coordinates of all its runs, if others were left out
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -55,6 +57,7 @@ def expand(
     seeds: int | None = None,
     data_dir: Path | None = None,
     tuned: Tuned | None = None,
+    only: Mapping[str, Scalar] = MappingProxyType({}),
 ) -> Expansion:
     """Find all runs of an experiment and check all their configs.
 
@@ -64,9 +67,10 @@ def expand(
         seeds: how many; None: as many as the profile says, or else the experiment.
         data_dir: the absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
         tuned: run-config values that replace the file's.
+        only: coordinates; runs without them are left out.
 
     Raises:
-        ConfigError: a config is not valid, data are missing, or two runs would be the same.
+        ConfigError: a config is not valid, data are missing, two runs would be the same, or there is none.
     """
     chosen = experiment.profile(profile)
     here = f"experiment {experiment.name!r}"
@@ -77,15 +81,20 @@ def expand(
         got = "keys that leave no run"
         allowed = "one run at least"
         raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="drop one of its keys")
+    _check_tuned(here, tuned, experiment, profile, kept)
+    _check_only("--only", {key: [value] for key, value in only.items()}, kept)
+    kept = [line for line in kept if fits(only, line.at)]
+    if not kept:
+        got, allowed = ", ".join(settings(only)), "coordinates that some run has together"
+        raise ConfigError("--only", got=got, allowed=allowed, hint="leave one out")
     _check_files(here, kept)
     lines = [_check(experiment, line, here) for line in kept]
-    _check_tuned(here, tuned, experiment, profile, lines)
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
     used = seeds or chosen.seeds or experiment.seeds
-    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned)
+    return Expansion(experiment, profile, used, str(data_dir or ""), lines, paper, claims, tuned, only)
 
 
 def _expand_unchecked(

@@ -29,7 +29,7 @@ from simulations.results.output import format_metric
 from simulations.results.records import FAILED, FINISHED, RunRecord, RunsInterruptedError, leave_reason, read_run
 
 _FREE = (*SHOWING_KEYS, "data-dir")  # a directory and its data may be moved
-_CURVES = ("curves.png", "curves.svg")
+_OF_FINISHED = ("runs.csv", "curves.png", "curves.svg")  # which are there if a run has finished
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Outcome:
 
     def text(self) -> str:
         """The table, and which files there are in which folder."""
-        drawn = [name for name in _CURVES if (self.out / name).exists()]
-        files = ", ".join(["table.csv", "table.md", "report.html", *drawn])
+        there = [name for name in _OF_FINISHED if (self.out / name).exists()]
+        files = ", ".join(["table.csv", "table.md", "report.html", *there])
         return f"{tables.as_text(self.expansion, self.rows)}\n{files}: in {self.out}"
 
     def json(self) -> dict[str, Any]:
@@ -249,8 +249,10 @@ class Reproduction(Runs):
         missing = len(self.waiting)
         text = tables.as_markdown(self.expansion, rows, claims.as_markdown(judged), failed, missing)
         write_atomic(self.out / "table.md", text.encode())
-        for name in _CURVES:
+        for name in _OF_FINISHED:
             (self.out / name).unlink(missing_ok=True)
+        if raw := tables.run_rows(self.expansion, self.records):
+            write_atomic(self.out / "runs.csv", csv_text(raw).encode())
         draw(self.expansion, self.records, self.out)
         drawn = self.out / "curves.svg"
         curves = drawn.read_text("utf-8") if drawn.exists() else ""

@@ -1,5 +1,6 @@
 """`reproduce`: what is run, what is kept, and the table that is left."""
 
+import csv
 import html
 import json
 import os
@@ -32,7 +33,7 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
     out = tmp_path / "out"
     code, told, err = command("reproduce", write(tmp_path, ('figure = "Table 9"', 'figure = "Table|9"')), "--out", out)
     assert code == 0
-    pictures, tables = ["curves.png", "curves.svg"], ["report.html", "runs", "table.csv", "table.md"]
+    pictures, tables = ["curves.png", "curves.svg"], ["report.html", "runs", "runs.csv", "table.csv", "table.md"]
     assert sorted(path.name for path in out.iterdir()) == [".lock", *pictures, "experiment.toml", *tables]
     assert len(err.splitlines()) == 8
     assert err.splitlines()[0] == "1/8  finished  FedX  digits  K = 1  seed 0  auc 0.7000  9.0 s"
@@ -53,10 +54,17 @@ def test_what_a_reproduction_leaves(command: Line, runs: Runs, tmp_path: Path) -
     assert (found[2]["paper"], found[2]["paper_std"], found[2]["paper_source"]) == ("0.75", "0.01", "Table|9")
     assert (found[0]["paper"], found[0]["paper_source"]) == ("", "")
 
+    raw = list(csv.DictReader((out / "runs.csv").read_text().splitlines()))
+    assert [(row["method"], row["K"], row["seed"], f"{float(row['auc']):.6f}") for row in raw[:3]] == [
+        ("FedX", "1", "0", "0.700000"),
+        ("FedX", "1", "1", "0.800000"),
+        ("FedX", "2", "0", "0.700000"),
+    ]
+
     lines = told.splitlines()
     assert lines[0].split("  ")[0] == "data set"
     assert SCORE in lines[1]
-    assert lines[-1] == f"table.csv, table.md, report.html, curves.png, curves.svg: in {out}"
+    assert lines[-1] == f"table.csv, table.md, report.html, runs.csv, curves.png, curves.svg: in {out}"
     lines = (out / "table.md").read_text().splitlines()
     assert lines[0] == "# Two methods on digits"
     assert lines[2] == "A paper, Table|9. Experiment `small`, profile `quick`, 2 seeds."
@@ -89,6 +97,27 @@ def test_a_failed_run_is_told_and_the_others_are_there(command: Line, runs: Runs
     assert code == 1
     assert not list((tmp_path / "none").glob("curves.*"))
     assert told.splitlines()[-1].startswith("table.csv, table.md, report.html: in ")
+
+
+@pytest.mark.parametrize(
+    ("only", "made"),
+    [
+        (["K=2"], ["fedx_digits_k-2_seed-0", "local-sgd_digits_k-2_seed-0"]),
+        (["K=2", 'method="FedX"'], ["fedx_digits_k-2_seed-0"]),
+        (["K=3"], "--only.K: got 3, allowed: 1, 2"),
+        (["steps=3"], "--only.steps: got 3, allowed: nothing: there is no such coordinate"),
+        (["K"], "--only: got 'K', of which 'K' is no pair, allowed: "),
+    ],
+)
+def test_only_some_runs(command: Line, runs: Runs, tmp_path: Path, only: list[str], made: list[str] | str) -> None:
+    texts = [word for text in only for word in ("--only", text)]
+    code, _, err = command("reproduce", write(tmp_path), "--seeds", 1, "--out", tmp_path / "out", *texts)
+    if isinstance(made, str):
+        assert (code, made in err, runs.names) == (1, True, [])
+    else:
+        assert (code, runs.names) == (0, made)
+        command("reproduce", write(tmp_path), "--seeds", 1, "--out", tmp_path / "out")
+        assert len(runs.names) == 4  # the others alone
 
 
 def test_finished_runs_are_not_run_again(command: Line, runs: Runs, tmp_path: Path) -> None:

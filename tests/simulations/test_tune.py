@@ -110,6 +110,17 @@ def test_an_interrupted_choice_goes_on_and_nothing_runs_twice(command: Line, run
     assert len(runs.names) == 32 + 8  # only the new value's
 
 
+def test_values_of_other_runs_stay(command: Line, runs: Runs, tmp_path: Path) -> None:
+    out, path = tmp_path / "out", write(tmp_path, adding(TUNE))
+    runs.aucs = peak
+    assert command("reproduce", path, "--tune", "--out", out, "--only", "K=1")[0] == 0
+    assert len(runs.names) == 12 + 4
+    assert command("reproduce", path, "--tune", "--out", out, "--only", 'K=2 method="FedX"')[0] == 0
+    assert list(chosen(out)) == [("FedX", "digits", 1), ("Local SGD", "digits", 1), ("FedX", "digits", 2)]
+    assert command("reproduce", path, "--out", out, "--only", "K=1")[0] == 0
+    assert len(runs.names) == 16 + 6 + 2
+
+
 def test_values_come_from_the_directory_or_from_beside_the_file(command: Line, runs: Runs, tmp_path: Path) -> None:
     out, path = tmp_path / "out", write(tmp_path, adding(TUNE))
     runs.aucs = peak

@@ -122,6 +122,25 @@ def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
     return found
 
 
+def run_rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[dict[str, Scalar]]:
+    """A row for each finished run, with full digits.
+
+    Args:
+        records: the finished runs by the names of their run directories.
+
+    Returns:
+        Rows of equal keys: coordinates, seed, chosen run-config values, clients, last metrics, seconds and versions.
+    """
+    found: list[dict[str, Scalar]] = []
+    for line in expansion.lines:
+        chosen = {} if expansion.tuned is None else expansion.tuned.values_of(line.at)
+        for seed, record in expansion.find_ended(line, records).items():
+            facts = {"clients": line.clients, **record.metrics, "seconds": record.facts["seconds"]}
+            found.append({**line.at, "seed": seed, **chosen, **facts, **record.result.get("versions", {})})
+    keys = dict.fromkeys(key for row in found for key in row)
+    return [{key: row.get(key, "") for key in keys} for row in found]
+
+
 def tail(curve: Sequence[float]) -> float:
     """The mean over the last tenth of a curve without the initial model's value, and over one value at least.
 
