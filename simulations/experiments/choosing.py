@@ -14,10 +14,10 @@ from apps.sites.files import write_atomic
 from simulations import PAGE
 from simulations.arguments import Stack
 from simulations.experiments.expansion import Expansion
-from simulations.experiments.experiment import keys_of
 from simulations.experiments.lines import Line, PlannedRun, run_folder, settings
 from simulations.experiments.reproduce import Runs
 from simulations.experiments.tuned_values import Choice, Point, Tuned, fits, read_tuned
+from simulations.experiments.tuning import keys_of
 from simulations.results.ranking import over_seeds, rank
 from simulations.results.records import OF_TRAINING, check_metric
 

@@ -13,7 +13,8 @@ from apps.server_app import RunFailedError
 from simulations.arguments import Json, Quiet, Stacked, stack_of
 from simulations.experiments.choosing import Choosing
 from simulations.experiments.expansion import data_sets, expand
-from simulations.experiments.experiment import Experiment, ProfileName, find_experiment, find_packaged, read_experiment
+from simulations.experiments.experiment import Experiment, find_experiment, find_packaged, read_experiment
+from simulations.experiments.files import ProfileName
 from simulations.experiments.reproduce import Reproduction
 from simulations.experiments.tuned_values import Tuned, find_tuned
 from simulations.results.output import format_cell, log_off, print_json, progress, stdout_to_stderr

@@ -1,4 +1,4 @@
-"""Reads a TOML file into a model of settings, with an error message for each wrong key."""
+"""Reads a TOML file into a model of settings, with an error message for each wrong key; and what such models share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import difflib
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from apps.config import ConfigError
 from payloads.settings import Settings
 from problems.errors import NOTHING
 
+SET_BY_COMMAND = ("output-dir", "run-name", "resume", "seed")
+
+ProfileName = Literal["smoke", "quick", "full"]
+Count = Annotated[int, Field(ge=1)]
+Sentences = list[Annotated[str, Field(min_length=1)]]
 S = TypeVar("S", bound=Settings)
 
 
@@ -71,3 +76,13 @@ def _model_in(annotation: Any) -> type[Settings] | None:
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def check_free(key: str, value: Any) -> None:
+    """Check that a run-config key may be set by a file.
+
+    Raises:
+        ConfigError: the command sets it itself.
+    """
+    if key in SET_BY_COMMAND:
+        raise ConfigError(key, got=repr(value), allowed="none, since the command sets it", hint="leave it out")

@@ -11,8 +11,9 @@ from pydantic import Field
 
 from apps.config import Scalar
 from payloads.settings import Settings
-from simulations.experiments.experiment import Count, Grid, ProfileName, find_packaged, keys_of
-from simulations.experiments.files import read_settings
+from simulations.experiments.experiment import find_packaged
+from simulations.experiments.files import Count, ProfileName, read_settings
+from simulations.experiments.tuning import Grid, keys_of
 
 
 class Point(Settings):

@@ -19,6 +19,7 @@ from simulations.__main__ import cli
 from simulations.engines.stacked.messages import make_stacker
 from simulations.experiments import experiment
 from simulations.experiments.experiment import Experiment, find_packaged
+from simulations.experiments.tuning import Tuning
 from simulations.results.output import print_json
 from tests.docs.markdown import PROJECT, blocks, codes, rows, section
 from tests.programs import Line, ran
@@ -189,7 +190,7 @@ def test_the_page_names_every_key_of_an_experiment() -> None:
         ("profiles.", experiment.Profile),
         ("paper-values.", experiment.PaperValue),
         ("claims.", experiment.Claim),
-        ("tune.", experiment.Tuning),
+        ("tune.", Tuning),
     )
     there = {f"{prefix}{field.alias}" for prefix, model in models for field in model.model_fields.values()}
     told_elsewhere = "reproduced runs.axes runs.clients axes.clients profiles.clients profiles.seeds"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from apps.config import SHOWING_KEYS, Scalar, flatten, parse_run_config
 from simulations.experiments.expansion import Expansion
-from simulations.experiments.experiment import SET_BY_COMMAND
+from simulations.experiments.files import SET_BY_COMMAND
 from simulations.experiments.lines import Line
 from simulations.experiments.reports.claims import LEGEND as CLAIMS_LEGEND
 from simulations.experiments.reports.claims import Judged

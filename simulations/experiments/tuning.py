@@ -1,0 +1,85 @@
+"""The table ``[tune]`` of an experiment's file: which values are tried for which run-config keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from apps.config import ConfigError, Scalar, flatten
+from payloads.settings import Settings
+from simulations import PAGE
+from simulations.experiments.files import Count, ProfileName, Sentences, check_free
+
+
+def keys_of(joined: str) -> list[str]:
+    """The run-config keys that a key of a grid names.
+
+    Args:
+        joined: one of them, or several with ``&`` between, which all take the same value.
+    """
+    return [key.strip() for key in joined.split("&")]
+
+
+def _flat_grid(nested: Any) -> Any:
+    """``{"fedx": {"gamma": [0.5, 1]}}`` -> ``{"fedx.gamma": [0.5, 1]}``, checked."""
+    if not isinstance(nested, dict):
+        return nested
+    grid = flatten(nested)
+    for key, values in grid.items():
+        for one in keys_of(key):
+            check_free(one, values)
+        if not isinstance(values, list) or not values or not all(isinstance(value, Scalar) for value in values):
+            raise ConfigError(key, got=repr(values), allowed="a list of numbers, text, true or false", hint=PAGE)
+        if len({repr(value) for value in values}) < len(values):
+            raise ConfigError(key, got=f"{values!r}, where a value occurs twice", allowed="once", hint="leave one out")
+    return grid
+
+
+# run-config keys (see `keys_of`) -> the values to choose from
+Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
+
+
+class TuningProfile(Settings):
+    """The fields in which a profile differs from `Tuning`."""
+
+    seeds: Count | None = None
+    at: dict[str, Scalar] | None = None
+    grid: Grid | None = None
+    methods: dict[str, Grid] = Field(default_factory=dict)
+    without: Sentences | None = None
+
+
+class Tuning(Settings):
+    """Which run-config keys are chosen on a validation split, and from which values."""
+
+    # what is compared
+    metric: str = ""  # empty: the experiment's first
+    mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
+    seeds: Count = 1
+    validation_fraction: float = Field(0.2, ge=0, lt=1)
+    # what is tried
+    grid: Grid = Field(default_factory=dict)
+    methods: dict[str, Grid] = Field(default_factory=dict)  # method -> a grid that replaces `grid`; empty: none
+    at: dict[str, Scalar] = Field(default_factory=dict)  # choose only there, for all values of these coordinates
+    without: Sentences = Field(default_factory=list)  # differences from the paper if nothing has been chosen
+    profiles: dict[ProfileName, TuningProfile] = Field(default_factory=dict)
+
+    def in_profile(self, name: str) -> Tuning:
+        """A copy with the fields that a profile sets.
+
+        Returns:
+            The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added.
+        """
+        own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
+        there = own.model_dump(exclude_unset=True)
+        methods = {**({} if "grid" in there else self.methods), **own.methods}
+        return self.model_copy(update={**there, "methods": methods})
+
+    def grid_of(self, method: str) -> Grid:
+        """The grid that is tried for a method.
+
+        Returns:
+            The method's own, else the common one; empty: the method keeps the file's values.
+        """
+        return self.methods.get(method, self.grid)
