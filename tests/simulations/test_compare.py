@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from simulations.results.compare import Comparison, mean_and_spread
+from simulations.results.compare import Comparison
+from simulations.results.figure import mean_and_spread
 from simulations.results.records import BOOKKEEPING, read_run
 from tests.battery.federation import federate
 from tests.programs import Line

@@ -16,7 +16,7 @@ import numpy as np
 from apps.run_directory.curves import RANKING
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import Line
-from simulations.results.compare import mean_and_spread
+from simulations.results.figure import mean_and_spread
 from simulations.results.records import TRAINING_SECONDS, RunRecord
 
 if TYPE_CHECKING:
