@@ -169,6 +169,7 @@ def test_the_page_is_the_same_bytes_and_its_figure_has_its_colours(tmp_path: Pat
     assert str(tmp_path) not in text
     assert not re.search(r"\b20\d\d-\d\d", text)
     svg = text[text.index("<svg") : text.index("</svg>")]
+    assert text.index("<h1") < text.index("<svg") < text.index("<h2")
     for colour in ("var(--curve-0)", "var(--curve-3)", "currentColor"):
         assert f"stroke: {colour}" in svg
     assert set(re.findall(r"#[0-9a-f]{6}", svg)) == {"#b0b0b0"}  # the grid
