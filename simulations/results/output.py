@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import typer
 from pydantic_core import from_json, to_json
@@ -96,6 +98,49 @@ def format_pair(mean: float | None, std: float | None) -> str:
         std: None: there is none, and the mean stands alone.
     """
     return format_metric(mean) if std is None else f"{format_metric(mean)} ± {format_metric(std, like=mean)}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: its text, and the number by which it is sorted."""
+
+    text: str
+    number: float | None = None
+    numeric: bool = False
+
+    @property
+    def key(self) -> str:
+        """The number in the form that the page's script reads; empty if there is no finite one."""
+        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table under its caption, rows of cells."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[Cell]]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The texts of its cells."""
+        return [[cell.text for cell in row] for row in self.rows]
+
+
+def number_cell(text: str, value: float | None) -> Cell:
+    """A cell of a column of numbers.
+
+    Args:
+        value: the number by which the column is sorted; None: there is none.
+    """
+    return Cell(text, value, numeric=True)
+
+
+def value_cell(value: object) -> Cell:
+    """A cell of a config's value, or of None."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return Cell(format_cell(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

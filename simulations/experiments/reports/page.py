@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,28 +14,19 @@ from simulations.experiments.reports.claims import Judged
 from simulations.experiments.reports.figures import LABELS
 from simulations.experiments.reports.tables import (
     LEGEND,
-    Cell,
     Row,
-    Table,
     format_count,
-    number_cell,
     pair,
     results,
     tuned_sentence,
     tuned_table,
 )
-from simulations.results.output import format_cell
+from simulations.results.output import Cell, Table, format_cell, number_cell, value_cell
+from simulations.results.page import render
 from simulations.results.paired import Difference
 from simulations.results.records import RunRecord
 
 _UNSAID = (*SET_BY_COMMAND, *SHOWING_KEYS, "data-dir")  # keys of a single run or machine
-_WIDTH = 0.7  # below this part of its own width a figure's text is too small to read
-# matplotlib's black and white, and its colours of curves in their order; a dark page replaces them
-_INK, _GROUND = "#000000", "#ffffff"
-_CYCLE = (
-    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
-    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
-)
 
 
 def as_html(
@@ -59,21 +49,12 @@ def as_html(
         failed: the titles of the runs that failed, with the reasons.
         missing: the number of runs that have not been made.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     experiment = expansion.experiment
     profile = experiment.profile(expansion.profile)
     shared, defaults, methods = configuration(expansion)
     tuned = expansion.tuned
-    return environment.get_template("page.html").render(
+    return render(
+        Path(__file__).with_name("page.html"),
         experiment=experiment,
         profile=expansion.profile,
         seeds=format_count(expansion.seeds, "seed"),
@@ -85,7 +66,7 @@ def as_html(
         tables=[_results(metric, rows, expansion.seeds) for metric in experiment.metrics],
         legend=LEGEND,
         full_paper=any(row.paper is not None for row in rows) and expansion.profile != "full",
-        curves=Markup(inline(curves)) if curves else None,
+        curves=curves,
         drawn=f"{experiment.y_label or experiment.metrics[0]} by {' and by '.join(experiment.x)}",
         tuned=None if tuned is None else (tuned_sentence(tuned), tuned_table(tuned)),
         differs=[*experiment.differs, *profile.differs, *_list_untuned(expansion)],
@@ -95,7 +76,6 @@ def as_html(
         versions=versions(records.values()),
         failed={title: " ".join(reason.split()) for title, reason in failed.items()},
         missing=format_count(missing, "run") if missing else "",
-        cycle=_CYCLE,
     )
 
 
@@ -161,7 +141,7 @@ def configuration(expansion: Expansion) -> tuple[dict[str, str], dict[str, str],
         rows = [
             [
                 Cell(", ".join(filter(None, [line.dataset, line.setting]))),
-                *(_value(resolved[line].get(key)) for key in keys),
+                *(value_cell(resolved[line].get(key)) for key in keys),
             ]
             for line in own
             if keys
@@ -180,11 +160,6 @@ def _resolve(line: Line) -> dict[str, Scalar]:
     return {"engine": line.run.engine, "clients": line.clients, **kept}
 
 
-def _value(value: Scalar | None) -> Cell:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return Cell(format_cell(value), float(value) if is_number else None, numeric=is_number)  # type: ignore[arg-type]
-
-
 def versions(records: Iterable[RunRecord]) -> dict[str, str]:
     """The versions of packages that the runs' result.json name.
 
@@ -196,23 +171,3 @@ def versions(records: Iterable[RunRecord]) -> dict[str, str]:
         for package, version in record.result.get("versions", {}).items():
             found.setdefault(package, set()).add(version)
     return {package: ", ".join(sorted(several)) for package, several in found.items()}
-
-
-def inline(svg: str) -> str:
-    """curves.svg as a part of a page: its head is left out, and its colours become the page's.
-
-    Returns:
-        The ``<svg>`` element, which is at least 0.7 and at most 1.4 times as wide as in the file.
-    """
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    for number, colour in enumerate(_CYCLE):
-        svg = svg.replace(colour, f"var(--curve-{number})")
-    svg = svg.replace(_INK, "currentColor").replace(_GROUND, "var(--ground)")
-    width = re.search(r'width="([\d.]+)pt" height="[\d.]+pt"|$', svg)
-    assert width is not None  # the second alternative matches
-    if width[1]:
-        # 1 pt is 4/3 px
-        least, most = (round(float(width[1]) * 4 / 3 * part) for part in (_WIDTH, 1.4))
-        svg = svg.replace(f"{width[0]}", f'style="min-width: {least}px; max-width: {most}px"', 1)
-    return svg

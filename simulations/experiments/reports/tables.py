@@ -11,7 +11,7 @@ from apps.config import Scalar
 from simulations.experiments.expansion import Expansion
 from simulations.experiments.lines import settings
 from simulations.experiments.tuned_values import Tuned
-from simulations.results.output import format_cell, format_pair, table
+from simulations.results.output import Cell, Table, format_cell, format_pair, number_cell, table
 from simulations.results.paired import format_signed
 from simulations.results.records import RunRecord
 
@@ -47,43 +47,6 @@ class Row:
     # of each seed's mean over the last tenth of its evaluated rounds
     tail_mean: float | None
     tail_std: float | None
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A table's cell: its text, and the number by which it is sorted."""
-
-    text: str
-    number: float | None = None
-    numeric: bool = False
-
-    @property
-    def key(self) -> str:
-        """The number in the form that the page's script reads; empty if there is no finite one."""
-        return "" if self.number is None or not math.isfinite(self.number) else repr(float(self.number))
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table under its caption, rows of cells."""
-
-    caption: str
-    columns: list[str]
-    rows: list[list[Cell]]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """The texts of its cells."""
-        return [[cell.text for cell in row] for row in self.rows]
-
-
-def number_cell(text: str, value: float | None) -> Cell:
-    """A cell of a column of numbers.
-
-    Args:
-        value: the number by which the column is sorted; None: there is none.
-    """
-    return Cell(text, value, numeric=True)
 
 
 def rows(expansion: Expansion, records: Mapping[str, RunRecord]) -> list[Row]:
