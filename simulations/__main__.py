@@ -1,4 +1,4 @@
-"""``python -m simulations``: run, check, compare, sweep, reproduce, list, and the two references."""
+"""``python -m simulations``: run, check, compare, report, sweep, reproduce, list, and the two references."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from simulations.experiments.command import catalogue, description, reproduce, s
 from simulations.results.compare import Comparison
 from simulations.results.output import log_off, print_json, stdout_to_stderr
 from simulations.results.records import RunsInterruptedError
+from simulations.results.report import write_report
 from simulations.sweeps.command import sweep
 
 SITES_MISSING = 3  # exit code of a run that has finished, but with a site missing in some round
@@ -204,6 +205,17 @@ def compare(
         )
     else:
         typer.echo(comparison.text(drawn))
+
+
+@cli.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run directories")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="the page; without, report.html in the directory of the one run")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about runs, finished or not: curves, metrics, missing sites, config."""
+    typer.echo(write_report(directories, out))
 
 
 cli.command()(sweep)

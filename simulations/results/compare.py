@@ -6,24 +6,38 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
-from apps.registry import ALGORITHMS
+from apps.config import ConfigError
 from apps.run_directory.curves import RANKING, rows_in_words
 from apps.run_directory.missing import in_words
 from apps.sites.files import write_atomic
 from problems.errors import require
 from simulations.results.figure import draw
-from simulations.results.output import format_cell, format_metric, table
+from simulations.results.output import (
+    Cell,
+    Table,
+    format_cell,
+    format_megabytes,
+    format_metric,
+    number_cell,
+    value_cell,
+)
 from simulations.results.paired import Difference, difference
-from simulations.results.records import FINISHED, METRICS, OF_TRAINING, RunRecord, evaluation, read_run
+from simulations.results.records import (
+    FINISHED,
+    METRICS,
+    OF_TRAINING,
+    UNTOLD,
+    RunRecord,
+    defaults,
+    evaluation,
+    read_run,
+)
 
 UNCOMPARED = ("pauc_fpr30_raw", "pauc_fpr50_raw", "accuracy")  # left out of the table for people
-_UNCOMPARED_KEYS = (*SHOWING_KEYS, "run-name", "resume")
-_MEGABYTE = 1e6
 MISSING = " (sites missing)"
 
 
@@ -61,7 +75,7 @@ class Comparison:
     @cached_property
     def differing(self) -> list[str]:
         """The config keys, and ``clients``, whose values are not the same in all runs."""
-        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in _UNCOMPARED_KEYS))
+        keys = list(dict.fromkeys(key for run in self.runs for key in run.config if key not in UNTOLD))
         found = [key for key in keys if len({repr(run.setting(key)) for run in self.runs}) > 1]
         clients = {run.setting("clients") for run in self.runs} - {None}  # unknown for an unfinished run
         return [*found, "clients"] if len(clients) > 1 else found
@@ -73,7 +87,7 @@ class Comparison:
             key
             for key in self.differing
             if key in ("strategy", "clients")
-            or any(run.setting(key) not in (None, _defaults(run.config.get("strategy")).get(key)) for run in self.runs)
+            or any(run.setting(key) not in (None, defaults(run.config.get("strategy")).get(key)) for run in self.runs)
         ]
 
     @cached_property
@@ -81,6 +95,11 @@ class Comparison:
         """Every metric that one of the runs has, the known ones first and in their order."""
         found = dict.fromkeys(name for run in self.runs for line in run.lines for name in evaluation(line))
         return sorted(found, key=lambda name: METRICS.index(name) if name in METRICS else len(METRICS))
+
+    @property
+    def compared(self) -> list[str]:
+        """The `metrics` that people compare, also of views."""
+        return [name for name in self.metrics if not name.startswith(UNCOMPARED)]
 
     @cached_property
     def _labels_with_missing(self) -> set[str]:
@@ -117,38 +136,47 @@ class Comparison:
             for run in self.runs
         ]
 
-    def text(self, metric: str | None = None) -> str:
-        """The runs as one table, what differs in their configs as another, and why runs have no result.
+    def tables(self, metric: str | None = None) -> list[Table]:
+        """The runs as one table, and what differs in their configs as another.
 
         Args:
             metric: whose differences from the first group are added if groups have several common seeds; None: not.
         """
         rows = self.rows()
-        metrics = [name for name in self.metrics if name not in UNCOMPARED]
+        metrics = self.compared
         columns = ["run", "status", "strategy", "dataset", "seed", "rounds", *metrics, "MB up", "MB down", "seconds"]
         cells = [
             [
-                *(format_cell(row[name]) for name in columns[:6]),
-                *(format_metric(row[name]) for name in metrics),
-                *(format_cell(row[name] / _MEGABYTE, 3) for name in ("bytes_up", "bytes_down")),
-                format_cell(row["seconds"], 1),
+                *(value_cell(row[name]) for name in columns[:6]),
+                *(number_cell(format_metric(row[name]), row[name]) for name in metrics),
+                *(number_cell(format_megabytes(row[name]), row[name]) for name in ("bytes_up", "bytes_down")),
+                number_cell(format_cell(row["seconds"], 1), row["seconds"]),
             ]
             for row in rows
         ]
-        blocks = [table(columns, cells)]
+        found = [Table("", columns, cells)]
         keys = [key for key in self._told if key not in ("strategy", "dataset", "seed")]
         if keys:
-            settings = [[row["run"], *(format_cell(row["config"][key]) for key in keys)] for row in rows]
-            blocks.append("what differs:\n" + table(["run", *keys], settings))
-        if metric is not None and (found := self.differences(metric)):
-            blocks.append(_differences(metric, found))
-        reasons = [f"{row['run']} {row['status']}: {' '.join(row['reason'].split())}" for row in rows if row["reason"]]
-        reasons += [
+            settings = [[Cell(row["run"]), *(value_cell(row["config"][key]) for key in keys)] for row in rows]
+            found.append(Table("what differs", ["run", *keys], settings))
+        if metric is not None and (gaps := self.differences(metric)):
+            found.append(_differences(metric, gaps))
+        return found
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why runs have no result, and which sites were missing in others: a line for each."""
+        ended = [(run, " ".join(run.reason.split())) for run in self.runs if run.reason]
+        return [f"{run.name} {run.status}: {reason}" for run, reason in ended] + [
             f"{run.name} {run.status} with sites missing: {in_words(run.dropped, run.facts['rounds'])}"
             for run in self.runs
             if run.dropped
         ]
-        return "\n\n".join([*blocks, *(["\n".join(reasons)] if reasons else [])])
+
+    def text(self, metric: str | None = None) -> str:
+        """The `tables` and `reasons` for a terminal."""
+        blocks = [one.text() for one in self.tables(metric)]
+        return "\n\n".join([*blocks, *(["\n".join(self.reasons)] if self.reasons else [])])
 
     def csv(self) -> str:
         """One row for each run, not rounded; config keys that have a column of their own are not repeated."""
@@ -195,9 +223,12 @@ class Comparison:
         write_atomic(folder / "compare.csv", self.csv().encode())
         (folder / "compare.png").unlink(missing_ok=True)
         if metric is not None:
-            rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
-            where = "" if metric in OF_TRAINING else f" on {' or '.join(rows)}"
-            draw(self.curves(metric), folder / "compare.png", f"{RANKING.get(metric, metric)}{where}")
+            draw({f"{RANKING.get(metric, metric)}{self.where(metric)}": self.curves(metric)}, folder / "compare.png")
+
+    def where(self, *metrics: str) -> str:
+        """On which rows metrics were measured, such as " on the test set"; empty if no rows were held out for them."""
+        rows = dict.fromkeys(rows_in_words(run.config) for run in self.runs)
+        return f" on {' or '.join(rows)}" if {*metrics} - {*OF_TRAINING} else ""
 
     def differences(self, metric: str) -> dict[str, tuple[str, Difference]]:
         """A metric's differences from that of the first group of runs in the last evaluated round, over common seeds.
@@ -227,13 +258,7 @@ class Comparison:
         return groups
 
 
-@cache
-def _defaults(strategy: Scalar | None) -> dict[str, Scalar]:
-    """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
-    return flatten(parse_run_config({"strategy": strategy}).resolve()) if strategy in ALGORITHMS else {}
-
-
-def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> str:
+def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> Table:
     """The differences as a table for people."""
     words = {1: "above", 0: "within the noise", -1: "below"}
     first = next(iter(found.values()))[0]
@@ -243,9 +268,12 @@ def _differences(metric: str, found: Mapping[str, tuple[str, Difference]]) -> st
             return "no verdict: sites were missing"
         return gap.undecided if gap.sign is None else words[gap.sign]
 
-    cells = [[label, *gap.format_cells(), str(gap.seeds), verdict(label, gap)] for label, (_, gap) in found.items()]
+    cells = [
+        [*map(Cell, (label, *gap.format_cells())), value_cell(gap.seeds), Cell(verdict(label, gap))]
+        for label, (_, gap) in found.items()
+    ]
     columns = ["runs", "difference", "95 % interval", "p", "seeds", "verdict"]
-    return f"{metric}, seed by seed less that of {first} (paired t-test):\n{table(columns, cells)}"
+    return Table(f"{metric}, seed by seed less that of {first} (paired t-test)", columns, cells)
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

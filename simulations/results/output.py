@@ -91,6 +91,11 @@ def format_metric(value: float | None, like: float | None = None) -> str:
     return f"{value:.3e}" if small and value is not None else format_cell(value, 4)
 
 
+def format_megabytes(count: float) -> str:
+    """A number of bytes as megabytes of 10^6 bytes."""
+    return format_cell(count / 1e6, 3)
+
+
 def format_pair(mean: float | None, std: float | None) -> str:
     """A mean of metrics and its standard deviation.
 
@@ -126,6 +131,10 @@ class Table:
     def texts(self) -> list[list[str]]:
         """The texts of its cells."""
         return [[cell.text for cell in row] for row in self.rows]
+
+    def text(self) -> str:
+        """The table for a terminal."""
+        return (f"{self.caption}:\n" if self.caption else "") + table(self.columns, self.texts)
 
 
 def number_cell(text: str, value: float | None) -> Cell:

@@ -7,12 +7,13 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from apps.config import ConfigError, Scalar, flatten, parse_run_config
+from apps.config import SHOWING_KEYS, ConfigError, Scalar, flatten, parse_run_config
 from apps.evaluation.vertical import SUBOPTIMALITY
+from apps.registry import ALGORITHMS
 from apps.run_directory.missing import dropped_sites
 from apps.sites.files import write_atomic
 from problems.metrics import binary_metrics
@@ -34,6 +35,7 @@ BOOKKEEPING = frozenset(
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
+UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys by which runs are not told apart
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
 
@@ -107,6 +109,17 @@ class RunRecord:
         """
         return self.facts[key] if key in ("strategy", "clients") else self.config.get(key)
 
+    @property
+    def departures(self) -> dict[str, Scalar | None]:
+        """The config keys in which the run departs from the defaults that follow from its strategy.
+
+        Returns:
+            Key -> the default; None where there is none.
+        """
+        default = defaults(self.config.get("strategy"))
+        keys = [key for key in self.config if key not in (*UNTOLD, "strategy")]
+        return {key: default.get(key) for key in keys if repr(self.config[key]) != repr(default.get(key))}
+
     def unlike(self, config: Mapping[str, Scalar], free: Sequence[str]) -> list[str]:
         """The keys whose values would differ in a run of this flat run config.
 
@@ -120,6 +133,12 @@ class RunRecord:
         wanted = flatten(parse_run_config(config).resolve())
         keys = [key for key in dict.fromkeys([*wanted, *self.config]) if key not in free]
         return [key for key in keys if repr(wanted.get(key)) != repr(self.config.get(key))]
+
+
+@cache
+def defaults(strategy: Scalar | None) -> dict[str, Scalar]:
+    """The resolved run config if only the strategy is given; empty if there is no such strategy any more."""
+    return flatten(parse_run_config({"strategy": strategy}).resolve()) if strategy in ALGORITHMS else {}
 
 
 def evaluation(line: Mapping[str, Any]) -> dict[str, float]:

@@ -172,7 +172,7 @@ def test_the_page_s_commands_use_options_that_exist() -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
             if match := re.match(r"python -m simulations (\S+)(.*)", line):
                 used |= {(match[1], option) for option in re.findall(r"(?<=\s)--?[a-z][a-z-]*", match[2])}
-    commands = {"run", "check", "centralized", "list", "compare", "sweep", "reproduce"}
+    commands = {"run", "check", "centralized", "list", "compare", "report", "sweep", "reproduce"}
     assert {name for name, _ in used} == commands
     assert [(name, option) for name, option in sorted(used) if option not in options_of(name)] == []
     for name in ("sweep", "reproduce"):

@@ -164,7 +164,7 @@ def test_a_curve_is_called_by_what_departs_from_its_strategy_or_as_one_says(comm
 
 def test_a_picture_says_which_rows_it_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
-    monkeypatch.setattr("simulations.results.compare.draw", lambda groups, path, ordinate: said.append(ordinate))
+    monkeypatch.setattr("simulations.results.compare.draw", lambda panels, path: said.extend(panels))
     runs = [fake(tmp_path / "a"), fake(tmp_path / "b", {"validation-fraction": 0.2})]
     for paths, metric in ((runs[:1], "auc"), (runs[1:], "loss"), (runs, "auc"), (runs, "objective")):
         Comparison.of(paths).save(tmp_path / "out", metric)

@@ -21,6 +21,7 @@ from simulations.experiments.expansion import expand
 from simulations.experiments.experiment import find_experiment
 from simulations.experiments.reproduce import Reproduction
 from simulations.results.compare import Comparison
+from simulations.results.report import write_report
 from simulations.sweeps.plan import Sweep
 from simulations.sweeps.sweep import run_sweep
 from tests.programs import PROJECT, ran
@@ -108,6 +109,7 @@ def reproduce(folder: Path) -> None:
         ("ray", "simulation", lambda folder: run_with_flower(2, {})),
         ("matplotlib", "reports", reproduce),
         ("matplotlib", "reports", lambda folder: Comparison([]).save(folder / "out", "auc")),
+        ("jinja2", "reports", lambda folder: write_report([folder])),
         ("flwr_datasets", "simulation", lambda folder: dirichlet()),
     ],
 )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from simulations.experiments.reports.figures import draw
 from simulations.experiments.reports.tables import rows
 from simulations.experiments.reproduce import Reproduction
 from tests.simulations.fabricated import Aucs, adding, expanded, not_drawn, recorded
+from tests.simulations.pages import Page
 
 BETTER = """
 [[claims]]
@@ -45,43 +45,6 @@ def written(expansion: Expansion, out: Path, aucs: Aucs, failed: Mapping[str, st
         reproduction.failed = dict(failed or {})
         reproduction.write()
     return (out / "report.html").read_text("utf-8")
-
-
-class Page(HTMLParser):
-    """A page's tables (rows of texts), its text without style and script, and the tags that are not closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.text = ""
-        self.open: list[str] = []
-        self.loaded: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta", "link", "img", "br"):
-            self.open.append(tag)
-        self.loaded += [f"{key}={value}" for key, value in attributes if key in ("src", "href", "srcset", "action")]
-        if tag == "table":
-            self.tables.append([])
-        if tag == "tr":
-            self.tables[-1].append([])
-        if tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] not in ("style", "script"):
-            self.text += data
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-
-    def table(self, first: str) -> list[dict[str, str]]:
-        """The rows of the first table with such a first column."""
-        head, *body = next(table for table in self.tables if table[0][0] == first)
-        return [dict(zip(head, row, strict=True)) for row in body]
 
 
 @pytest.fixture(autouse=True)

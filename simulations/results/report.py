@@ -1,0 +1,153 @@
+"""The command ``report``: runs on one page, whether they have finished or not."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apps.config import ConfigError
+from apps.evaluation.metric_names import better
+from apps.run_directory.curves import RANKING
+from apps.sites.files import make_folder, write_atomic
+from problems.errors import require
+from simulations.results.compare import Comparison
+from simulations.results.figure import draw
+from simulations.results.output import (
+    Cell,
+    Table,
+    format_cell,
+    format_megabytes,
+    format_metric,
+    number_cell,
+    value_cell,
+)
+from simulations.results.page import render
+from simulations.results.records import UNFINISHED, RunRecord
+
+NAME = "report.html"
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the page says of one run, with tables before and behind its ``facts``; empty ones are not shown."""
+
+    title: str
+    reason: str
+    before: list[Table]
+    facts: dict[str, str]
+    behind: list[Table]
+
+
+def write_report(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the page of some runs.
+
+    Args:
+        paths: their run directories.
+        out: the file; None: ``report.html`` in the run directory, if there is one run.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: a directory holds no run, several runs have no file, or it cannot be written.
+        MissingExtraError: Matplotlib or Jinja is not installed.
+    """
+    require("report", "reports", "jinja2", "matplotlib")
+    if out is None and len(paths) > 1:
+        allowed = "a file, where there are several runs"
+        raise ConfigError("--out", got="nothing", allowed=allowed, hint=f"give one, such as --out {NAME}")
+    page = as_html(Comparison.of([path.expanduser() for path in paths]))
+    target = (out or paths[0] / NAME).expanduser()
+    try:
+        make_folder(target.parent)
+        write_atomic(target, page.encode())
+    except OSError as error:
+        got = f"{target}, which cannot be written ({error.strerror or error})"
+        raise ConfigError("--out", got=got, allowed="a file that can be written", hint="choose another") from None
+    return target
+
+
+def as_html(comparison: Comparison) -> str:
+    """The page's text, which is always the same for the same runs."""
+    runs, metrics = comparison.runs, comparison.compared
+    figure = io.BytesIO()
+    if metrics:
+        draw({RANKING.get(metric, metric): comparison.curves(metric) for metric in metrics}, figure, "svg")
+    several = len(runs) > 1
+    return render(
+        Path(__file__).with_name("report.html"),
+        figure.getvalue().decode(),
+        title=f"{len(runs)} runs" if several else comparison.label(runs[0]),
+        drawn=f"{', '.join(metrics)} by round{comparison.where(*metrics)}",
+        tables=comparison.tables(comparison.choose_metric(None)) if several else [],
+        reasons=comparison.reasons if several else [],
+        runs=[_tell(run, comparison) for run in runs],
+    )
+
+
+def _tell(run: RunRecord, comparison: Comparison) -> _Told:
+    reason = " ".join(run.reason.split())
+    if run.status == UNFINISHED:
+        reason = "it is still running, or it ended before it could say why"
+    before, behind = [_metrics(run, comparison.metrics), _missing(run)], [_departures(run), _files(run.path)]
+    return _Told(f"{run.name}, {run.status}", reason, before, _facts(run), behind)
+
+
+def _facts(run: RunRecord) -> dict[str, str]:
+    facts = run.facts
+    found: dict[str, Any] = {
+        **{key: facts[key] for key in ("strategy", "dataset", "clients")},
+        "rounds": f"{facts['rounds']} of {run.config.get('num-server-rounds')}",
+        "seed": facts["seed"],
+        "engine": run.result.get("engine"),
+        "wall time": f"{format_cell(facts['seconds'], 1)} s",
+        "from the clients": f"{format_megabytes(facts['bytes_up'])} MB",
+        "to the clients": f"{format_megabytes(facts['bytes_down'])} MB",
+        "versions": ", ".join(f"{package} {one}" for package, one in run.result.get("versions", {}).items()) or None,
+    }
+    return {key: format_cell(value) for key, value in found.items() if value is not None}
+
+
+def _metrics(run: RunRecord, metrics: Sequence[str]) -> Table:
+    rows = []
+    for metric in metrics:
+        curve = run.curve(metric)
+        finite = {number: value for number, value in curve.items() if math.isfinite(value)}
+        if curve:
+            last = next(reversed(curve.values()))
+            best = better(metric)(finite, key=finite.__getitem__, default=None)
+            value = finite.get(best)
+            cells = number_cell(format_metric(last), last), number_cell(format_metric(value), value), value_cell(best)
+            rows.append([Cell(metric), *cells])
+    return Table("metrics", ["metric", "last", "best", "best in round"], rows)
+
+
+def _missing(run: RunRecord) -> Table:
+    rows = [
+        [
+            value_cell(int(site)),
+            number_cell(f"{one['rounds']} of {run.facts['rounds']}", one["rounds"]),
+            Cell(one["reason"]),
+        ]
+        for site, one in run.dropped.items()
+    ]
+    return Table("sites that were missing", ["partition", "rounds", "why, the last time"], rows)
+
+
+def _departures(run: RunRecord) -> Table:
+    found = [(key, format_cell(run.config[key]), format_cell(default)) for key, default in run.departures.items()]
+    rows = [[Cell(key), Cell(value or '""'), Cell(default or '""')] for key, value, default in found]
+    return Table("config keys that differ from the defaults", ["key", "value", "default"], rows)
+
+
+def _files(folder: Path) -> Table:
+    rows = []
+    for path in sorted(folder.iterdir()):
+        if path.name != NAME:
+            size = sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+            rows.append([Cell(f"{path.name}/" if path.is_dir() else path.name), value_cell(size)])
+    return Table("files of the run directory", ["file", "bytes"], rows)
