@@ -1,19 +1,23 @@
-"""Hooks of MkDocs: the API reference's pages, nav entries of whole folders, and links that lead out of docs/.
+"""Hooks of MkDocs: the API reference's pages, nav entries of whole folders, links that lead out of docs/, and formulas.
 
 On a git host the pages' links to sources, such as ``../methods/fedx.py``, lead to the file. On the site they lead to
 the module's page in the API reference, to the page made of a Markdown file above docs/, or else to one that shows the
-file.
+file. Formulas, TeX between dollar signs, become MathML, which browsers typeset without scripts or fonts of the site.
 """
 
 from __future__ import annotations
 
+import html
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -31,6 +35,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", 
 LINK = re.compile(r"`[^`]*`|(\[[^\]]*\]\()([^)\s]+)(\))")  # or a text in backticks, which has no links
 ABSOLUTE = re.compile(r"[a-z]+:|/")
 FENCE = re.compile(r"\s*(```+|~~~+)")
+FORMULA = re.compile(r'(<(span|div) class="arithmatex">)(.*?)(</\2>)', re.DOTALL)  # as pymdownx.arithmatex leaves it
 
 site: Site  # of the build that is going on
 
@@ -187,6 +192,40 @@ class Site:
         return "\n".join(LINK.sub(replace, block) if is_prose else block for block, is_prose in blocks(markdown))
 
 
+def mathml(tex: str, display: str) -> str:
+    """A formula as MathML; display is "inline" or "block".
+
+    Raises:
+        ValueError: It cannot be typeset. latex2mathml itself closes a brace and shows a command that it does not know.
+    """
+    braces = re.sub(r"\\[{}]", "", tex)
+    if braces.count("{") != braces.count("}"):
+        raise ValueError("a brace is missing")
+    bars = re.sub(r"\\l([vV]ert)(?![a-zA-Z])", r"\\left\\\1", tex)  # as a pair, without an operator's spaces
+    bars = re.sub(r"\\r([vV]ert)(?![a-zA-Z])", r"\\right\\\1", bars)
+    try:
+        found = convert(bars, display=display)
+        ElementTree.fromstring(found)
+    except Exception as error:  # of many kinds, also StopIteration
+        raise ValueError(type(error).__name__) from error
+    if "\\" in found:
+        raise ValueError("a command is unknown")
+    return re.sub("<mi>(;|:|&#x0007E;)</mi>", r"<mo>\1</mo>", found)
+
+
+def typeset(page: str, content: str) -> str:
+    """The HTML of a page with its formulas as MathML."""
+
+    def replace(match: re.Match[str]) -> str:
+        tex = html.unescape(match[3]).strip()
+        try:
+            return match[1] + mathml(tex, "block" if match[2] == "div" else "inline") + match[4]
+        except ValueError as error:
+            raise PluginError(f"{page}: this formula cannot be typeset ({error}): {tex}") from error
+
+    return FORMULA.sub(replace, content)
+
+
 def tree(folder: str, pages: Sequence[str]) -> list[Any]:
     """The nav of a folder: its index, its pages, and its folders as sections; the API's are titled by module."""
     entries: list[Any] = []
@@ -246,3 +285,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     return site.rewritten(page.file.src_uri, markdown) if page.file.src_uri in site.files else markdown
+
+
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    return typeset(page.file.src_uri, content)

@@ -2,17 +2,20 @@
 
 import ast
 import os
+import re
 import runpy
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import markdown
 import pytest
+from mkdocs.exceptions import PluginError
 
 from tests.docs.markdown import DOCS, PAGES, PROJECT
 
@@ -70,12 +73,42 @@ def test_a_link_may_be_spread_over_two_lines_but_not_be_in_code(hooks: SimpleNam
     assert "\n".join(block for block, _ in hooks.blocks(page)) == page
 
 
-def test_every_page_is_in_the_nav_once() -> None:
+@pytest.fixture(scope="module")
+def config() -> Any:
     from mkdocs.config import load_config
-    from mkdocs.structure.files import get_files
 
     os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
-    config = load_config(str(CONFIG))
+    return load_config(str(CONFIG))
+
+
+@pytest.fixture(scope="module")
+def rendered(hooks: SimpleNamespace, config: Any) -> Callable[[str], str]:
+    """What the site makes of a page's Markdown."""
+    reader = markdown.Markdown(extensions=config.markdown_extensions, extension_configs=config.mdx_configs)
+    return lambda text: hooks.typeset("a.md", reader.reset().convert(text))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(PROJECT).as_posix())
+def test_every_formula_is_typeset(rendered: Callable[[str], str], page: Path) -> None:
+    text = rendered(page.read_text("utf-8"))
+    assert text.count('class="arithmatex"') == text.count("<math ")
+    assert "$" not in re.sub("<code.*?</code>", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("tex", [r"\nosuch{x}", r"\frac{1}{2", "a^b^c", "a & b", r"\left( x"])
+def test_a_formula_that_cannot_be_typeset_ends_the_build(rendered: Callable[[str], str], tex: str) -> None:
+    with pytest.raises(PluginError, match=rf"^a\.md: .*{re.escape(tex)}$"):
+        rendered(f"Let ${tex}$ be.")
+
+
+def test_the_dollar_signs_of_a_shell_stay(rendered: Callable[[str], str]) -> None:
+    for text in ("`$PWD` and `$HOME`", "from $PWD to $HOME", "```sh\necho $PWD $HOME\n```"):
+        assert "<math" not in rendered(text)
+
+
+def test_every_page_is_in_the_nav_once(config: Any) -> None:
+    from mkdocs.structure.files import get_files
+
     files = config.plugins.on_files(get_files(config), config=config)
     assert config.nav
     pages = [file.src_uri for file in files.documentation_pages()]
