@@ -1,13 +1,15 @@
 """Hooks of MkDocs: the API reference's pages, nav entries of whole folders, links that lead out of docs/, and formulas.
 
 On a git host the pages' links to sources, such as ``../methods/fedx.py``, lead to the file. On the site they lead to
-the module's page in the API reference, to the page made of a Markdown file above docs/, or else to one that shows the
-file. Formulas, TeX between dollar signs, become MathML, which browsers typeset without scripts or fonts of the site.
+the module's page in the API reference, to the page made of a Markdown file above docs/ or of a notebook, or else to one
+that shows the file. Formulas, TeX between dollar signs, become MathML, which browsers typeset without scripts or fonts
+of the site.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,11 +26,13 @@ from mkdocs.structure.pages import Page
 PROJECT = Path(__file__).resolve().parents[1]
 # from the lowest floor up
 PACKAGES = ("payloads", "problems", "methods", "strategies", "clients", "apps", "simulations")
-OTHER_PAGES = {  # Markdown files that are not in docs/
+NOTEBOOKS = sorted((PROJECT / "examples" / "notebooks").glob("*.ipynb"))
+OTHER_PAGES = {  # Markdown files and notebooks that are not in docs/
     "README.md": "readme.md",
     "examples/README.md": "examples.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    **{f"examples/notebooks/{path.name}": f"notebooks/{path.stem}.md" for path in NOTEBOOKS},
 }
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".sh": "sh"}
 
@@ -142,7 +146,8 @@ class Site:
         return pages | {posixpath.dirname(file): page for file, page in indices}
 
     def text(self, file: str) -> str:
-        return (PROJECT / file).read_text("utf-8")
+        text = (PROJECT / file).read_text("utf-8")
+        return notebook(text) if file.endswith(".ipynb") else text
 
     def target(self, page: str, link: str) -> str:
         """The file or folder that a link of the page names."""
@@ -190,6 +195,20 @@ class Site:
             return f"{text}{posixpath.relpath(found, posixpath.dirname(page))}{mark}{heading}{match[3]}"
 
         return "\n".join(LINK.sub(replace, block) if is_prose else block for block, is_prose in blocks(markdown))
+
+
+def notebook(text: str) -> str:
+    """A notebook as Markdown: its cells, and what it was saved with below them."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        parts.append(f"```python\n{source}\n```" if cell["cell_type"] == "code" else source)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {"text/plain": output.get("text", [])})
+            picture = "".join(data.get("image/png", "")).replace("\n", "")
+            words = "".join(data["text/plain"]).rstrip()
+            parts.append(f"![figure](data:image/png;base64,{picture})" if picture else f"```text\n{words}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def mathml(tex: str, display: str) -> str:

@@ -20,7 +20,7 @@ DATASETS: dict[str, str] = {
     "digits": "1,797 8x8 images of digits, bundled with scikit-learn; positive: the digit 8",
     "breast-cancer": "569 tumours, 30 standardised features, bundled with scikit-learn; positive: malignant",
     "synthetic-offset-sites": "16 sites, whose offsets hide the best feature across sites",
-    "synthetic-long-servedio": "8,000 rows of 21 signs, on which a convex loss fails if labels are flipped",
+    "synthetic-long-servedio": "8,000 rows of 21 signs; convex losses fail on flipped labels",
     "synthetic-pl": "100 samples a client of a nonconvex-PL minimax problem, for the minimax strategies; no labels",
     "synthetic-sparse-logistic": "unit vectors of 60 features, each client's own: Synthetic(alpha, beta) of FedProx",
     "fashion-mnist": "70,000 28x28 grey images of clothing, 10 classes; positive: the first five",
@@ -31,11 +31,11 @@ DATASETS: dict[str, str] = {
     "heart-disease": "740 patients of four hospitals, 13 features, with FLamby's split; positive: any disease",
     "a9a": "32,561 adults, 123 binary features; sites: 16 levels of education; positive: the 24 % labelled +1",
     "w8a": "49,749 web pages, 300 binary features; positive: the 3 % labelled +1",
-    "csv": "your own table (.csv, .csv.gz) with a header line and a label column",
-    "parquet": "your own table (.parquet) with a label column",
-    "svmlight": "your own svmlight / LIBSVM text (.svm, .svmlight, .libsvm, .txt; .gz, .bz2)",
-    "npz": "your own arrays (.npz): X and y; X_test and y_test if you have them",
-    "image-folder": "your own images: train/<class>/*.png and perhaps test/<class>/*.png",
+    "csv": "your table (.csv, .csv.gz) with a header line and a label column",
+    "parquet": "your table (.parquet) with a label column",
+    "svmlight": "your svmlight / LIBSVM text (.svm, .svmlight, .libsvm, .txt; .gz, .bz2)",
+    "npz": "your arrays (.npz): X and y; X_test and y_test if you have them",
+    "image-folder": "your images: train/<class>/*.png and perhaps test/<class>/*.png",
 }
 
 PARTITIONS: dict[str, str] = {

@@ -1,6 +1,7 @@
 """The documentation's site: every page is in its nav, nothing comes from another host; MkDocs looks at the links."""
 
 import ast
+import json
 import os
 import re
 import runpy
@@ -99,6 +100,16 @@ def test_every_formula_is_typeset(rendered: Callable[[str], str], page: Path) ->
 def test_a_formula_that_cannot_be_typeset_ends_the_build(rendered: Callable[[str], str], tex: str) -> None:
     with pytest.raises(PluginError, match=rf"^a\.md: .*{re.escape(tex)}$"):
         rendered(f"Let ${tex}$ be.")
+
+
+def test_a_notebook_shows_its_cells_and_what_they_left(hooks: SimpleNamespace) -> None:
+    shown = [{"text": ["one\n"]}, {"data": {"image/png": "AA==\n", "text/plain": ["<Figure>"]}}]
+    cells = [
+        {"cell_type": "markdown", "source": ["# A\n", "b"]},
+        {"cell_type": "code", "source": ["1 + 1"], "outputs": shown},
+    ]
+    parts = ["# A\nb", "```python\n1 + 1\n```", "```text\none\n```", "![figure](data:image/png;base64,AA==)\n"]
+    assert hooks.notebook(json.dumps({"cells": cells})) == "\n\n".join(parts)
 
 
 def test_the_dollar_signs_of_a_shell_stay(rendered: Callable[[str], str]) -> None:

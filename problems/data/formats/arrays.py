@@ -47,7 +47,7 @@ def a9a(path: Path) -> Source:
     education = features[:, EDUCATION]
     if not (education.sum(axis=1) == 1).all():
         got = "a row without a level of education"
-        raise DataError(path, got=got, allowed="one of columns 19 to 34", hint="take the published file")
+        raise DataError(path, got=got, allowed="one of columns 19 to 34", hint="take the published one")
     return make_source(labels, features, sites=education.argmax(axis=1))
 
 
