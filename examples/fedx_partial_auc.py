@@ -1,4 +1,4 @@
-"""FedX2 against averaging where pairs across sites decide.
+"""FedX2 against local pairs and averaging, where pairs within a site mislead.
 
 Sixteen sites measure one column from a zero of their own: inside a site it is the best feature, across sites nearly
 useless. Pairs inside a site cannot tell. The measure is the partial AUC up to a false-positive rate of 0.3.

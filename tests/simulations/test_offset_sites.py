@@ -1,4 +1,4 @@
-"""Where pairs across sites decide: sixteen sites whose best feature is offset site by site.
+"""Where pairs within a site mislead: sixteen sites whose best feature is offset site by site.
 
 A pair inside a site sees the feature without the offset, so local pairs learn to trust it; across sites it is nearly
 useless. The AUC is over the mixture of the sites. Three seeds draw data, initial weights and batches anew.
