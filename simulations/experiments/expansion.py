@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 
 from apps.config import ConfigError, Scalar, flatten, parse_run_config
 from problems.data.spec import NEEDS_FILES
@@ -33,7 +32,7 @@ class Expansion:
     paper: dict[tuple[int, str], PaperValue]  # (place in lines, metric) -> the paper's number
     claims: list[list[tuple[int, int]]]  # for each claim: (place in lines of the better one, place of the other)
     tuned: Tuned | None = None  # run-config values chosen on a validation split, if any
-    only: Mapping[str, Scalar] = field(default_factory=dict)  # coordinates of all its runs, if others were left out
+    only: Mapping[str, Scalar] | None = None  # coordinates of all its runs, if others were left out
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -44,11 +43,11 @@ class Expansion:
         """Seed -> the line's run with it, for runs that have finished.
 
         Args:
-            line: one of `lines` itself, not a copy of it.
+            line: one of `lines`.
             records: the finished runs by the names of their run directories; those of other lines may be among them.
         """
-        runs = {run.seed: run.name for run in self.runs if run.line is line}
-        return {seed: records[name] for seed, name in runs.items() if name in records}
+        names = {seed: run_folder(line, seed) for seed in range(self.seeds)}
+        return {seed: records[name] for seed, name in names.items() if name in records}
 
 
 def expand(
@@ -57,7 +56,7 @@ def expand(
     seeds: int | None = None,
     data_dir: Path | None = None,
     tuned: Tuned | None = None,
-    only: Mapping[str, Scalar] = MappingProxyType({}),
+    only: Mapping[str, Scalar] | None = None,
 ) -> Expansion:
     """Find all runs of an experiment and check all their configs.
 
@@ -67,7 +66,7 @@ def expand(
         seeds: how many; None: as many as the profile says, or else the experiment.
         data_dir: the absolute folder with the data sets' files; a run's own ``data-dir`` is a folder below it.
         tuned: run-config values that replace the file's.
-        only: coordinates; runs without them are left out.
+        only: coordinates; runs without them are left out. None: no run is.
 
     Raises:
         ConfigError: a config is not valid, data are missing, two runs would be the same, or there is none.
@@ -82,11 +81,12 @@ def expand(
         allowed = "one run at least"
         raise ConfigError(f"{here}: profiles.{profile}.only", got=got, allowed=allowed, hint="drop one of its keys")
     _check_tuned(here, tuned, experiment, profile, kept)
-    _check_only("--only", {key: [value] for key, value in only.items()}, kept)
-    kept = [line for line in kept if fits(only, line.at)]
-    if not kept:
-        got, allowed = ", ".join(settings(only)), "coordinates that some run has together"
-        raise ConfigError("--only", got=got, allowed=allowed, hint="leave one out")
+    if only:
+        _check_only("--only", {key: [value] for key, value in only.items()}, kept)
+        kept = [line for line in kept if fits(only, line.at)]
+        if not kept:
+            got, allowed = ", ".join(settings(only)), "coordinates that some run has together"
+            raise ConfigError("--only", got=got, allowed=allowed, hint="leave one out")
     _check_files(here, kept)
     lines = [_check(experiment, line, here) for line in kept]
     _check_distinct(here, lines, experiment.x == ["clients"])

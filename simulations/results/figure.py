@@ -55,9 +55,7 @@ def draw(panels: Mapping[str, Groups], target: Path | IO[bytes], form: str = "pn
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     width, height = _SINGLE if len(panels) == 1 else (_PANEL[0] * columns, _PANEL[1] * rows)
-    figure = Figure(
-        figsize=(width, height + _LINE * lines),
-    )
+    figure = Figure(figsize=(width, height + _LINE * lines))
     figure.set_layout_engine("constrained", w_pad=_SIDES)
     FigureCanvasAgg(figure)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
