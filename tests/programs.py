@@ -12,6 +12,8 @@ from tests.battery.federation import log_to_stderr
 
 PROJECT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
+REAL = PROJECT / ".." / "shared" / "data"  # real data sets, which the repository does not have
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}")
 
 
 def ran(*words: str | Path, cwd: Path = PROJECT, seconds: float = 300.0, code: int = 0) -> str:

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import PROJECT, Block, blocks
-from tests.programs import ran
+from tests.programs import REAL, ran
 
 TUTORIALS = PROJECT / "docs" / "tutorials"
 # pages, each with the files that it reads from the folder ``data``, where the repository does not have them
 PAGES = {"hospital-csv": "", "sparse-logistic": "", "credit-vertical": "", "heart-disease": "heart-disease"}
-REAL = PROJECT / ".." / "shared" / "data"
 MARK = "<!-- output -->"
 RUN, SHOWN = ("sh", "python"), ("text", "console", "json", "toml", "")
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")

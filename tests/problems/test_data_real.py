@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from problems.data import DataError, DataSpec, load
+from tests.programs import REAL, needs_real
 
-REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
-
-pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}")
+pytestmark = needs_real
 
 
 def test_fashion_mnist_with_the_papers_imbalance() -> None:

@@ -14,11 +14,9 @@ from sklearn.datasets import dump_svmlight_file
 from problems.data import DataError, DataSpec, load
 from problems.vertical.blocks.base import Features
 from problems.vertical.data import VerticalData, load_vertical
+from tests.programs import REAL, needs_real
 
 Array = NDArray[np.float64]
-
-REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}")
 
 
 def dense(features: Features) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,9 @@ from problems.vertical.data import VerticalData, load_vertical
 from problems.vertical.objectives import make_objective
 from simulations.references.vertical import train
 from tests.clients.party_problems import make_case
+from tests.programs import REAL, needs_real
 
-REAL = Path(__file__).parents[2] / ".." / "shared" / "data"
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not REAL.is_dir(), reason=f"the real data sets are not at {REAL}"),
-]
+pytestmark = [pytest.mark.slow, needs_real]
 
 PARTIES, ACTIVE, WINDOW = 8, 3, 2
 # of accuracies: a tenth of a percentage point, six of the 6,000 test rows
