@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array
@@ -45,10 +46,10 @@ class ControlChange(Payload):
 class Carry:
     """y_i, the old c_i, the correction c - c_i, the mean gradient so far, all (d,), and the sum of the step sizes."""
 
-    x: Tensor
+    x: Float[Tensor, "*stack d"]
     own: FloatArray
-    correction: Tensor
-    control: Tensor
+    correction: Float[Tensor, "*stack d"]
+    control: Float[Tensor, "*stack d"]
     length: float
 
 
@@ -65,7 +66,9 @@ def kept(own: FloatArray, control: Tensor) -> tuple[ControlChange, ControlVariat
     return ControlChange(change=new - own), ControlVariate(control=new)
 
 
-def start(x: Tensor, down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask) -> Carry:
+def start(
+    x: Float[Tensor, "d"], down: ControlVariate | None, memory: ControlVariate | None, task: ScaffoldTask
+) -> Carry:
     own, correction = recall(memory, None if down is None else down.control, x)
     return Carry(x, own, correction, torch.zeros_like(x), 0.0)
 

@@ -1,1 +1,3 @@
-"""The tests; a package, so that its folders may be called like the packages they test."""
+"""The tests; `.pytest.ini` names a function of `tests.shapes`, so that it must be imported with the package."""
+
+from tests import shapes as shapes
