@@ -15,6 +15,7 @@ from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
 from apps.sites.state_store import StateStore
 from clients.base import Fitted, PayloadClient, Site, score
+from payloads.flower_internals import fill, values_of
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
@@ -203,8 +204,8 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
         scalars[STATE_ROUND] = work.made
         # The server refuses a reply that is not finite, and the next round must not start from such a memory.
         if client.state is not work.recalled and _finite(client.state, arrays):
-            context.state[STATE] = client.state.to_record()
-            context.state[MADE] = ConfigRecord({ROUND: server_round})
+            made = fill(ConfigRecord, {ROUND: server_round})
+            values_of(context.state).update({STATE: client.state.to_record(), MADE: made})
             if work.store is not None:
                 work.store.save(server_round, client.state)
     return content(

@@ -49,9 +49,10 @@ def readdress(message: Message, node_id: int) -> Message:
     return twin
 
 
-def look_up(records: RecordDict, name: str) -> object:
-    """The record of that name, or None."""
-    return records.__dict__["_data"].get(name)
+def values_of(record: ArrayRecord | ConfigRecord | MetricRecord | RecordDict) -> dict[str, Any]:
+    """The values of a record by name: its own dictionary, whose methods are several times quicker than the record's."""
+    values: dict[str, Any] = record.__dict__["_data"]
+    return values
 
 
 def fill(kind: type[Record], values: Mapping[str, Any]) -> Record:

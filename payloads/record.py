@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors_numpy
 
-from payloads.flower_internals import fill
+from payloads.flower_internals import fill, values_of
 
 FloatArray = NDArray[np.floating[Any]]
 IntArray = NDArray[np.signedinteger[Any]]
@@ -108,23 +108,9 @@ class Payload:
         """
         known = {} if sizes is None else dict(sizes)
         for name, spec in specs_of(type(self)).items():
-            field, value = f"{type(self).__name__}.{name}", getattr(self, name)
-            if value is None:
-                if not spec.optional:
-                    raise PayloadError(f"{field}: missing")
-                continue
-            if not isinstance(value, np.ndarray) or value.dtype not in _DTYPES[spec.kind]:
-                got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
-                allowed = " or ".join(dtype.name for dtype in _DTYPES[spec.kind])
-                raise PayloadError(f"{field}: got {got}, allowed: {allowed}")
-            expected = [known.get(dim, dim) for dim in spec.dims]  # type: ignore[arg-type]
-            fits = len(expected) == value.ndim
-            for dim, length in zip(spec.dims, value.shape, strict=False):
-                fits &= length == (known.setdefault(dim, length) if isinstance(dim, str) else dim)
-            if not fits:
-                raise PayloadError(f"{field}: got shape {value.shape}, expected {_shape(expected)}")
-            if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
-                raise PayloadError(f"{field}: {bad} of {value.size} values are not finite")
+            value = getattr(self, name)
+            if (value is not None or not spec.optional) and (fault := _find_fault(value, spec, known, finite)):
+                raise PayloadError(f"{type(self).__name__}.{name}: {fault}")
         return self
 
     @classmethod
@@ -140,8 +126,9 @@ class Payload:
     def _check_names(cls, given: Mapping[str, Any]) -> dict[str, ArraySpec]:
         """The declared fields; raise `PayloadError` where a field is given that is not one of them."""
         declared = specs_of(cls)
-        if unknown := given.keys() - declared.keys():
-            raise PayloadError(f"{cls.__name__}: unknown field {min(unknown)!r}, allowed: {', '.join(declared)}")
+        if not given.keys() <= declared.keys():
+            unknown = min(given.keys() - declared.keys())
+            raise PayloadError(f"{cls.__name__}: unknown field {unknown!r}, allowed: {', '.join(declared)}")
         return declared
 
     def to_record(self) -> ConfigRecord:
@@ -167,14 +154,33 @@ class Payload:
         Raises:
             PayloadError: a field is unknown, missing, too long, not safetensors, misshapen or not finite.
         """
-        specs = cls._check_names(record)
+        blobs = values_of(record)
+        specs = cls._check_names(blobs)
         values: dict[str, NDArray[Any] | None] = dict.fromkeys(specs)
         bounds = None if limits is None else {**limits, **(sizes or {})}
-        for name, blob in record.items():
+        for name, blob in blobs.items():
             field = f"{cls.__name__}.{name}"
             longest = None if bounds is None else _longest(field, specs[name].dims, bounds)
             values[name] = _decode(field, blob, longest)
         return cls(**values).check(sizes)
+
+
+def _find_fault(value: object, spec: ArraySpec, known: dict[str, int], finite: bool) -> str | None:
+    """What is wrong with the value of a field, or None. The lengths that its letters stand for become known."""
+    if value is None:
+        return "missing"
+    allowed = _DTYPES[spec.kind]
+    if not isinstance(value, np.ndarray) or value.dtype not in allowed:
+        got = value.dtype.name if isinstance(value, np.ndarray) else type(value).__name__
+        return f"got {got}, allowed: {' or '.join(dtype.name for dtype in allowed)}"
+    before, fits = dict(known), len(spec.dims) == value.ndim
+    for dim, length in zip(spec.dims, value.shape, strict=False):
+        fits &= length == (known.setdefault(dim, length) if isinstance(dim, str) else dim)
+    if not fits:
+        return f"got shape {value.shape}, expected {_shape([before.get(dim, dim) for dim in spec.dims])}"  # type: ignore[arg-type]
+    if finite and spec.finite and spec.kind == "float" and (bad := not_finite(value)):
+        return f"{bad} of {value.size} values are not finite"
+    return None
 
 
 def not_finite(value: FloatArray) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from payloads.flower_internals import fill, look_up
+from payloads.flower_internals import fill, values_of
 from payloads.record import FloatArray, PayloadError, not_finite
 
 ARRAYS = "arrays"
@@ -48,13 +48,14 @@ def model_arrays(record: ArrayRecord) -> list[FloatArray]:
     Raises:
         PayloadError: the record is not a flat model, or its bytes are not an array.
     """
-    if tuple(record) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
-        raise PayloadError(f"model: got arrays {reprlib.repr(list(record))}, expected {list(MODEL_ARRAYS)}")
+    named = values_of(record)
+    if tuple(named) not in (MODEL_ARRAYS[:1], MODEL_ARRAYS):
+        raise PayloadError(f"model: got arrays {reprlib.repr(list(named))}, expected {list(MODEL_ARRAYS)}")
     try:
-        arrays = [_decode(value) for value in record.values()]
+        arrays = [_decode(value) for value in named.values()]
     except Exception as error:  # bytes from elsewhere: NumPy's reader raises a dozen types
         raise PayloadError(f"model: an array cannot be read ({type(error).__name__}: {error})") from None
-    for name, value in zip(record, arrays, strict=True):
+    for name, value in zip(named, arrays, strict=True):
         if value.ndim != 1 or value.dtype not in _FLOATS:
             raise PayloadError(f"model: {name!r} is {value.dtype.name}{value.shape}, expected a flat float vector")
     return arrays
@@ -167,12 +168,13 @@ def count_bytes(records: RecordDict) -> int:
     What any encoding adds is left out: array headers (64 to 128 bytes each), names, the scalars of "config" and
     "metrics", Flower's envelope and the transport's.
     """
-    model = [array.data for array in (find(records, ARRAYS, ArrayRecord) or {}).values()]
-    counted = sum(len(blob) - _npy_header(blob) for blob in model)
-    for name in (PAYLOAD, SCALING):
-        for blob in (find(records, name, ConfigRecord) or {}).values():
-            if isinstance(blob, bytes):
-                counted += max(len(blob) - 8 - int.from_bytes(blob[:8], "little"), 0)  # safetensors' header
+    counted = 0
+    for name, record in values_of(records).items():
+        for value in values_of(record).values() if name in (ARRAYS, PAYLOAD, SCALING) else ():
+            if isinstance(value, Array):
+                counted += len(value.data) - _npy_header(value.data)
+            elif isinstance(value, bytes):
+                counted += max(len(value) - 8 - int.from_bytes(value[:8], "little"), 0)  # safetensors' header
     return counted
 
 
@@ -181,7 +183,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
     """The record of that name and kind, or None; quicker than ``RecordDict.config_records`` and the like."""
-    record = look_up(records, name)
+    record = values_of(records).get(name)
     return record if isinstance(record, kind) else None
 
 

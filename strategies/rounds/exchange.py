@@ -15,7 +15,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
 
-from payloads.flower_internals import readdress
+from payloads.flower_internals import readdress, values_of
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import FloatArray, Payload, PayloadError
 from payloads.wire import (
@@ -147,14 +147,16 @@ class Exchange:
         if message.has_error():
             raise PayloadError(reason_of(message.error))
         records, server_round = message.content, self.server_round
-        metrics = find(records, METRICS, MetricRecord)
-        if metrics is None or NUM_EXAMPLES not in metrics or ROUND not in metrics:
+        record = find(records, METRICS, MetricRecord)
+        metrics = {} if record is None else values_of(record)
+        if NUM_EXAMPLES not in metrics or ROUND not in metrics:
             raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
         if metrics[ROUND] != server_round:
             raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
         allowed = {METRICS, *([] if self.phase else [ARRAYS]), *([PAYLOAD] if self.up else [])}
-        if unknown := records.keys() - allowed:
-            raise PayloadError(f"unknown record {min(unknown)!r}, allowed: {', '.join(sorted(allowed))}")
+        if not allowed.issuperset(values_of(records)):
+            unknown = min(records.keys() - allowed)
+            raise PayloadError(f"unknown record {unknown!r}, allowed: {', '.join(sorted(allowed))}")
         model: list[FloatArray] = []
         if not self.phase:
             model = model_arrays(need(records, ARRAYS, ArrayRecord))
