@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import null_space
 
 from apps.sites.flip_memory import FlipMemory
-from clients.vertical.masking.ring import decode
+from clients.vertical.masking.pairwise import RING
 from clients.vertical.segment.dominator import draw_flips
 from clients.vertical.segment.party import run_segment
 from clients.vertical.segment.plan import Holding, Outcome, PartyState, Plan
@@ -60,7 +60,7 @@ class Ear:
             (k,) the sum, without what the listener itself would add.
         """
         bodies = [np.frombuffer(frame.body, dtype=np.uint64) for frame in self.frames if frame.kind == kind]
-        return decode(np.add.reduce(bodies, dtype=np.uint64))
+        return RING.decode(np.add.reduce(bodies, dtype=np.uint64))
 
 
 def customers(sizes: Sequence[Sequence[int]] = SIZES, rows: int = ROWS) -> tuple[list[Array], Array, list[Values]]:

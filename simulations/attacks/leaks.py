@@ -22,8 +22,7 @@ from scipy.linalg import orthogonal_procrustes
 from scipy.special import expit, logit
 
 from clients.vertical.alignment import TAG_BYTES, Intersection, common_rows
-from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
-from clients.vertical.masking.ring import decode, encode
+from clients.vertical.masking.pairwise import RING, PairwiseMasks, random_elements
 from clients.vertical.masking.trees import Tree, make_pair
 from problems.data import DataSpec
 from problems.randomness import stream
@@ -234,13 +233,13 @@ def trees(parties: int = 8, length: int = 1000) -> Numbers:
 def _error_of_unmasking(pair: tuple[Tree, Tree], values: Array, coalition: Sequence[int], victim: int) -> float:
     """The largest error of the victim's values if the coalition receives them masked, and the masks; else infinite."""
     masks = np.stack([random_elements(values.shape[1]) for _ in range(pair[0].parties)])
-    sent = encode(values[: len(masks)]) + masks, masks
+    sent = RING.encode(values[: len(masks)]) + masks, masks
     alone = []
     for tree, elements in zip(pair, sent, strict=True):
         for child in (child for member in coalition for child in tree.children(member)):
             if tree.subtree(child) == {victim}:
                 alone.append(elements[victim])
-    return float(np.abs(decode(alone[0] - alone[1]) - values[victim]).max()) if len(alone) == 2 else math.inf
+    return float(np.abs(RING.decode(alone[0] - alone[1]) - values[victim]).max()) if len(alone) == 2 else math.inf
 
 
 def _coalitions(parties: int, values: Array) -> Numbers:
@@ -252,7 +251,7 @@ def _coalitions(parties: int, values: Array) -> Numbers:
     largest, right = 0.0, 0
     pairs = list(combinations(range(1, parties), 2))
     for victim, other in pairs:
-        masked = encode(values[victim]) + PairwiseMasks(victim, parties, keys[victim]).mask(KIND, 0, 0, length)
+        masked = RING.encode(values[victim]) + PairwiseMasks(victim, parties, keys[victim]).mask(KIND, 0, 0, length)
         left = unmask(masked, victim, keys[victim] | {other: secrets.token_bytes(32)})
         largest = max(largest, abs(float(np.corrcoef(left, values[victim])[0, 1])))
         right += int(np.sum(np.abs(left - values[victim]) < 1.0))
@@ -276,7 +275,7 @@ def unmask(masked: NDArray[np.uint64], victim: int, keys: Mapping[int, bytes]) -
     Returns:
         (k,) the vector's values; random ones if a key other than party 0's is wrong.
     """
-    return decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
+    return RING.decode(masked - PairwiseMasks(victim, len(keys) + 1, keys).mask(KIND, 0, 0, len(masked)))
 
 
 def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
@@ -301,12 +300,12 @@ def float_masks(length: int = 10_000, epochs: int = 100) -> Numbers:
             found[f"correlation, noise 10 s, mean of {epochs} epochs"] = _correlation(averaged, values[0])
         total = ((values[0] + noise[0]) + (values[1] + noise[1])) - (noise[0] + noise[1])
         found[f"error of the sum, noise {width:g} s"] = float(np.abs(total - values.sum(axis=0)).max())
-    sent = [encode(values[0]) + masks[1].mask(KIND, 0, epoch, length) for epoch in range(epochs)]
-    found["correlation, ring"] = _correlation(decode(sent[0]), values[0])
-    averaged = np.mean([decode(one) for one in sent], axis=0)
+    sent = [RING.encode(values[0]) + masks[1].mask(KIND, 0, epoch, length) for epoch in range(epochs)]
+    found["correlation, ring"] = _correlation(RING.decode(sent[0]), values[0])
+    averaged = np.mean([RING.decode(one) for one in sent], axis=0)
     found[f"correlation, ring, mean of {epochs} epochs"] = _correlation(averaged, values[0])
     found["what chance stays below, 99 times in 100"] = 2.58 / math.sqrt(length)
-    total = decode(sent[0] + encode(values[1]) + masks[2].mask(KIND, 0, 0, length))
+    total = RING.decode(sent[0] + RING.encode(values[1]) + masks[2].mask(KIND, 0, 0, length))
     found["error of the sum, ring"] = float(np.abs(total - values.sum(axis=0)).max())
     return found
 

@@ -10,8 +10,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
-from clients.vertical.masking.ring import decode, encode
+from clients.vertical.masking.pairwise import RING, PairwiseMasks, agree, pair_info
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical.blocks import make_block
@@ -38,7 +37,7 @@ class Seen:
     @property
     def others(self) -> Array:
         """(b,) the sum of the collaborators' partials, which the dominator computes."""
-        return decode(self.received.sum(axis=0, dtype=np.uint64))
+        return RING.decode(self.received.sum(axis=0, dtype=np.uint64))
 
 
 def updates(
@@ -70,10 +69,10 @@ def updates(
     for epoch in range(epochs):
         for rows in schedule.batches(epoch, 0):
             partials = np.stack([block.partials(rows) for block in blocks])
-            received = np.stack([encode(value) for value in partials[1:]])
+            received = np.stack([RING.encode(value) for value in partials[1:]])
             for elements, mask in zip(received, masks, strict=False):
                 elements += mask.mask(KIND, 0, update, len(rows))
-            theta = objective.slopes(partials[0] + decode(received.sum(axis=0, dtype=np.uint64)), labels[rows])
+            theta = objective.slopes(partials[0] + RING.decode(received.sum(axis=0, dtype=np.uint64)), labels[rows])
             yield Seen(rows, received, theta, partials)
             for block in blocks:
                 block.apply(rows, theta)

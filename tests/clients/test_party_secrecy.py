@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.parties import PartiesError, run_parties
-from clients.vertical.masking.ring import encode
+from clients.vertical.masking.pairwise import RING
 from clients.vertical.segment.plan import Outcome, PartyState, Plan
 from clients.vertical.transport.frames import Kind
 from tests.clients.party_problems import Case, Tape, make_case
@@ -35,7 +35,7 @@ def elements(tape: Tape, kinds: set[Kind] | None = None) -> np.ndarray:
 def sums_of(tapes: list[Tape], parties: tuple[int, ...], active: int, kind: int) -> np.ndarray:
     """The sum over some parties of all they gave to a dominator, one after another, in the ring."""
     vectors = [np.concatenate([v for k, a, v in tapes[p].partials if (k, a) == (kind, active)]) for p in parties]
-    return np.add.reduce([encode(vector) for vector in vectors], dtype=np.uint64)
+    return np.add.reduce([RING.encode(vector) for vector in vectors], dtype=np.uint64)
 
 
 def exposed(tapes: list[Tape], active: tuple[int, ...]) -> int:
@@ -53,7 +53,7 @@ def exposed(tapes: list[Tape], active: tuple[int, ...]) -> int:
             if other != me:
                 bare = np.concatenate([values for _, _, values in theirs.partials])
                 count += int(np.isin(bare[bare != 0].view(np.uint64), seen).sum())
-                count += int(np.isin(encode(bare), seen).sum())
+                count += int(np.isin(RING.encode(bare), seen).sum())
     return count
 
 

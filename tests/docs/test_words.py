@@ -9,7 +9,17 @@ from pathlib import Path
 import florilegium
 from tests.docs.markdown import PAGES, PROJECT, prose
 
-PACKAGES = ("apps", "clients", "florilegium", "methods", "payloads", "problems", "simulations", "strategies")
+PACKAGES = (
+    "apps",
+    "clients",
+    "florilegium",
+    "methods",
+    "payloads",
+    "privacy",
+    "problems",
+    "simulations",
+    "strategies",
+)
 MODULES = sorted(path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -26,6 +26,7 @@ ROOMS = (
     "examples",
     "methods",
     "payloads",
+    "privacy",
     "problems",
     "simulations",
     "strategies",

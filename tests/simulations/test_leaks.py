@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import typer
 
-from clients.vertical.masking.pairwise import PairwiseMasks
-from clients.vertical.masking.ring import decode, encode
+from clients.vertical.masking.pairwise import RING, PairwiseMasks
 from problems.vertical.blocks import make_block
 from problems.vertical.objectives import make_objective
 from simulations.attacks import decoding, leaks
@@ -30,7 +29,7 @@ def test_what_is_watched_is_sgd_on_all_columns() -> None:
         np.testing.assert_allclose(seen.partials.sum(axis=0), z, atol=1e-10)
         np.testing.assert_allclose(seen.others, seen.partials[1:].sum(axis=0), atol=2e-12)
         np.testing.assert_allclose(seen.theta, objective.slopes(z, labels[seen.rows]), atol=1e-10)
-        assert np.abs(decode(seen.received[0]) - seen.partials[1]).min() > 1.0  # masked: 2^24 values to hit
+        assert np.abs(RING.decode(seen.received[0]) - seen.partials[1]).min() > 1.0  # masked: 2^24 values to hit
         block.apply(seen.rows, seen.theta)
         seen_rows.append(seen.rows)
     assert sorted(np.concatenate(seen_rows)) == sorted([*range(40)] * 3)
@@ -70,7 +69,7 @@ def test_no_coalition_of_all_but_two_breaks_pairwise_masks() -> None:
 def test_the_attack_on_pairwise_masks_succeeds_where_the_last_key_is_known() -> None:
     """So one that finds nothing is not a broken one."""
     keys, values = pairwise_keys(4), np.array([1.5, -2.0])
-    masked = encode(values) + PairwiseMasks(1, 4, keys[1]).mask(leaks.KIND, 0, 0, 2)
+    masked = RING.encode(values) + PairwiseMasks(1, 4, keys[1]).mask(leaks.KIND, 0, 0, 2)
     assert leaks.unmask(masked, 1, keys[1]).tolist() == [1.5, -2.0]
     assert np.abs(leaks.unmask(masked, 1, {**keys[1], 3: bytes(32)}) - values).min() > 1.0
 

@@ -30,6 +30,10 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from privacy.ring import Ring
+
+# what all parties add their vectors up in: to 2^-41 of each, within 2^23 in all
+RING = Ring(64, 40)
 KEY_BYTES = 32
 # most bytes per peer in a window of masks made ahead: fewer are made if they are long, as some may stay unused
 _WINDOW_BYTES = 32768

@@ -11,8 +11,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import PairwiseMasks, random_elements
-from clients.vertical.masking.ring import decode, encode, limit_for
+from clients.vertical.masking.pairwise import RING, PairwiseMasks, random_elements
 from clients.vertical.masking.trees import make_pair
 from clients.vertical.segment.plan import Recorder
 from clients.vertical.segment.sum_order import SUMS, Agenda
@@ -122,7 +121,7 @@ class Sums(ABC):
         self._me, self._send, self._recorder = me, send, recorder
         self._active = plan.active
         self._window = 1 if plan.synchronous else plan.window
-        self._limit = limit_for(plan.parties)
+        self._limit = RING.limit_for(plan.parties)
 
     def contribute(self, kind: int, values: Array, shares: Sequence[Share]) -> None:
         """Cut (k,) values into the shares, and give each to its place's next sum of this kind.
@@ -131,7 +130,7 @@ class Sums(ABC):
             PartyError: names this party, whose values do not fit the ring.
         """
         try:
-            elements = encode(values, self._limit)
+            elements = RING.encode(values, self._limit)
         except ValueError as error:
             raise PartyError(self._me, f"its {_NAMES[kind]} cannot be sent: {error}") from error
         start = 0
@@ -193,7 +192,7 @@ class DirectSums(Sums):
 
     def take(self, kind: int) -> Array | None:
         own = self._own[kind]
-        return decode(own.take()[1]) if own.ready else None
+        return RING.decode(own.take()[1]) if own.ready else None
 
 
 class _Branch:
@@ -273,4 +272,4 @@ class TreeSums(Sums):
             return None
         total = values.take()[1]
         total -= masks.take()[1]
-        return decode(total)
+        return RING.decode(total)

@@ -1,0 +1,98 @@
+"""Numbers as elements of a ring Z_2^bits, where a uniform mask hides a value perfectly and cancels without rounding.
+
+A float v becomes the integer round(v * 2^fraction_bits) modulo 2^bits, an unsigned NumPy integer, which wraps as the
+ring does. A sum of q values is accurate to q * 2^-(fraction_bits + 1) plus the rounding of the result, if each value
+lies within `Ring.limit_for`.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+class RingOverflowError(ValueError):
+    """A value too large for the ring."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The ring and the quantisation of floats in it.
+
+    Attributes:
+        bits: of an element.
+        fraction_bits: how many of them lie behind the binary point.
+    """
+
+    bits: Literal[32, 64]
+    fraction_bits: int
+
+    @classmethod
+    def fitting(cls, bits: Literal[32, 64], limit: float, terms: int) -> Self:
+        """Return the finest ring in which a sum of so many values within +-limit cannot wrap.
+
+        Raises:
+            ValueError: the values are too many or too large for a ring of so many bits.
+        """
+        fraction_bits = bits - 1 - math.ceil(math.log2(limit * terms))
+        # an element must hold one value with room to spare for its rounding
+        if not 0 <= fraction_bits <= bits + 10:
+            raise ValueError(f"sums of {terms} values within +-{limit:g} do not fit into {bits} bits")
+        return cls(bits, fraction_bits)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The number type of an element."""
+        return np.dtype(f"uint{self.bits}")
+
+    @cached_property
+    def capacity(self) -> float:
+        """The sum that would be decoded with the wrong sign."""
+        return 2.0 ** (self.bits - 1 - self.fraction_bits)
+
+    def limit_for(self, terms: int) -> float:
+        """Return the limit for `encode` under which a sum of so many terms cannot wrap, at most half the capacity."""
+        if terms < 1:
+            raise ValueError(f"a sum over {terms} parties; at least 1 is needed")
+        return self.capacity / max(terms, 2)
+
+    def encode(self, values: ArrayLike, limit: float | None = None) -> NDArray[Any]:
+        """Encode (k,) floats as (k,) elements.
+
+        Args:
+            limit: at most `capacity`; half of it where none is given.
+
+        Raises:
+            RingOverflowError: some |value| >= ``limit``.
+            ValueError: a value is NaN.
+        """
+        numbers = np.asarray(values, dtype=np.float64)
+        below = self.capacity / 2 if limit is None else limit
+        # NaN fails every comparison, so one test finds every bad value
+        if not (np.maximum.reduce(np.abs(numbers), axis=None, initial=0.0) < below <= self.capacity):
+            self._refuse(numbers, below)
+        return (
+            np.rint(numbers * 2.0**self.fraction_bits).astype(np.int64).view(np.uint64).astype(self.dtype, copy=False)
+        )
+
+    def decode(self, elements: NDArray[Any]) -> NDArray[np.float64]:
+        """Decode (k,) elements to float64 values; elements of the upper half are negative numbers."""
+        if elements.dtype != self.dtype:
+            raise ValueError(f"elements of the ring are {self.dtype}, not {elements.dtype}")
+        return elements.view(f"int{self.bits}").astype(np.float64) * 2.0**-self.fraction_bits
+
+    def _refuse(self, numbers: NDArray[np.float64], limit: float) -> None:
+        if not 0 < limit <= self.capacity:
+            raise ValueError(f"limit {limit:g} is not in (0, {self.capacity:g}], what the ring can hold")
+        flat = np.atleast_1d(numbers).ravel()
+        missing = np.isnan(flat)
+        if missing.any():
+            raise ValueError(f"value {int(missing.argmax())} of {flat.size} is NaN; only finite numbers can be masked")
+        worst = int(np.abs(flat).argmax())
+        raise RingOverflowError(
+            f"value {worst} of {flat.size} is {flat[worst]:g}; the ring takes values within +-{limit:g}, "
+            f"so either the model diverges (lower the step) or the features need scaling"
+        )
