@@ -79,7 +79,11 @@ def node_place(context: Context) -> tuple[int, int]:
 
 
 def site_of(context: Context, config: RunConfig, scaling: Scaling | None = None) -> Held:
-    """What a node holds of the run's data; see `Sites.hold`."""
+    """Return what a node holds of the run's data, and limit the threads of its process.
+
+    Args:
+        scaling: how the columns are scaled, if the server has sent it; see `Sites.hold`.
+    """
     resources.hold_threads(config.training)
     return config.algorithm.sites.hold(config, context, node_place(context), scaling)
 
@@ -91,7 +95,11 @@ def report_of(context: Context, config: RunConfig) -> SiteReport:
 
 
 def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClient[Any]:
-    """The client of this node for the run's algorithm, on data and a model that the process caches."""
+    """Make this node's client for the run's algorithm, on data and a model that the process caches.
+
+    Raises:
+        ConfigError, DataError, PolicyError: as for `Sites.hold`.
+    """
     config = run_config(context)
     site = site_of(context, config, scaling)
     model = config.algorithm.sites.model(config, site)
@@ -100,7 +108,11 @@ def make_client(context: Context, scaling: Scaling | None = None) -> PayloadClie
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Answer the handshake: who this site is and what it holds, or why it cannot take part."""
+    """Answer the handshake: who this site is and what it holds, or why it cannot take part.
+
+    Returns:
+        The site's report with its device and the versions of its libraries; or, under `REFUSAL`, an error's text alone.
+    """
     try:
         config = run_config(context)
         with config.algorithm.sites.audit(config, HANDSHAKE, context, message):
@@ -125,7 +137,11 @@ def _decode(kind: type[Payload], fields: tuple[tuple[str, Any], ...], dim: int) 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Call ``fit`` once; a party that refuses answers with its reason."""
+    """Call the client's ``fit`` once, and keep its memory.
+
+    Returns:
+        The reply of `answer`; from a party that refuses, its reason alone. Flower itself reports other errors.
+    """
     phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
     config = run_config(context)
     sites = config.algorithm.sites
@@ -154,7 +170,11 @@ class Request:
 
     @classmethod
     def of(cls, records: RecordDict) -> Self:
-        """Read a message's records."""
+        """Read a message's records.
+
+        Raises:
+            PayloadError: it has no model, or an array or the scaling is malformed. The payload is read later.
+        """
         extras, scaling = (find(records, name, ConfigRecord) for name in (PAYLOAD, SCALING))
         return cls(
             dict(find(records, CONFIG, ConfigRecord) or {}),
@@ -181,7 +201,12 @@ class Work:
 
 
 def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
-    """Make the node's client with what the request and the node's memory hold; ``facts``: see `Sites.begin`."""
+    """Make the node's client, and give it the request's payload and the node's memory; ``facts``: see `Sites.begin`.
+
+    Raises:
+        ConfigError: the memory on the disk is damaged.
+        PayloadError: the request's payload does not fit the algorithm.
+    """
     client, config = make_client(context, request.scaling), request.config
     run_config(context).algorithm.sites.begin(client, facts)
     kind: Any = client.down
@@ -196,7 +221,11 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
 
 
 def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
-    """Keep the client's new memory; the reply holds what ``fit`` returned."""
+    """Make the reply, and keep the client's new memory in the context and, if there is a store, on the disk.
+
+    Args:
+        fitted: the model, number of samples and metrics that ``fit`` returned; a model without arrays is not sent.
+    """
     client, server_round = work.client, int(work.request.config[ROUND])
     arrays, num_examples, metrics = fitted
     scalars: dict[str, Any] = {NUM_EXAMPLES: num_examples, ROUND: server_round, **metrics}
@@ -223,7 +252,11 @@ def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Call ``evaluate`` once or, if the message names a phase, reply with the held-out rows' scores, counted by bin."""
+    """Measure a model on this site's rows.
+
+    Returns:
+        What the client's ``evaluate`` finds; if the message names a phase, the held-out rows' scores, counted by bin.
+    """
     request = Request.of(message.content)
     if PHASE in request.config:
         return Message(_scores(context, request), reply_to=message)
@@ -249,8 +282,14 @@ def recall(
 ) -> tuple[Payload | None, int]:
     """Return the client's memory and the round in which it was made, or (None, 0).
 
-    It comes from the context, else from the site's files (in a resumed run or a restarted SuperNode). Memory made
-    before round ``since`` is ignored.
+    It comes from the context, else from the site's files (in a resumed run or a restarted SuperNode).
+
+    Args:
+        server_round: the round under way. Memory of later rounds is ignored, and so is a file of this very round.
+        since: memory made before this round is ignored.
+
+    Raises:
+        ConfigError: the newest of these files is damaged, or another client's.
     """
     assert client.memory is not None
     kept, made = find(context.state, STATE, ConfigRecord), find(context.state, MADE, ConfigRecord)

@@ -27,7 +27,11 @@ class RunFailedError(RuntimeError):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation from start to result.json."""
+    """Run one federation from start to result.json; a run that fails leaves failure.json instead.
+
+    Raises:
+        RunFailedError: for a reason that a user can remove. Other exceptions pass through.
+    """
     try:
         config = parse_run_config(context.run_config)
         directory = RunDirectory.open(config)

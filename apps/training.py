@@ -38,7 +38,11 @@ ROUND_LISTENER: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar
 
 
 def engine_of(grid: Grid) -> str:
-    """What carries the messages: in-process, flower-simulation or deployment."""
+    """Return the name of what carries a run's messages.
+
+    Returns:
+        "in-process", "flower-simulation" or "deployment"; of an unknown grid, the name of its class.
+    """
     return str(getattr(grid, "engine", ENGINES.get(type(grid).__name__, type(grid).__name__)))
 
 
@@ -103,7 +107,11 @@ class Training:
         return result
 
     def evaluator(self, num_clients: int) -> Evaluator:
-        """Return the evaluator of the run's models."""
+        """Return the evaluator of the run's models.
+
+        Raises:
+            ConfigError, DataError: the server needs data that are not named, or that cannot be loaded.
+        """
         schema, evaluation = self.strategy.schema, self.config.algorithm.evaluation
         if not reads_own(self.config) or schema is None:
             return evaluation(self.config, num_clients, pooled=self.engine != DEPLOYMENT)
@@ -115,7 +123,18 @@ class Training:
     def round(
         self, server_round: int, record: ArrayRecord, arrays: list[FloatArray], evaluator: Evaluator
     ) -> tuple[ArrayRecord, list[FloatArray]]:
-        """One round: configure, exchange, aggregate, evaluate, record, checkpoint."""
+        """Make one round: configure, exchange, aggregate, evaluate, record, checkpoint.
+
+        Args:
+            record: the model that the round starts from, as Flower's record; ``arrays`` are the same model.
+
+        Returns:
+            The new model, in both forms.
+
+        Raises:
+            StrategyError: the round failed; a `DivergedError` if its model or state is not finite.
+            ValueError: metrics of the new model are not finite.
+        """
         training = self.config.training
         begun = time.perf_counter()
         self.server_round = server_round
@@ -144,14 +163,24 @@ class Training:
             self.directory.save_checkpoint(server_round, arrays, self.strategy.snapshot(), sites, self.best)
 
     def evaluate(self, evaluator: Evaluator, server_round: int, arrays: list[FloatArray]) -> dict[str, float]:
-        """The metrics of the model after a round, and of the strategy's other views under their suffixes."""
+        """Return the metrics of the model after a round, and of the strategy's other views under their suffixes.
+
+        Raises:
+            ValueError: some are not finite: the run has diverged.
+        """
         metrics = evaluator.relate(self.strategy.measured) | evaluator(self.strategy.output(server_round, arrays))
         for view, model in self.strategy.views().items():
             metrics |= {add_suffix(name, view): value for name, value in evaluator(model).items()}
         return metrics
 
     def write(self, server_round: int, metrics: Mapping[str, float], begun: float, exchange: float) -> None:
-        """One line to metrics.jsonl and one to the log."""
+        """Add a round's line to metrics.jsonl and, if there is something to tell, to the log.
+
+        Args:
+            metrics: by name; empty if the round was not evaluated.
+            begun: the reading of ``time.perf_counter`` at the round's beginning.
+            exchange: seconds of it in which the server waited for clients.
+        """
         report = self.strategy.report
         seconds = time.perf_counter() - begun
         self.bytes_up += report.bytes_up
@@ -201,7 +230,14 @@ class Training:
         return f"{where if self.server_round else 'before round 1'}; {onward}"
 
     def resume(self, like: list[FloatArray]) -> tuple[int, list[FloatArray]]:
-        """Take strategy state and history from the newest checkpoint; returns its round and its model."""
+        """Take strategy state and history from the newest checkpoint; return its round and its model.
+
+        Args:
+            like: a model of the run, whose shapes and number types the checkpoint's must have.
+
+        Raises:
+            ConfigError: there is no whole checkpoint of this run, or it has more rounds than the run is to have.
+        """
         checkpoint = self.directory.newest_checkpoint()
         rounds = self.config.training.num_server_rounds
         if checkpoint.server_round > rounds:
@@ -230,7 +266,11 @@ class Training:
         return checkpoint.server_round, checkpoint.model
 
     def offer_state_dir(self, checkpoint_round: int) -> None:
-        """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk."""
+        """Tell clients which checkpoint is on disk, and where to keep their memory if they share this disk.
+
+        Args:
+            checkpoint_round: that of the newest checkpoint, 0 for none.
+        """
         if not self.config.training.checkpoint_every or self.config.algorithm.client.memory is None:
             return
         self.strategy.extra_config = {CHECKPOINT_ROUND: checkpoint_round, RUN_TOKEN: self.directory.token}

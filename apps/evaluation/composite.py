@@ -24,7 +24,11 @@ from problems.penalties import Penalty, make_penalty
 
 
 def check_penalty(strategy: str, spec: DataSpec, composite: Settings) -> None:
-    """Refuse options of the penalty that do not fit each other."""
+    """Refuse options of the penalty that do not fit each other, whatever the model; called for each run config.
+
+    Raises:
+        ConfigError: they do not fit.
+    """
     assert isinstance(composite, CompositeSettings)
     try:
         make_penalty(composite.model_copy(update={"parameters": "all"}), [("x", (1, 1))])
@@ -91,7 +95,11 @@ class CompositeEvaluator(ModelEvaluator):
         return float(self.sample_weights @ self.sample_loss.each(scores, self.sample_labels))
 
     def find_optimum(self, num_clients: int) -> Tensor | None:
-        """Return x* (d,), or None if it is 0 or the solver does not converge."""
+        """Find the minimiser x* of the objective, once per process and objective.
+
+        Returns:
+            x* (d,); None if it is 0, or if the solver does not converge.
+        """
         config = self.config
         training = config.training
         key = (config.data, num_clients, training.loss, training.client_weights, config.run.model, config.family)
@@ -122,7 +130,11 @@ class CompositeEvaluation(RowEvaluation):
 
 
 def penalty_terms(config: RunConfig, layout: Layout) -> tuple[Penalty, Tensor]:
-    """Return the penalty, and the factors (d,) of the ridge term."""
+    """Return the penalty, and the factors (d,) of the ridge term.
+
+    Raises:
+        ConfigError: the options do not fit the model's parts, which ``layout`` names.
+    """
     assert isinstance(config.family, CompositeSettings)
     try:
         return make_penalty(config.family, layout), ridge_factors(config.family, layout)

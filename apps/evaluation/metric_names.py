@@ -33,7 +33,11 @@ FORMATS = {"grad_phi_sq": ".3e", "optimality": ".3e", "suboptimality": ".3e", "n
 
 
 def better(metric: str) -> Any:
-    """``min`` or ``max``, whichever is better for a metric; also for a view's, such as ``loss_inner``."""
+    """Return the function that chooses the better of some values: the built-in ``min`` or ``max``.
+
+    Args:
+        metric: its name, also with a view's suffix, such as ``loss_inner``.
+    """
     return min if metric.startswith(LOWER) else max
 
 
@@ -43,7 +47,12 @@ def add_suffix(name: str, view: str) -> str:
 
 
 def format_metrics(metrics: Mapping[str, float], view: str = "") -> str:
-    """The metrics of a log line, as text: those of a view, or of the model where the view has none yet."""
+    """Write the metrics of a log line: those in `SHOWN`, in that order.
+
+    Args:
+        metrics: name -> value; others may be among them.
+        view: whose metrics to show, or the model's where the view has none yet; "" is the model itself.
+    """
     names = {add_suffix(name, view): name for name in SHOWN}
     if names.keys().isdisjoint(metrics):
         names = {name: name for name in SHOWN}

@@ -52,7 +52,11 @@ class ScoreEvaluator(Evaluator):
 
     @abstractmethod
     def scores(self, arrays: Sequence[FloatArray]) -> tuple[NDArray[np.int8], torch.Tensor]:
-        """(n,) labels and (n,) logits under a model."""
+        """Score the test rows with a model.
+
+        Returns:
+            (n,) labels, 1 for positive, and (n,) logits.
+        """
 
     def start(self) -> list[FloatArray]:
         return self.model.arrays()
@@ -74,7 +78,12 @@ class ScoreEvaluator(Evaluator):
         return network_names(self.model.name_arrays(arrays))
 
     def loss(self, logits: torch.Tensor, positive: torch.Tensor) -> float:
-        """The run's objective at (n,) logits; ``positive`` (n,) is true for positive rows."""
+        """Return the run's objective on the test rows.
+
+        Args:
+            logits: (n,) raw outputs of the network.
+            positive: (n,) which rows are positive.
+        """
         name = self.config.training.loss
         if name in SAMPLE_LOSSES:
             return float(SAMPLE_LOSSES[name].each(logits.double(), positive.double()).mean())
@@ -92,7 +101,11 @@ class ScoreEvaluator(Evaluator):
         return float(objective.risk(scores[positive], scores[~positive]))
 
     def ratio_weights(self, positive: torch.Tensor) -> tuple[float, float]:
-        """The ratio loss's class weights for these rows."""
+        """Return the ratio loss's weights of a negative and of a positive row.
+
+        Args:
+            positive: (n,) which of the test rows are positive; their class ratio counts here, not the sites'.
+        """
         sgdm = self.config.family
         assert isinstance(sgdm, SGDMSettings)
         positives = int(positive.sum())
@@ -169,7 +182,11 @@ class RowEvaluation:
         return evaluator
 
     def of_data(self, config: RunConfig, data: FederatedData) -> Evaluator:
-        """Return the evaluator of a run whose data are loaded."""
+        """Return the evaluator of a run whose data the server has.
+
+        Args:
+            data: the test set, and the clients' rows, on which the synthetic minimax problem is evaluated.
+        """
         if resources.is_problem(config):
             return ProblemEvaluator(config, data.train if config.training.loss == SYNTHETIC_PL else data.test)
         return self.of_model(config, resources.new_model(config, data.input_shape), data)
@@ -198,9 +215,17 @@ class RowEvaluation:
     # Hooks for algorithms with metrics of their own.
 
     def of_model(self, config: RunConfig, model: FlatModel, data: FederatedData) -> Evaluator:
-        """Return a network's evaluator where the server has the clients' rows."""
+        """Return a network's evaluator where the server has the clients' rows.
+
+        Args:
+            model: with the run's initial weights; the evaluator loads other models into it.
+        """
         return ModelEvaluator(config, model, data.test)
 
     def of_scores(self, config: RunConfig, scored: ScoreEvaluator) -> Evaluator:
-        """Return a network's evaluator where the server has only scores of test rows."""
+        """Return a network's evaluator where the clients' rows stay at the sites.
+
+        Args:
+            scored: computes the metrics of test rows; a subclass may change it or wrap it.
+        """
         return scored

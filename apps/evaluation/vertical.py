@@ -44,7 +44,11 @@ class VerticalEvaluator(Evaluator):
         return {}
 
     def relate(self, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return the reporter's metrics, with the suboptimality added."""
+        """Return the reporter's metrics, with the suboptimality added if the objective's minimum is known.
+
+        Raises:
+            ValueError: a metric is not finite, so the run has diverged.
+        """
         if not all(map(math.isfinite, measured.values())):
             found = ", ".join(f"{name} {value}" for name, value in measured.items())
             raise ValueError(f"the metrics are not finite ({found}): the run has diverged; lower learning-rate")
@@ -68,7 +72,11 @@ class VerticalEvaluator(Evaluator):
         return _least[key]
 
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column."""
+        """Return ``weights.<p>`` of party p; if columns are known also ``columns.<p>`` and ``weights``, by column.
+
+        Args:
+            arrays: one block per party; a single empty array if the server has no blocks, and then nothing is returned.
+        """
         if all(not block.size for block in arrays):
             return {}
         named: dict[str, Any] = {f"weights.{party}": block for party, block in enumerate(arrays)}

@@ -54,23 +54,46 @@ class Sites(Protocol):
         """
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return a node's report for the handshake; raises the same errors as `hold`."""
+        """Return a node's report for the handshake: who it is and, where it holds rows, how many.
+
+        Raises:
+            ConfigError, DataError, PolicyError: as for `hold`.
+        """
 
     def model(self, config: RunConfig, site: Held) -> Trained:
-        """Return what the node's client trains."""
+        """Return what the node's client trains.
+
+        Args:
+            site: what `hold` returned.
+        """
 
     def audit(
         self, config: RunConfig, event: str, context: Context, message: Message
     ) -> AbstractContextManager[dict[str, Any]]:
-        """Add a line about the enclosed work to the owner's log, if any; yields the line's facts, to be filled."""
+        """Add a line about the enclosed work to the owner's log, if there is one.
+
+        Args:
+            event: what the node was asked for: `HANDSHAKE`, a phase, or "segment" for a round's own exchange.
+
+        Yields:
+            What the line is to say, by name, to be filled by the enclosed work.
+        """
         return nullcontext({})
 
     def begin(self, client: PayloadClient[Any], facts: dict[str, Any]) -> None:
-        """Called before a client answers a message; ``facts`` go into the line of its owner's log."""
+        """Called before a client trains or answers a phase.
+
+        Args:
+            facts: what `audit` has yielded, for the client to add to.
+        """
         return
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """Called after the client has answered; ``config`` is the message's config record."""
+        """Called after a client has trained or answered a phase, if it did not fail.
+
+        Args:
+            config: the scalars of the message that it has answered.
+        """
         return
 
 
@@ -109,7 +132,11 @@ class Evaluator(ABC):
 
     @abstractmethod
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, Any]:
-        """Return the entries of the model file."""
+        """Return the entries of the model file, by name.
+
+        Args:
+            arrays: the flat arrays that the strategy's ``output``, or one of its views, has made of the last model.
+        """
 
 
 class Evaluation(Protocol):

@@ -53,7 +53,11 @@ SyntheticSettings = create_model(
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
-    """``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``: a TOML file's tables as Flower hands them over."""
+    """Flatten a TOML file's tables, as Flower hands them over: ``{"fedx": {"gamma": 0.5}}`` -> ``{"fedx.gamma": 0.5}``.
+
+    Args:
+        prefix: what stands before every key, for the tables inside; "" at the top.
+    """
     flat: dict[str, Scalar] = {}
     for key, value in nested.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}

@@ -93,7 +93,11 @@ class RunDirectory:
     # One line per round.
 
     def append(self, line: Mapping[str, Any], *, event: bool = True) -> None:
-        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events."""
+        """Add a round's line to metrics.jsonl and, as an event, its numbers to the TensorBoard events.
+
+        Raises:
+            DiskFullError: there is no room.
+        """
         path = self.path / "metrics.jsonl"
         with room_for(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -121,7 +125,11 @@ class RunDirectory:
         return found
 
     def cut_after(self, server_round: int) -> None:
-        """Drop the lines after a checkpoint's round; a resumed run makes those rounds again."""
+        """Drop the lines after a checkpoint's round; a resumed run makes those rounds again.
+
+        Raises:
+            ConfigError: a line is not that of a round.
+        """
         kept = [json.dumps(line) + "\n" for line in self.lines() if line["round"] <= server_round]
         write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
 
@@ -158,7 +166,12 @@ class RunDirectory:
         sites: Payload | None,
         best: Mapping[str, float],
     ) -> None:
-        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`."""
+        """Write a checkpoint and remove all but the last `KEPT_CHECKPOINTS`; ``best``: each metric's best value so far.
+
+        Args:
+            state: the strategy's; None if it keeps none.
+            sites: when the clients' memories were made, a `SiteStates`; None if they keep none.
+        """
         folder = self.path / "checkpoints"
         make_folder(folder)
         # resuming from a checkpoint needs these lines, so they are flushed first
@@ -235,11 +248,21 @@ class RunDirectory:
         self._write_json("columns.json", rows)
 
     def save_model(self, named: Mapping[str, NDArray[Any]], view: str = "") -> None:
-        """Write the final model, or another view, by parameter name, for loading into the plain PyTorch module."""
+        """Write the final model, or another view, for loading into the plain PyTorch module.
+
+        Args:
+            named: the arrays, by the names of the module's parameters.
+            view: "" for model.safetensors; another one is part of the file's name, as in model_inner.safetensors.
+        """
         write_tensors(self.path / f"{add_suffix('model', view)}.safetensors", dict(named), {"format": "pt"})
 
     def finish(self, result: Mapping[str, Any], view: str = "", *, pictures: bool = True) -> None:
-        """Draw a view's curves and write result.json last: its presence means that the run completed."""
+        """Draw a view's curves and write result.json last: its presence means that the run completed.
+
+        Args:
+            view: "" is the model itself.
+            pictures: whether to draw; without matplotlib the curves are left out.
+        """
         if self._events is not None:
             self._events.close()
         wanted = [MATPLOTLIB, TENSORBOARD] if pictures else [TENSORBOARD]

@@ -26,7 +26,12 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, run: str, checkpoint: Checkpoint) -> None:
-    """Write the checkpoint of a run; ``run`` is its token."""
+    """Write the checkpoint of a run.
+
+    Args:
+        path: its name gives the round, ``round-000010.safetensors``, as `read_checkpoint` demands.
+        run: the run's token.
+    """
     model = dict(zip(MODEL_ARRAYS, checkpoint.model, strict=False))
     parts = {"model": model, "strategy": checkpoint.state, "sites": checkpoint.sites}
     arrays = {f"{part}.{name}": value for part, named in parts.items() for name, value in named.items()}

@@ -16,7 +16,11 @@ RANKING = {
 
 
 def rows_in_words(config: Mapping[str, Any]) -> str:
-    """The rows that a run evaluates its models on, from the keys of its config.toml."""
+    """Say on which rows a run evaluates its models.
+
+    Args:
+        config: the keys of its config.toml.
+    """
     if config.get("validation-fraction"):
         return "validation rows"
     if config.get("partition") == OWN and not config.get("data-dir"):
@@ -25,9 +29,14 @@ def rows_in_words(config: Mapping[str, Any]) -> str:
 
 
 def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path, title: str, rows: str, view: str = "") -> None:
-    """Draw the metrics of the model, or of a view, from metrics.jsonl's lines as one PNG; ``rows``: `rows_in_words`.
+    """Draw metrics by round as one PNG.
 
     It does without pyplot, whose state belongs to the main thread.
+
+    Args:
+        lines: those of metrics.jsonl.
+        rows: what the metrics were measured on, see `rows_in_words`.
+        view: whose metrics to draw; "" is the model itself.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

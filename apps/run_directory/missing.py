@@ -25,7 +25,11 @@ WITH_MISSING = "finished, with sites missing"
 
 
 def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Partition id (as text) of each dropped site -> its number of ``rounds`` and the last ``reason``."""
+    """Count in how many rounds each site was dropped, from the lines of metrics.jsonl.
+
+    Returns:
+        Partition id (as text) of each dropped site -> its number of ``rounds`` and the last ``reason``.
+    """
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
         for site, reason in line.get("dropped", {}).items():
@@ -34,7 +38,12 @@ def dropped_sites(lines: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any
 
 
 def in_words(dropped: Mapping[str, Mapping[str, Any]], rounds: int) -> str:
-    """The result of `dropped_sites` in words, for a run of ``rounds`` rounds."""
+    """Say which sites were dropped, how often, and why.
+
+    Args:
+        dropped: from `dropped_sites`.
+        rounds: how many the run has.
+    """
     named = [
         f"partition {site} in {one['rounds']} of {rounds} rounds ({_cut(one['reason'])})"
         for site, one in dropped.items()

@@ -46,7 +46,11 @@ def room_for(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Replace a file so that readers always find the old or the new one, even after a crash; ``private``: mode 0600."""
+    """Replace a file so that readers always find the old or the new one, even after a crash; ``private``: mode 0600.
+
+    Raises:
+        DiskFullError: there is no room.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     with room_for(path):
         try:
@@ -79,7 +83,11 @@ def flush(path: Path) -> None:
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Make a folder and its missing parents, flushed to disk; private ones have mode 0700."""
+    """Make a folder and its missing parents, flushed to disk.
+
+    Args:
+        private: whether they get mode 0700; folders that are there already stay as they are.
+    """
     if not path.is_dir():
         make_folder(path.parent, private=private)
         path.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
@@ -89,7 +97,12 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 def write_tensors(
     path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], *, private: bool = False
 ) -> None:
-    """Write named arrays as one safetensors file, atomically."""
+    """Write named arrays as one safetensors file, atomically.
+
+    Args:
+        metadata: texts by name, which stand in the file's header.
+        private: as for `write_atomic`.
+    """
     contiguous = {name: value.copy(order="C") for name, value in arrays.items()}
     write_atomic(path, save_tensors(contiguous, dict(metadata)), private=private)
 
@@ -116,7 +129,12 @@ def write_sealed(
     *,
     private: bool = False,
 ) -> None:
-    """Write a sealed file of a format and version, atomically."""
+    """Write a sealed file, atomically; ``private``: as for `write_atomic`.
+
+    Args:
+        kind: the name of its format, which `read_sealed` compares, as it does the version.
+        metadata: further texts by name.
+    """
     header = {**metadata, FORMAT: kind, VERSION: version}
     write_tensors(path, arrays, {**header, SEAL: _seal(arrays, header)}, private=private)
 

@@ -57,7 +57,11 @@ class FlipMemory:
             return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep those of (n,) flips whose labels have none yet for this epsilon."""
+        """Keep those of (n,) flips whose labels have none yet for this epsilon; another party has drawn them.
+
+        Args:
+            marks: one for each label, see `PartyData.training_marks`.
+        """
         with self._lock() as key:
             known = self._all().get(epsilon, {})
             drawn = dict(zip(_digests(key, marks), flips.tolist(), strict=True))

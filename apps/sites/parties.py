@@ -53,7 +53,11 @@ class PartySites(Sites):
         return make_party(config, context, *place)
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return who the party is, without reading its data."""
+        """Return who the party is, without reading its data.
+
+        Raises:
+            ConfigError, PolicyError: as for `make_party`.
+        """
         make_party(config, context, *place)
         return SiteReport(identity=np.array(place))
 
@@ -77,7 +81,11 @@ class PartySites(Sites):
         client.facts = facts
 
     def end(self, client: PayloadClient[Any], context: Context, config: dict[str, Any]) -> None:
-        """Write a party's own block after the last segment under its ``state-dir``, if it has one."""
+        """Write a party's own block after the last segment under its ``state-dir``, if it has one.
+
+        Args:
+            config: the message's scalars. Their run token names the folder, else the salt of the segment does.
+        """
         assert isinstance(client, VFB2Client)
         base = state_dir(context.node_config)
         if client.keepsake is None or base is None:

@@ -89,14 +89,19 @@ class PartyTable:
         return self._split(rows).holding
 
     def keepsake(self, rows: Rows | None) -> dict[str, Array]:
-        """Return the bounds of columns' scaling: (value - low) / (high - low), or value - low where both are equal."""
+        """Return the bounds of columns' scaling: (value - low) / (high - low), or value - low where both are equal.
+
+        Returns:
+            The arrays "low" and "high", (columns,) both.
+        """
         split = self._split(rows)
         return {"low": split.low, "high": split.high}
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
         """Return a mark of each training row: hash of label column and class sets, the label's set, and the row's id.
 
-        It does not depend on which set is the positive one. None for a regression or without labels.
+        Returns:
+            Texts that do not depend on which set is the positive one; None for a regression or without labels.
         """
         if self._sides is None:
             return None

@@ -70,7 +70,11 @@ def _federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
 
 
 def federated_data(spec: DataSpec, num_clients: int) -> FederatedData:
-    """The data set split over the clients, loaded once per process."""
+    """Return the data set split over the clients, loaded once per process.
+
+    Raises:
+        DataError: it cannot be loaded, or not be split so.
+    """
     with _load_lock:
         return _federated_data(spec, num_clients)
 
@@ -82,13 +86,22 @@ def _site(spec: DataSpec, num_clients: int, partition_id: int, dtype: torch.dtyp
 
 
 def site(config: RunConfig, num_clients: int, partition_id: int) -> Site:
-    """One client's resident data on the run's device."""
+    """Return one client's resident data on the run's device.
+
+    Raises:
+        DataError: the data set cannot be loaded, or not be split so.
+        ValueError: the run asks for CUDA, which is not available.
+    """
     with _load_lock:
         return _site(config.data, num_clients, partition_id, dtype_of(config.training), device_of(config.training))
 
 
 def skeleton(config: RunConfig, input_shape: tuple[int, ...], role: str = "") -> FlatModel:
-    """A model to load weights into, one per thread and role; it has the run's initial weights only when just built."""
+    """Return a model to load weights into, one per thread and role; it has the initial weights only when just built.
+
+    Args:
+        role: tells models apart that a client needs at the same time: "inner" or, for the model itself, "".
+    """
     saddle = config.training.loss in SADDLES
     key = (config.run.model, saddle, input_shape, config.training.dtype, device_of(config.training), role)
     cache: dict[object, FlatModel] = _skeletons.__dict__.setdefault("models", {})
@@ -107,7 +120,11 @@ def turn(model: Trained) -> AbstractContextManager[object]:
 
 
 def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
-    """A model with the run's seeded initial weights; with the saddle's scalars where the loss has them."""
+    """Return a model with the run's seeded initial weights; with the saddle's scalars where the loss has them.
+
+    Raises:
+        ModelError: the run config's model cannot be built for samples of this shape.
+    """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         module = build_model(config.run.model, input_shape, training.seed)
@@ -140,7 +157,12 @@ def _resident_problem(config: RunConfig, site: Site) -> Oracle:
 
 
 def get_trainee(config: RunConfig, site: Site) -> FlatModel | Oracle:
-    """Return what a client of this site trains: the cached model, or the oracle of a minimax problem."""
+    """Return what a client of this site trains: the cached model, or the oracle of a minimax problem.
+
+    Raises:
+        ModelError: the run config's model cannot be built.
+        ProblemError: a user's minimax problem cannot be used.
+    """
     if is_problem(config):
         return _resident_problem(config, site)
     shape, loss = tuple(site.features.shape[1:]), config.training.loss

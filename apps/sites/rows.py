@@ -110,7 +110,11 @@ def server_samples(config: RunConfig, schema: Schema) -> Samples:
 
 
 def columns_of(schema: Schema) -> Columns | None:
-    """Names and scaling of the sites' features; None where they have no names."""
+    """Return names and scaling of the sites' features.
+
+    Returns:
+        The columns, with means 0 and deviations 1 where the sites do not scale; None where they have no names.
+    """
     if not schema.columns:
         return None
     count = len(schema.columns)
@@ -164,7 +168,11 @@ class RowSites(Sites):
             return _site(rows, partition_id, scales, dtype_of(config.training), device_of(config.training))
 
     def report(self, config: RunConfig, context: Context, place: tuple[int, int]) -> SiteReport:
-        """Return how many rows of each class a node holds; for a file of its own, `own_report`."""
+        """Return how many rows of each class a node holds; for a file of its own, `own_report`.
+
+        Raises:
+            ConfigError, DataError: as for `own_rows`, or the data set cannot be loaded.
+        """
         if reads_own(config):
             return own_report(own_rows(config, context.node_config, place[0]), *place)
         counts = self.hold(config, context, place, None).class_counts

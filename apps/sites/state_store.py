@@ -22,7 +22,11 @@ P = TypeVar("P", bound=Payload)
 
 
 def state_dir(node: Mapping[str, Any]) -> Path | None:
-    """The folder in which a node keeps its files, from its node config, or None."""
+    """Return the folder that a config names for a client's files, or None if it names none.
+
+    Args:
+        node: a node config, or the paths that a message brings.
+    """
     named = str(node.get(STATE_DIR, ""))
     return Path(named).expanduser() if named else None
 
@@ -38,7 +42,12 @@ class StateStore:
     def of(
         cls, context: Context, config: Mapping[str, Any], local: Mapping[str, Any], partition_id: int
     ) -> Self | None:
-        """The store of a node, or None where nothing is to be kept; ``config``, ``local``: the message's records."""
+        """Return the store of a node, or None where nothing is to be kept.
+
+        Args:
+            config: the message's scalars; without a checkpoint's round among them the run keeps no memory on a disk.
+            local: the message's paths, which name a folder that is used if the node config has no ``state-dir``.
+        """
         if CHECKPOINT_ROUND not in config:
             return None
         base, shared = state_dir(context.node_config), state_dir(local)
@@ -63,7 +72,12 @@ class StateStore:
         return {"owner": owner, "kind": kind.__name__, "round": str(server_round)}
 
     def save(self, server_round: int, state: Payload) -> None:
-        """Write a round's memory, and remove files that no resume can need any more."""
+        """Write a round's memory, and remove files that no resume can need any more.
+
+        Args:
+            server_round: the one that made the memory.
+            state: the memory; its secret fields are left out.
+        """
         make_folder(self.folder, private=True)
         header = self.describe(type(state), server_round)
         write_sealed(self.file(server_round), STATE_FORMAT, STATE_VERSION, state.durable(), header, private=True)

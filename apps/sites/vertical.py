@@ -38,7 +38,11 @@ def settings_of(config: RunConfig) -> VFB2Settings:
 
 
 def check_columns(strategy: str, spec: DataSpec, vfb2: Settings) -> None:
-    """Refuse data settings that make no sense where all clients hold the same rows."""
+    """Refuse data settings that make no sense where all clients hold the same rows; called for each run config.
+
+    Raises:
+        ConfigError: names the first key at fault.
+    """
     assert isinstance(vfb2, VFB2Settings)
     clients_columns = f"since the clients of strategy {strategy!r} hold columns of the same rows"
     if spec.dataset in DRAWN:
@@ -90,7 +94,11 @@ class SimulatedParty:
 
 
 def vertical_data(config: RunConfig, parties: int) -> VerticalData:
-    """The data set with its columns spread over the parties, loaded once per process."""
+    """Return the data set with its columns spread over the parties, loaded once per process.
+
+    Raises:
+        DataError: it cannot be loaded, or has fewer columns than parties.
+    """
     numbers = config.data.dataset in GENERIC and not config.data.positive_label
     regression = numbers and not make_objective(settings_of(config).problem).classification
     with _load_lock:
