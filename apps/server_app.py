@@ -27,7 +27,7 @@ class RunFailedError(RuntimeError):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run one federation from start to result.json; a run that fails leaves failure.json instead.
+    """Run one federation from start to result.json; if it fails with its directory open, leave failure.json instead.
 
     Raises:
         RunFailedError: for a reason that a user can remove. Other exceptions pass through.

@@ -37,7 +37,11 @@ class Trained(Protocol):
         """Set the parameters to those the server sent."""
 
     def arrays(self, copy: Copy) -> list[FloatArray]:
-        """The parameters to send back, copied by ``copy``."""
+        """Return the parameters to send back.
+
+        Args:
+            copy: makes the copy of each array, such as `ready_to_send`; the model's own arrays go on changing.
+        """
 
 
 M = TypeVar("M", bound=Trained)
@@ -158,7 +162,12 @@ class ScoringClient(MethodClient[FlatModel]):
 
 
 def client_of(method: Method, name: str, base: type[MethodClient[Any]] = ScoringClient) -> type[MethodClient[Any]]:
-    """The client class of a method; ``name`` is the strategy's, e.g. FedAvgM."""
+    """Make the client class of a method.
+
+    Args:
+        name: the strategy's, e.g. FedAvgM.
+        base: another one for methods that do not train a network's scores.
+    """
     about = {"__doc__": f"The client half of {name}.", "__module__": __name__}
     return type(f"{name}Client", (base,), {"method": method, **about})
 

@@ -45,22 +45,37 @@ class PartyData(Protocol):
         """Training and test rows with their labels."""
 
     def keepsake(self, rows: Rows | None) -> dict[str, NDArray[np.float64]]:
-        """What the party itself needs beside its block in order to predict."""
+        """Return what the party itself needs beside its block in order to predict.
+
+        Returns:
+            Arrays by name, such as what its columns were scaled by; {} if it needs nothing.
+        """
 
     def training_marks(self, rows: Rows | None) -> Sequence[str] | None:
-        """A text for each training row and its label, the same in every run; None without labels, and for data sets of
-        experiments, whose rows have no names."""
+        """Return a text for each training row and its label, the same in every run.
+
+        Returns:
+            None without labels, and for data sets of experiments, whose rows have no names; else one text a row.
+        """
 
 
 class FlipMemory(Protocol):
     """The label flips of all runs, kept so that many runs reveal no more about a label than one."""
 
     def recall(self, marks: Sequence[str], epsilon: float) -> tuple[Flips, int, float]:
-        """(n,) flips of the labels with these marks, how many of them are new, and the largest epsilon spent on one of
-        these labels."""
+        """Return the flips of the labels with these marks; unknown ones are drawn and kept.
+
+        Returns:
+            (n,) flips, how many of them are new, and the largest epsilon spent on one of these labels.
+        """
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep (n,) flips that another party has drawn, for the labels that have none yet."""
+        """Keep (n,) flips that another party has drawn, for the labels that have none yet.
+
+        Args:
+            marks: one for each label, see `PartyData.training_marks`.
+            epsilon: with which the flips were drawn.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +146,12 @@ class Party:
         return flips
 
     def keep_flips(self, rows: Rows | None, epsilon: float, flips: Flips | None) -> None:
-        """Keep a run's flips, so that this party flips the same labels as the reporter of another run."""
+        """Keep a run's flips, so that this party flips the same labels as the reporter of another run.
+
+        Args:
+            rows: positions of those that all parties share; None: all.
+            flips: (n,) of the training labels; None: the run has none, or this party does not know them.
+        """
         if flips is None or self.flips is None:
             return
         marks = self.data.training_marks(rows)
@@ -149,7 +169,11 @@ class NoModel:
         self.parameters = torch.zeros(0, dtype=torch.float64)
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Take a model without entries."""
+        """Take a model without entries.
+
+        Raises:
+            ValueError: it has some.
+        """
         if len(arrays) != 1 or arrays[0].size:
             raise ValueError(f"a vertical run's messages carry an empty model, got {[a.shape for a in arrays]}")
 
@@ -159,7 +183,11 @@ class NoModel:
 
 
 def run_folder(salt: bytes) -> Path:
-    """The folder for the sockets of a run's parties on one host: a short path, the same for all of them."""
+    """Return the folder for the sockets of a run's parties on one host: a short path, the same for all of them.
+
+    Args:
+        salt: the run's random bytes, which the server sends to all parties.
+    """
     return socket_base() / f"vfb2-{hashlib.sha256(salt).hexdigest()[:16]}"
 
 

@@ -75,7 +75,11 @@ def find_state(segment: Segment, kept: VFB2State) -> PartyState:
 
 
 def add_segment(kept: VFB2State, segment: Segment, start: PartyState, outcome: Outcome) -> VFB2State:
-    """Return a party's memory after a segment: what it left and, for its repetition, what it started from."""
+    """Return a party's memory after a segment: what it left and, for its repetition, what it started from.
+
+    Args:
+        kept: the memory before. Its identity and the places of shared rows stay as they are.
+    """
     number = int(segment.segment[0])
     return replace(
         kept,

@@ -235,7 +235,11 @@ class VFB2Client(PayloadClient[NoModel]):
         )
 
     def start(self, segment: Segment) -> PartyState:
-        """Return what the segment starts from: what an earlier one left, or weights 0 and the labels' flips."""
+        """Return what the segment starts from: what an earlier one left, or weights 0 and the labels' flips.
+
+        Raises:
+            ValueError: this party no longer has what that one left.
+        """
         if segment.base[0] >= 0:
             return find_state(segment, self.state)
         epsilon = self.settings.label_epsilon

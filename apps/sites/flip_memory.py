@@ -57,7 +57,7 @@ class FlipMemory:
             return np.array([known[digest] for digest in digests], dtype=np.bool_), len(new), spent
 
     def keep(self, marks: Sequence[str], epsilon: float, flips: Flips) -> None:
-        """Keep those of (n,) flips whose labels have none yet for this epsilon; another party has drawn them.
+        """Keep those of (n,) flips, drawn by the first active party, whose labels have none yet for this epsilon.
 
         Args:
             marks: one for each label, see `PartyData.training_marks`.

@@ -100,7 +100,11 @@ class Intersection:
         return b"".join(self._tags)
 
     def reblind(self, other: bytes) -> bytes:
-        """The other party's tags raised to our key too, in the order given; IntersectionError if malformed."""
+        """Raise the other party's tags to our key too, and return them in the order given.
+
+        Raises:
+            IntersectionError: they are malformed, or one is there twice.
+        """
         tags = _split(other)
         try:
             return b"".join(map(self._raise_point, tags))
@@ -108,7 +112,15 @@ class Intersection:
             raise IntersectionError("the other party sent a tag that is no point of the curve") from error
 
     def pair(self, mine: bytes, theirs: bytes) -> Match:
-        """The common rows: ``mine`` is the other's reblind of our blind(), ``theirs`` our reblind of the other's."""
+        """Find the common rows of two parties.
+
+        Args:
+            mine: the other party's `reblind` of our `blind`.
+            theirs: our `reblind` of the other's `blind`.
+
+        Raises:
+            IntersectionError: one of them is malformed, or not as many of our tags came back as we sent.
+        """
         self.blind()
         ours, others = _split(mine), _split(theirs)
         if len(ours) != len(self._ids):
@@ -121,7 +133,11 @@ class Intersection:
         )
 
     def rows(self, places: ArrayLike) -> NDArray[np.int64]:
-        """(k,) positions in our ids of the ``places`` in our blind() that the matching party has sent."""
+        """Return (k,) positions in our ids of the places in our `blind` that the matching party has sent.
+
+        Raises:
+            IntersectionError: they are not different places of it.
+        """
         chosen = np.asarray(places)
         if chosen.size == 0:
             return np.empty(0, dtype=np.int64)
@@ -148,10 +164,15 @@ class Intersection:
 
 
 def common_rows(matches: Mapping[int, Match]) -> tuple[NDArray[np.int64], dict[int, NDArray[np.int64]]]:
-    """The rows that all parties have, from the reporter's matches with each other party.
+    """Find the rows that all parties have. Their order reveals no order of anybody's ids.
 
-    Returns the reporter's own positions and, for each other party, the places in its blind(). The order is that of the
-    reporter's and the lowest other party's tags under both keys, so it reveals no order of anybody's ids.
+    It is that of the tags, under both keys, of the reporter and the lowest other party.
+
+    Args:
+        matches: the reporter's with each other party, by party.
+
+    Returns:
+        The reporter's own positions and, for each other party, the places in its `blind`.
     """
     if not matches:
         raise ValueError("no match with any other party")
@@ -176,10 +197,14 @@ def _split(tags: bytes) -> list[bytes]:
 
 
 def digest(ids: Sequence[str], salt: bytes) -> bytes:
-    """32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
+    """Return 32 bytes that stand for these ids in this order; "7", "07" and "7 " differ.
 
     SHA-256 over the salt, the number of ids, and each id, each text after its length, so that no two lists are encoded
-    alike. ValueError for a salt below 16 bytes, TypeError for an id that is not text.
+    alike.
+
+    Raises:
+        ValueError: the salt has fewer than 16 bytes.
+        TypeError: an id is not text.
     """
     if len(salt) < _LEAST_SALT:
         raise ValueError(f"a salt of {len(salt)} bytes; at least {_LEAST_SALT} random ones are needed")

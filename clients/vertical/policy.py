@@ -150,7 +150,11 @@ def parse_pins(text: str) -> dict[str, str]:
 
 
 def parse_maskings(text: str) -> tuple[str, ...]:
-    """The maskings in a text with commas; PolicyError if one is unknown or there is none."""
+    """Read the maskings in a text with commas.
+
+    Raises:
+        PolicyError: one is unknown, or there is none.
+    """
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     unknown = [repr(name) for name in names if name not in (PAIRWISE, TWO_TREES)]
     if unknown or not names:

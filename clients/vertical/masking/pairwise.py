@@ -46,7 +46,11 @@ def random_elements(length: int) -> NDArray[np.uint64]:
 
 
 def pair_info(serial: int, one: int, other: int) -> bytes:
-    """What `agree` binds a key to: the segment's serial and the two parties, the lower one first."""
+    """Return what `agree` binds a key to: the segment's serial and the two parties, in either order.
+
+    Raises:
+        ValueError: the parties are not two different ones.
+    """
     low, high = sorted((one, other))
     if low < 0 or low == high:
         raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
@@ -54,8 +58,14 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
 
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
-    """32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256 over ``info`` and both
-    public keys. ValueError if the peer's key is malformed, of small order, or our own."""
+    """Return 32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256.
+
+    Args:
+        info: is hashed in with both public keys, see `pair_info`.
+
+    Raises:
+        ValueError: the peer's key is malformed, of small order, or our own.
+    """
     own_public = private.public_key().public_bytes_raw()
     if len(peer_public) != KEY_BYTES:
         raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
@@ -94,9 +104,13 @@ class PairwiseMasks:
         self._streams: dict[tuple[int, int], _Stream] = {}
 
     def mask(self, kind: int, dominator: int, update: int, length: int) -> NDArray[np.uint64]:
-        """(length,) this party's mask at this address; over all parties but ``dominator`` the masks add up to 0.
+        """Return (length,) this party's mask at an address; over all parties but the dominator the masks add up to 0.
 
-        ValueError when the address was asked for before, is out of range, or belongs to this party as the dominator.
+        Args:
+            kind: of the sum; with ``dominator`` and ``update`` it is the address.
+
+        Raises:
+            ValueError: the address was asked for before, is out of range, or belongs to this party as the dominator.
         """
         stream = self._streams.get((kind, dominator))
         if stream is None:

@@ -3,7 +3,7 @@
 | paper | here |
 |---|---|
 | o_l = w_Gl^T (x_i)_Gl | party l's value |
-| delta_l | party l's mask, uniform and its own (``masks.random_elements``) |
+| delta_l | party l's mask, uniform and its own (`pairwise.random_elements`) |
 | T_1, T_2 | ``first``, which adds up value + mask, and ``second``, the masks |
 | xi_1 - xi_2 (output) | what the dominator, the root of both, computes |
 
@@ -45,11 +45,14 @@ class Tree:
 
 @lru_cache(maxsize=256)
 def make_pair(parties: int, dominator: int) -> tuple[Tree, Tree]:
-    """Two trees for ``dominator``, the root of both: only it learns a sum of values, that over all others.
+    """Make two trees for a dominator, the root of both: only it learns a sum of values, that over all others.
 
     For 4 parties or more both are heaps (of depth log2 q), arranged so that only the dominator has children in both:
     each other party receives masked values only, or masks only. For 3 parties they are a star and a chain. With 2
-    nothing can hide the other party's value from the dominator: ValueError.
+    nothing can hide the other party's value from the dominator.
+
+    Raises:
+        ValueError: there are fewer than 3 parties, or there is no such dominator.
     """
     if parties < 3:
         raise ValueError(

@@ -43,11 +43,21 @@ class Dominator:
         self._plan, self._broadcast, self._send = plan, broadcast, send
 
     def theta(self, z: Array, rows: NDArray[np.int64] | slice) -> Array:
-        """(b,) the losses' slopes at (b,) predictions of these rows."""
+        """Return (b,) the losses' slopes at the predictions of some training rows.
+
+        Args:
+            z: (b,) the predictions: partials summed over all parties.
+            rows: (b,) positions of these rows among the training rows, or a slice of them.
+        """
         return self._slopes(z, self._labels[rows])
 
     def announce(self, kind: int, number: int, theta: Array) -> None:
-        """Send theta to all parties that update; the others get an empty frame."""
+        """Send theta to all parties that update; the others get an empty frame.
+
+        Args:
+            kind: `Kind.THETA`, or `Kind.SNAPSHOT_THETA` of a full pass.
+            number: of the update or full pass.
+        """
         frame = Frame(kind, self._me, number, theta.tobytes())
         if self._plan.update_passive:
             self._broadcast(frame)
@@ -58,7 +68,11 @@ class Dominator:
 
 
 def draw_flips(rows: int, epsilon: float) -> Flips:
-    """(rows,) flips of randomised response, each with probability `flip_rate`."""
+    """Draw (rows,) flips of randomised response, each with probability `flip_rate`.
+
+    Args:
+        epsilon: of the labels' differential privacy; at 0 a label is flipped with probability 1/2.
+    """
     return come_true(np.full(rows, flip_rate(epsilon)))
 
 
@@ -75,7 +89,12 @@ def come_true(chances: Array) -> Flips:
 
 
 def notice(labels: Array, flips: Flips | None) -> bytes:
-    """What active parties send one another: a digest of their labels; the first adds its flips, if any."""
+    """Return what active parties send one another: a digest of their labels; the first adds its flips, if any.
+
+    Args:
+        labels: (n,) before any is flipped.
+        flips: (n,) of the first active party under label privacy; else None.
+    """
     digest = hashlib.sha256(np.ascontiguousarray(labels, dtype="<f8").tobytes()).digest()
     return digest + (b"" if flips is None else np.packbits(flips).tobytes())
 

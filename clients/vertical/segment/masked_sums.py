@@ -75,7 +75,12 @@ class Gathering:
         return self._counts[slot] == self._needed
 
     def add_own(self, position: int, elements: Elements) -> None:
-        """Add this party's elements; the caller must not use the array afterwards."""
+        """Add this party's elements.
+
+        Args:
+            position: inside the window, which is not checked.
+            elements: (k,); the caller must not use the array afterwards.
+        """
         slot = position % self._window
         total = self._totals[slot]
         if total is None:
@@ -155,7 +160,11 @@ class Sums(ABC):
 
     @abstractmethod
     def take(self, kind: int) -> Array | None:
-        """(k,) this party's next own sum, of this kind, without its own values; None while incomplete."""
+        """Take this party's next own sum of a kind, without its own values.
+
+        Returns:
+            (k,) values; None while the sum is incomplete.
+        """
 
 
 class DirectSums(Sums):

@@ -183,7 +183,13 @@ class Recorder(Protocol):
         """Called with every frame of a peer."""
 
     def contributed(self, kind: int, active: int, values: Array) -> None:
-        """Called with every vector that this party adds to a sum of `active`, as it is before encoding."""
+        """Called with every vector that this party adds to another's sum.
+
+        Args:
+            kind: of the sum, a number of `Kind`.
+            active: the dominator that takes the sum.
+            values: (k,) as they are before encoding and masking.
+        """
 
 
 @dataclass

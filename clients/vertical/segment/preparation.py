@@ -51,14 +51,22 @@ class Hello(NamedTuple):
 
     @classmethod
     def from_bytes(cls, party: int, body: bytes) -> Hello:
-        """Read a party's hello; PartyError when it has another length."""
+        """Read a party's hello.
+
+        Raises:
+            PartyError: it has another length; names the party.
+        """
         if len(body) != _FORM.size:
             raise PartyError(party, f"its hello has {len(body)} bytes, not {_FORM.size}")
         return cls(*_FORM.unpack(body))
 
 
 def check_hellos(plan: Plan, hellos: Mapping[int, Hello]) -> None:
-    """Raise PartyError naming the first party with another plan than most, or with other row counts than planned."""
+    """Check that all parties carry out the same plan on the same numbers of rows.
+
+    Raises:
+        PartyError: names the first party with another plan than most, or with other row counts than planned.
+    """
     common, _ = Counter(hello.plan for hello in hellos.values()).most_common(1)[0]
     for party, hello in sorted(hellos.items()):
         if hello.plan != common:

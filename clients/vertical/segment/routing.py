@@ -34,7 +34,12 @@ class Exchange:
         self._failed.add_done_callback(lambda _: self._change.set())
 
     def open(self, sums: Sums, recorder: Recorder | None) -> None:
-        """Take frames from now on."""
+        """Take frames from now on.
+
+        Args:
+            sums: where partials, masked or not, go.
+            recorder: sees each frame before all else; None: nobody watches.
+        """
         self._sums, self._recorder = sums, recorder
         if self._mesh is not None:
             self._mesh.on_frame = self._receive
@@ -53,7 +58,11 @@ class Exchange:
         self._change.set()
 
     def fail(self, error: BaseException) -> PartyError:
-        """End the segment at every party; returns the first failure, which the segment ends with."""
+        """End the segment at every party.
+
+        Returns:
+            The first failure, which may be another party's: the segment ends with it.
+        """
         failure = PartyError.of(error, self._me)
         if self._mesh is not None:
             self._mesh.abort(failure)
@@ -67,7 +76,11 @@ class Exchange:
         return found if isinstance(found, PartyError) else None
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have ``call`` called in the next turn of the loop; an exception that it raises fails the segment."""
+        """Have a function called in the next turn of the loop, unless the segment has failed by then.
+
+        Args:
+            call: an exception that it raises fails the segment.
+        """
 
         def unless_failed() -> None:
             if self._failure is None:
@@ -79,18 +92,33 @@ class Exchange:
         asyncio.get_running_loop().call_soon(unless_failed)
 
     async def through(self, phase: Phase) -> None:
-        """Carry a phase out; PartyError when the segment fails."""
+        """Carry a phase out, until this party has done its share.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
         self._phase, self._phase_done = phase, False
         phase.begin()
         await self._until(lambda: self._phase_done)
 
     async def barrier(self, number: int) -> None:
-        """Wait until every party has come here; PartyError when the segment fails."""
+        """Wait until every party has come here.
+
+        Args:
+            number: tells the barriers of a segment apart.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
         self.broadcast(Frame(Kind.BARRIER, self._me, number))
         await self._until(lambda: len(self._at_barrier[number]) == self._others)
 
     async def notices(self, parties: list[int], own: bytes) -> dict[int, bytes]:
-        """Exchange a notice of labels with these other parties; PartyError when the segment fails."""
+        """Exchange a notice of labels with the other active parties; returns theirs, by party.
+
+        Raises:
+            PartyError: the segment has failed.
+        """
         for party in parties:
             self.send(party, Frame(Kind.LABELS, self._me, 0, own))
         await self._until(lambda: len(self._notices) == len(parties))

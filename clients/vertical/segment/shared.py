@@ -74,12 +74,24 @@ class Station:
         self.learns = self.plan.moves(self.me)
 
     def note(self, kind: str, place: int, number: int) -> None:
-        """Log a step on update ``number`` of the dominator at a place."""
+        """Log a step on an update, if the steps are logged.
+
+        Args:
+            kind: one of those of `Event`.
+            place: of the update's dominator.
+        """
         if self.log is not None:
             self.log.append(Event(kind, self.plan.active[place], number))
 
     def share(self, kind: int, vectors: Mapping[int, Array]) -> Array | None:
-        """Give the dominators at these places their vectors, for sums of a kind; return the one of this party's own."""
+        """Give dominators the vectors that they sum.
+
+        Args:
+            vectors: one for each dominator that takes a sum of this kind now, by its place.
+
+        Returns:
+            The vector of this party's own place, which it does not send; None if there is none.
+        """
         given = {place: vector for place, vector in vectors.items() if place != self.place}
         if given:
             lengths = [(place, len(vector)) for place, vector in given.items()]
@@ -87,7 +99,14 @@ class Station:
         return vectors.get(self.place)
 
     def total(self, kind: int, own: Array | None) -> Array | None:
-        """This dominator's next sum of a kind plus its own vector; None without one, or while the sum is incomplete."""
+        """Return this dominator's next sum of a kind, with its own vector added.
+
+        Args:
+            own: that vector, from `share`; None: this party takes no such sum.
+
+        Returns:
+            None without a vector, or while the sum is incomplete.
+        """
         others = None if own is None else self.sums.take(kind)
         return None if own is None or others is None else others + own
 

@@ -55,7 +55,11 @@ class Agenda:
         return int(self.plan.evaluate and (kind == Kind.EVALUATION or place == 0))
 
     def length(self, kind: int, place: int, number: int) -> int:
-        """Elements of a place's sum `number` of a kind; IndexError where there is none."""
+        """Return how many elements a place's sum ``number`` of a kind has; they are counted from 0.
+
+        Raises:
+            IndexError: there is no such sum.
+        """
         if not 0 <= number < self.total(kind, place):
             raise IndexError(f"sum {number} of {self.total(kind, place)}")
         if kind == Kind.TOTALS:
@@ -69,7 +73,14 @@ class Agenda:
         return min(self.plan.batch_size or length, length - first)
 
     def length_at(self, place: int, position: int) -> int:
-        """Elements of the sum at a position among all that a place takes; IndexError where there is none."""
+        """Return how many elements the sum at a position has.
+
+        Args:
+            position: among all sums that the place takes, of any kind, from 0.
+
+        Raises:
+            IndexError: there is no such sum.
+        """
         # SAGA's full pass comes before all updates, one of SVRG before those of each epoch
         before, each = (0, 1) if self.plan.algorithm == SVRG else (self.passes, 0)
         epoch, within = divmod(position - before, self.counts[place] + each)

@@ -20,7 +20,12 @@ class Workers:
     """Whether partials are computed in the loop, without these workers."""
 
     def submit(self, place: int, work: Callable[[], Result], finish: Callable[[Result], None]) -> None:
-        """Have `finish(work())` called; `finish` runs in the loop."""
+        """Have `finish(work())` called, after all earlier jobs of the place.
+
+        Args:
+            work: may run in a thread.
+            finish: takes its result, and runs in the loop.
+        """
         finish(work())
 
     def close(self) -> None:

@@ -43,7 +43,11 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read "unix:/path" or "tcp:host:port"; ValueError otherwise."""
+        """Read "unix:/path" or "tcp:host:port".
+
+        Raises:
+            ValueError: the text is neither.
+        """
         kind, colon, rest = text.partition(":")
         if not colon:
             raise ValueError(f"an address is unix:/path or tcp:host:port, not {text!r}")
@@ -95,7 +99,11 @@ def free_port() -> int:
 
 
 async def listen(address: Address) -> socket.socket:
-    """A listening, non-blocking socket; OSError when the address is not available."""
+    """Return a listening, non-blocking socket; a socket file that nobody listens at any more is replaced.
+
+    Raises:
+        OSError: the address is not available.
+    """
     family, target = await _resolve(address, socket.AI_PASSIVE)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -119,7 +127,11 @@ async def listen(address: Address) -> socket.socket:
 
 
 async def connect(address: Address) -> socket.socket:
-    """A connected, non-blocking socket; OSError when nobody listens there."""
+    """Return a connected, non-blocking socket.
+
+    Raises:
+        OSError: nobody listens there.
+    """
     family, target = await _resolve(address)
     connection = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -69,10 +69,18 @@ class Channel:
         """The handshake is done."""
 
     def received(self, chunk: bytes) -> None:
-        """Take decrypted bytes; a FrameError ends the channel as forged."""
+        """Take decrypted bytes.
+
+        Raises:
+            FrameError: no honest party sends them; it ends the channel as forged.
+        """
 
     def lost(self, loss: Loss) -> None:
-        """The channel has ended, and not by `close`; after forged bytes it can still be written to."""
+        """Called when the channel has ended, and not by `close`.
+
+        Args:
+            loss: why; after forged bytes the channel can still be written to.
+        """
 
     def write(self, data: bytes) -> None:
         """Encrypt and send; bytes that the socket does not take now are sent later."""

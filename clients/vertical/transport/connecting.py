@@ -91,7 +91,11 @@ class Door(Owner):
             self._tasks[peer] = self._loop.create_task(self._dial(peer))
 
     def condemn(self, verdict: bytes) -> None:
-        """Send the failure of the segment to all who are joining, now or later."""
+        """Send the failure of the segment to all who are joining, now or later.
+
+        Args:
+            verdict: the failure, from `PartyError.to_bytes`.
+        """
         self._verdict = verdict
         for link in self._pending:
             if link.is_open:
@@ -239,7 +243,11 @@ class Door(Owner):
         link.greet(self._greeting, self._verdict)
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """Hand a peer of this attempt over; disconnect one of an earlier attempt; one of a later attempt ends this."""
+        """Hand a peer of this attempt over, or close its connection.
+
+        Args:
+            serial: the peer's attempt; a later one than ours ends ours.
+        """
         if serial == self._serial:
             self._release(link)
             self._settle(link, None)
@@ -252,7 +260,11 @@ class Door(Owner):
             self._refused(PartyError(link.peer, later))
 
     def lost(self, link: Link, loss: Loss) -> None:
-        """Remember what was wrong with a connection that led to nothing."""
+        """Remember what was wrong with a connection that led to nothing; it is said of the peer if joining fails.
+
+        Args:
+            loss: why it ended. Forged bytes from a peer that has proved its identity end the segment.
+        """
         claim = self._claims.pop(link.tls, link.peer)
         if loss.cause is Cause.FORGED and link.peer >= 0:
             self._refused(PartyError(link.peer, loss.reason))

@@ -66,7 +66,11 @@ class Frame:
 
 
 def pack(serial: int, kind: int, active: int, update: int, body: bytes | memoryview = b"") -> bytes:
-    """The frame's bytes; ValueError when a number does not fit the header, or the body is not contiguous."""
+    """Return a frame's bytes, with the serial of its segment.
+
+    Raises:
+        ValueError: a number does not fit the header, or the body is not contiguous.
+    """
     if type(body) is bytes:
         length = len(body)
     else:
@@ -101,7 +105,11 @@ class PartyError(RuntimeError):
 
     @classmethod
     def of(cls, error: BaseException, party: int) -> PartyError:
-        """The error itself if it names a culprit already, else that of a party at which it occurred."""
+        """Return the error itself if it names a culprit already, else one that wraps it.
+
+        Args:
+            party: at which it occurred, the culprit then.
+        """
         if isinstance(error, PartyError):
             return error
         failure = cls(party, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
@@ -115,9 +123,12 @@ class PartyError(RuntimeError):
 
     @classmethod
     def from_bytes(cls, body: bytes, parties: int) -> PartyError:
-        """Read an ABORT's body; ValueError when it names no party of 0..parties-1.
+        """Read an ABORT's body.
 
         Line breaks, escape sequences and all else that cannot be printed is spelt out: the reason ends up in logs.
+
+        Raises:
+            ValueError: it is too short, or names no party of 0..parties-1.
         """
         if len(body) < _CULPRIT.size:
             raise ValueError(f"an abort has at least {_CULPRIT.size} bytes, not {len(body)}")

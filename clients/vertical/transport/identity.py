@@ -39,7 +39,12 @@ class Identity:
 
     @classmethod
     def create(cls, name: str, *, days: int = 365) -> Self:
-        """A new P-256 key with a certificate it signs itself, valid from a day ago (clocks differ)."""
+        """Make a P-256 key with a certificate it signs itself, valid from a day ago (clocks differ).
+
+        Args:
+            name: stands in the certificate, at most 40 characters of it; peers do not rely on it.
+            days: from now until the certificate ends.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         # Of two certificates with one name, each would be tried as the other's issuer.
         label = f"{name[:40]} {secrets.token_hex(8)}"
@@ -98,7 +103,11 @@ class Identity:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read what `to_bytes` gave; ValueError when it is something else."""
+        """Read what `to_bytes` gave.
+
+        Raises:
+            ValueError: it is something else.
+        """
         key, end, chain = data.partition(_END)
         try:
             return cls._of(x509.load_pem_x509_certificates(chain), load_pem_private_key(key + end, None))
@@ -112,7 +121,12 @@ def fingerprint(certificate: bytes) -> str:
 
 
 def server_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 for the side that listens; the other must show a certificate that `peers` or the authority vouch for."""
+    """Return TLS 1.3 for the side that listens; the other must show a certificate that is vouched for.
+
+    Args:
+        peers: (DER) the certificates that vouch for themselves, where there is no authority.
+        authority: (PEM) the file of the one that vouches for all; None: there is none.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # tickets would let a later connection skip the certificates
     context.num_tickets = 0
@@ -120,7 +134,12 @@ def server_context(identity: Identity, peers: Sequence[bytes], authority: str | 
 
 
 def client_context(identity: Identity, peers: Sequence[bytes], authority: str | None = None) -> ssl.SSLContext:
-    """TLS 1.3 for the side that connects, with the same demands."""
+    """Return TLS 1.3 for the side that connects, with the same demands; it does not compare host names.
+
+    Args:
+        peers: as for `server_context`.
+        authority: likewise.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # a certificate is pinned whole, whatever host name it bears
     context.check_hostname = False

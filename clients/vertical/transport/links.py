@@ -20,7 +20,12 @@ class Owner:
         """The handshake is done; the peer's certificate is known."""
 
     def greeted(self, link: Link, serial: int, hello: bytes) -> None:
-        """The peer has sent its hello and the serial of its segment."""
+        """The peer has sent its hello.
+
+        Args:
+            serial: of the segment that the peer is in, which may be another than ours.
+            hello: the hello's body.
+        """
 
     def work(self, peer: int, frame: Frame) -> None:
         """A frame of the segment's work was accepted."""
@@ -29,7 +34,11 @@ class Owner:
         """The peer has sent its last frame."""
 
     def aborted(self, link: Link, body: bytes) -> None:
-        """The peer has sent an abort."""
+        """The peer has sent an abort.
+
+        Args:
+            body: not checked, for `PartyError.from_bytes`.
+        """
 
     def lost(self, link: Link, loss: Loss) -> None:
         """The link has ended, and not by `close`."""
@@ -52,7 +61,11 @@ class ReplayGuard:
         self._windows: dict[int, list[int]] = {}
 
     def accept(self, kind: int, active: int, update: int) -> None:
-        """Note a frame; FrameError when it is a repetition, too old to tell, or of one (kind, active) too many."""
+        """Note a frame.
+
+        Raises:
+            FrameError: it is a repetition, too old to tell, or of one (kind, active) too many.
+        """
         window = self._windows.get(kind << 16 | active)
         if window is None:
             if len(self._windows) >= self._streams:
@@ -112,7 +125,11 @@ class Link(Channel):
         self._have = self._need = 0
 
     def queue(self, data: bytes) -> bool:
-        """Keep a frame for the next `flush`; returns whether it is the first of them."""
+        """Keep a frame for the next `flush`; returns whether it is the first of them.
+
+        Args:
+            data: from `pack`.
+        """
         self._queue.append(data)
         return len(self._queue) == 1
 
@@ -129,7 +146,11 @@ class Link(Channel):
         self.flush()
 
     def greet(self, hello: bytes, verdict: bytes | None) -> None:
-        """Send the hello, and with it the failure if there is one, so that the peer does not count it as joined."""
+        """Send the hello, and with it the failure if there is one, so that the peer does not count it as joined.
+
+        Args:
+            verdict: the failure, from `PartyError.to_bytes`; None: there is none.
+        """
         self._queue.append(pack(self.serial, Kind.HELLO, 0, 0, hello))
         if verdict is not None:
             self._queue.append(pack(self.serial, Kind.ABORT, 0, 0, verdict))

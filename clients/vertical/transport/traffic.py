@@ -79,7 +79,11 @@ class Hub(Owner, ABC):
         self._put(to, self._pack(frame))
 
     def broadcast(self, frame: Frame) -> None:
-        """Send a frame to every peer; raises as `send` does."""
+        """Send a frame to every peer.
+
+        Raises:
+            ValueError, RuntimeError: as for `send`.
+        """
         data = self._pack(frame)
         for peer in range(self.parties):
             if peer != self.me:
@@ -87,7 +91,11 @@ class Hub(Owner, ABC):
 
     @abstractmethod
     def abort(self, error: PartyError) -> None:
-        """End the segment: send every peer the failure, and fail here. Only the first failure counts."""
+        """End the segment: send every peer the failure, and fail here.
+
+        Args:
+            error: the failure; if there is one already, this one is ignored.
+        """
 
     def _pack(self, frame: Frame) -> bytes:
         if frame.kind not in WORK_KINDS:
