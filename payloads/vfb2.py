@@ -287,13 +287,24 @@ def text(words: str | bytes) -> ByteArray:
 
 
 def join_bytes(parts: Sequence[bytes], page: int = 1) -> tuple[ByteArray, NDArray[np.int64]]:
-    """Some byte strings as one field, padded to a multiple of ``page`` bytes, and their lengths."""
+    """Join byte strings to one field, and say how long each is, so that `cut` can part them.
+
+    Args:
+        page: zeros fill the field up to a multiple of so many bytes.
+    """
     whole = b"".join(parts)
     return text(whole + bytes(-len(whole) % page)), np.array([len(part) for part in parts], dtype=np.int64)
 
 
 def cut(field: str, whole: ByteArray, lengths: IntArray) -> list[bytes]:
-    """Undo `join_bytes`; PayloadError where the lengths do not fit."""
+    """Undo `join_bytes`.
+
+    Args:
+        field: what an error calls the bytes.
+
+    Raises:
+        PayloadError: the lengths do not fit.
+    """
     if (lengths < 0).any() or int(lengths.sum()) > len(whole):
         raise PayloadError(f"{field}: {len(whole)} bytes, but lengths {lengths.tolist()}")
     blob = whole.tobytes()

@@ -38,7 +38,11 @@ _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 
 def model_record(arrays: Sequence[FloatArray]) -> ArrayRecord:
-    """The model as Flower's record: ``parameters`` (d,) and, where there are any, ``buffers`` (b,)."""
+    """Return the model as Flower's record.
+
+    Args:
+        arrays: ``parameters`` (d,) and, where the model has any, ``buffers`` (b,).
+    """
     return fill(ArrayRecord, {name: _encode(value) for name, value in zip(MODEL_ARRAYS, arrays, strict=False)})
 
 
@@ -152,7 +156,14 @@ def content(
     local: ConfigRecord | None = None,
     scaling: ConfigRecord | None = None,
 ) -> RecordDict:
-    """A message's content from its parts; an absent part does not travel."""
+    """Make a message's content from its parts; an absent part does not travel.
+
+    Args:
+        config: scalars for a client, or what a site tells in the handshake.
+        metrics: numbers that a client replies with, by name.
+        local: paths on a disk that server and client share; none in a deployment.
+        scaling: what sites scale their columns by.
+    """
     numbers = None
     if metrics is not None:
         # other types go to Flower's constructor, which refuses them
@@ -188,7 +199,11 @@ def find(records: RecordDict, name: str, kind: type[R]) -> R | None:
 
 
 def need(records: RecordDict, name: str, kind: type[R]) -> R:
-    """`find`, or a `PayloadError` that names what is missing."""
+    """Return the record of that name and kind; `find` for what must be there.
+
+    Raises:
+        PayloadError: it is missing; names it.
+    """
     record = find(records, name, kind)
     if record is None:
         raise PayloadError(f"message without the record {name!r}")

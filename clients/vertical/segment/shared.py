@@ -99,13 +99,10 @@ class Station:
         return vectors.get(self.place)
 
     def total(self, kind: int, own: Array | None) -> Array | None:
-        """Return this dominator's next sum of a kind, with its own vector added.
+        """Return this dominator's next sum of a kind with its own vector added; None while the sum is incomplete.
 
         Args:
-            own: that vector, from `share`; None: this party takes no such sum.
-
-        Returns:
-            None without a vector, or while the sum is incomplete.
+            own: that vector, from `share`; None, and None is returned: this party takes no such sum.
         """
         others = None if own is None else self.sums.take(kind)
         return None if own is None or others is None else others + own
