@@ -25,7 +25,11 @@ SLOW_PULL = 0.5
 
 
 def check_capacity(grid: Grid, parties: int) -> None:
-    """Have the in-process engine run all parties at once; StrategyError if Flower's simulation cannot."""
+    """Have the in-process engine run all parties at once, since they wait for each other.
+
+    Raises:
+        SetupError: Flower's simulation cannot, see `check_simulation`. A deployment is not checked.
+    """
     run_together = getattr(grid, "run_together", None)
     if run_together is not None:
         run_together(parties)
@@ -34,7 +38,14 @@ def check_capacity(grid: Grid, parties: int) -> None:
 
 
 def check_simulation(parties: int, cores: int, actors: int | None) -> None:
-    """`check_capacity` for Flower's simulation; ``actors``: how many clients Ray runs at once, None if unknown."""
+    """Check that Flower's simulation, on so many cores, runs all parties at once.
+
+    Args:
+        actors: how many clients Ray runs at once; None: unknown, and not checked.
+
+    Raises:
+        SetupError: there are more parties than Ray, or the simulation's threads, can run.
+    """
     threads = min(MOST_THREADS, cores + MORE_THREADS)
     if parties > threads:
         most = f"min({MOST_THREADS}, {cores} cores + {MORE_THREADS}) = {threads}"
@@ -122,7 +133,11 @@ def addresses_of(
 
 
 def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
-    """Raise StrategyError with the first party's refusal, if there is one: a retry would bring the same refusal."""
+    """Check that no party has refused; a retry would bring the same refusal.
+
+    Raises:
+        StrategyError: with the words of the first party that has.
+    """
     places = {message.metadata.message_id: place for place, message in exchange.sent.items()}
     answers = [(places.get(reply.metadata.reply_to_message_id, len(places)), refusal_of(reply)) for reply in replies]
     refusals = [(place, words) for place, words in answers if words is not None]
@@ -131,7 +146,11 @@ def check_refusals(exchange: Exchange, replies: Sequence[Message]) -> None:
 
 
 def active_parties(summaries: Sequence[DataSummary], wanted: int) -> tuple[int, ...]:
-    """The first ``wanted`` parties that hold labels; SetupError where there are fewer."""
+    """Return the first ``wanted`` parties that hold labels, by index.
+
+    Raises:
+        SetupError: fewer hold labels.
+    """
     holders = [place for place, summary in enumerate(summaries) if summary.labels[0]]
     if len(holders) < wanted:
         held = f"party {', '.join(map(str, holders))} only" if holders else "no party"
@@ -180,7 +199,15 @@ def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
-    """Warn if gamma is too large to be stable under the delay; raise SetupError if ``check-step`` is "refuse"."""
+    """Warn if gamma is too large to be stable under the delay.
+
+    Args:
+        step: gamma.
+        eigenvalue: bound of the objective's curvature; nothing is checked if it is not positive and finite.
+
+    Raises:
+        SetupError: gamma is too large, and ``check-step`` is "refuse".
+    """
     if not 0 < eigenvalue < math.inf:
         return
     bound = vfb2.delay_bound

@@ -36,7 +36,11 @@ class PartyExchange(Exchange):
     family: VerticalStrategy
 
     def receive(self, replies: Iterable[Message]) -> list[Reply]:
-        """The replies of all parties; StrategyError if the exchange still fails after ``max-retries`` retries."""
+        """Return the replies of all parties; if they talk to each other and one fails, all are asked again.
+
+        Raises:
+            StrategyError: a party refuses, or one still fails after ``max-retries`` retries.
+        """
         if self.phase in self.family.introductions:
             return super().receive(replies)
         training, server_round, attempt = self.family.training, self.server_round, 0
@@ -139,6 +143,10 @@ def find_culprits(reasons: Mapping[int, str], parties: int) -> dict[int, str]:
 
 
 def find_blamed(words: str) -> tuple[int, str] | None:
-    """The party that an error of a party's client blames, and why; None if it blames nobody."""
+    """Read whom an error of a party's client blames.
+
+    Returns:
+        That party and why; None if the error blames nobody.
+    """
     found = re.fullmatch(r"party (\d+): (.*)", words, re.DOTALL)
     return None if found is None else (int(found[1]), found[2])

@@ -284,6 +284,11 @@ class VFB2SAGA(VFB2):
 
 
 def step_of(training: TrainingSettings, vfb2: VFB2Settings, segment: int) -> float:
-    """gamma of a segment; the drops of the learning rate count an epoch as a local step."""
+    """Return gamma of a segment.
+
+    Args:
+        training: its drops of the learning rate count an epoch as a local step.
+        segment: from 1; segment 0, which only aligns, has the gamma of segment 1.
+    """
     counted = training.model_copy(update={"local_steps": vfb2.epochs})
     return counted.learning_rate_at(max(segment - 1, 0) * vfb2.epochs)

@@ -32,7 +32,15 @@ class DivergedError(SetupError):
 
 
 def check_both_classes(key: str, negatives: int, positives: int, why: str, where: str = "") -> None:
-    """Raise `SetupError` if a class has no rows; ``why`` both are needed, and ``where`` the rows are."""
+    """Refuse rows of one class only.
+
+    Args:
+        why: the reason for which both classes are needed; it follows the word "since".
+        where: where the rows are; it follows their numbers.
+
+    Raises:
+        SetupError: a class has no rows; ``key`` is what the error names.
+    """
     if not negatives or not positives:
         got, allowed = f"{positives} positives and {negatives} negatives{where}", f"both classes, since {why}"
         raise SetupError(key, got=got, allowed=allowed, hint="set positive-label, or bring more rows")
@@ -59,7 +67,12 @@ def shorten(reason: str) -> str:
 
 
 def way_out(reason: str, steps: str) -> str:
-    """What to do about a site that is dropped again and again; ``steps`` names the keys of step sizes."""
+    """Say what to do about a site that is dropped again and again.
+
+    Args:
+        reason: why it was dropped.
+        steps: the keys of step sizes, in words.
+    """
     if "not finite" in reason:
         return f"its steps are too large: lower {steps}"
     if NO_ANSWER in reason:

@@ -176,7 +176,11 @@ class Exchange:
         return Reply(place, model, payload, int(examples), made)
 
     def check_payload(self, place: int, payload: Any) -> None:
-        """Raise `PayloadError` for a payload that is well-formed but impossible."""
+        """Check a payload that is well-formed.
+
+        Raises:
+            PayloadError: it is impossible.
+        """
         if isinstance(payload, ScoreCounts):
             payload.check_rows(self.roster.reports[place].held_out_counts)
         else:
@@ -229,7 +233,11 @@ class Exchange:
         return [self.found[place] for place in sorted(self.found)]
 
     def check_enough(self, dropped: Mapping[int, str]) -> None:
-        """Raise `StrategyError` if too few replies are good; ``dropped``: place -> why it was dropped."""
+        """Check that enough replies are good; ``dropped``: place -> why the client's reply was dropped.
+
+        Raises:
+            StrategyError: they are fewer than ``min-train-nodes``, or one is missing where every client must answer.
+        """
         family, training, round_ = self.family, self.family.training, f"round {self.server_round}"
         diverged = next((reason for reason in dropped.values() if "not finite" in reason), None)
         advice = f"; {way_out(diverged, family.steps())}" if diverged else ""
