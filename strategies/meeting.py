@@ -199,14 +199,10 @@ def warn_of_looks(epochs: int, columns: Sequence[int]) -> None:
 
 
 def check_step(step: float, eigenvalue: float, vfb2: VFB2Settings) -> None:
-    """Warn if gamma is too large to be stable under the delay.
-
-    Args:
-        step: gamma.
-        eigenvalue: bound of the objective's curvature; nothing is checked if it is not positive and finite.
+    """Warn if gamma is too large to be stable under the delay, where ``eigenvalue`` bounds the objective's curvature.
 
     Raises:
-        SetupError: gamma is too large, and ``check-step`` is "refuse".
+        SetupError: it is, and ``check-step`` is "refuse".
     """
     if not 0 < eigenvalue < math.inf:
         return
