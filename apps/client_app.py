@@ -13,12 +13,14 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
+from apps.sites.secure_sums import answer_question, mask_reply
 from apps.sites.state_store import StateStore
 from clients.base import Fitted, PayloadClient, Site, score
 from payloads.flower_internals import fill, values_of
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
 from payloads.record import FloatArray, Payload, PayloadError, not_finite
+from payloads.secure_sum import Present
 from payloads.wire import (
     ARRAYS,
     CONFIG,
@@ -27,8 +29,10 @@ from payloads.wire import (
     NUM_EXAMPLES,
     PAYLOAD,
     PHASE,
+    PRESENT,
     ROUND,
     SCALING,
+    STAGE,
     STATE_ROUND,
     STATE_SINCE,
     content,
@@ -142,8 +146,11 @@ def train(message: Message, context: Context) -> Message:
     Returns:
         The reply of `answer`; from a party that refuses, its reason alone. Flower itself reports other errors.
     """
-    phase = str(need(message.content, CONFIG, ConfigRecord).get(PHASE, "segment"))
+    asked = need(message.content, CONFIG, ConfigRecord)
+    phase = str(asked.get(PHASE, "segment"))
     config = run_config(context)
+    if STAGE in asked:
+        return Message(answer_question(message.content, context, config, node_place(context)[0]), reply_to=message)
     sites = config.algorithm.sites
     try:
         with sites.audit(config, phase, context, message) as facts:
@@ -167,6 +174,7 @@ class Request:
     extras: tuple[tuple[str, Any], ...] | None
     local: dict[str, Any]
     scaling: Scaling | None
+    present: Present | None
 
     @classmethod
     def of(cls, records: RecordDict) -> Self:
@@ -175,13 +183,14 @@ class Request:
         Raises:
             PayloadError: it has no model, or an array or the scaling is malformed. The payload is read later.
         """
-        extras, scaling = (find(records, name, ConfigRecord) for name in (PAYLOAD, SCALING))
+        extras, scaling, present = (find(records, name, ConfigRecord) for name in (PAYLOAD, SCALING, PRESENT))
         return cls(
             dict(find(records, CONFIG, ConfigRecord) or {}),
             model_arrays(need(records, ARRAYS, ArrayRecord)),
             None if extras is None else tuple(extras.items()),
             dict(find(records, LOCAL, ConfigRecord) or {}),
             None if scaling is None else Scaling.from_record(scaling),
+            None if present is None else Present.from_record(present),
         )
 
 
@@ -237,11 +246,20 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
             values_of(context.state).update({STATE: client.state.to_record(), MADE: made})
             if work.store is not None:
                 work.store.save(server_round, client.state)
+    if work.request.present is not None:
+        steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
+        return content(payload=_mask(steps, client.outbox, len(client.site), work.request, context), metrics=scalars)
     return content(
         arrays=model_record(arrays) if arrays else None,
         payload=client.outbox and client.outbox.to_record(),
         metrics=scalars,
     )
+
+
+def _mask(steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context) -> ConfigRecord:
+    assert request.present is not None
+    config, place = run_config(context), node_place(context)[0]
+    return mask_reply(steps, payload, samples, request.config, request.present, context, config, place)
 
 
 def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
@@ -274,7 +292,8 @@ def _scores(context: Context, request: Request) -> RecordDict:
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     counts = score(model, request.parameters, site, asked)
     metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: request.config[ROUND]}
-    return content(payload=counts.to_record(), metrics=metrics)
+    payload = counts.to_record() if request.present is None else _mask([], counts, 0, request, context)
+    return content(payload=payload, metrics=metrics)
 
 
 def recall(

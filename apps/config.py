@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from apps.registry import ALGORITHMS
-from apps.run_config.algorithm import SYNTHETIC, Algorithm, RunConfig
+from apps.run_config.algorithm import PRIVACY, SYNTHETIC, Algorithm, RunConfig
 from apps.run_config.settings import (
     SHOWING_KEYS,
     ConfigError,
@@ -21,7 +21,7 @@ from apps.run_config.settings import (
     SyntheticSettings,
     flatten,
 )
-from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.errors import did_you_mean
 from problems.minimax import AUC_MINIMAX, COMPOSITIONAL_AUC, ProblemError
@@ -48,6 +48,7 @@ _COMMON: tuple[type[Settings], ...] = (RunSettings, TrainingSettings, DataSettin
 _TABLES: dict[str, type[Settings]] = {
     **{row.table: row.settings for row in ALGORITHMS.values() if row.table},
     SYNTHETIC: SyntheticSettings,
+    PRIVACY: PrivacySettings,
 }
 # names that others use for a strategy
 _ALSO = dict.fromkeys(("fedavg", "fed-avg", "federated-averaging"), "local-sgd")
@@ -117,7 +118,10 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
         training = _with_loss(training, run.strategy, algorithm, family)
-    return RunConfig(run, training, spec, family, algorithm, _without_effect(flat, algorithm, data.dataset))
+    privacy: PrivacySettings = tables[PRIVACY]
+    _check_privacy(run.strategy, algorithm, privacy, family)
+    without_effect = _without_effect(flat, algorithm, data.dataset)
+    return RunConfig(run, training, spec, family, algorithm, privacy, without_effect)
 
 
 def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: str) -> tuple[str, ...]:
@@ -125,7 +129,11 @@ def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: s
     unread: dict[str, Any] = {
         kebab(name): TrainingSettings.model_fields[name].default for name in algorithm.strategy.unread
     }
-    read = {algorithm.table, SYNTHETIC if dataset == SPARSE_LOGISTIC else ""}
+    read = {
+        algorithm.table,
+        SYNTHETIC if dataset == SPARSE_LOGISTIC else "",
+        "" if algorithm.strategy.vertical else PRIVACY,
+    }
     for table, model in _TABLES.items():
         if table not in read:
             unread |= {f"{table}.{kebab(name)}": field.default for name, field in model.model_fields.items()}
@@ -153,6 +161,16 @@ def _check_needs(strategy: str, algorithm: Algorithm, training: TrainingSettings
     else:
         return
     raise ConfigError(key, got=got, allowed=allowed, hint="leave it out")
+
+
+def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings, family: Settings) -> None:
+    """Refuse secure sums where the server needs what single clients send."""
+    if not privacy.secure_sum or algorithm.strategy.vertical:
+        return
+    if needed := algorithm.strategy.own_values(family):
+        got = f"true, with strategy {strategy!r}"
+        allowed = f"false, since its server needs each client's own {needed}"
+        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint="take another strategy")
 
 
 def _strategies_for(loss: str) -> list[str]:

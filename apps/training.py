@@ -54,6 +54,7 @@ class Training:
         self.grid = grid
         self.directory = directory
         self.strategy: PayloadStrategy = config.algorithm.strategy(config.training, config.family)
+        self.strategy.privacy = config.privacy
         self.watch = Watch(self.strategy.headline, self.strategy.steps())
         self.engine = engine_of(grid)
         self.started = time.perf_counter()

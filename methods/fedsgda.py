@@ -87,7 +87,7 @@ class FedSGDADown(MinimaxDown):
 class LocalGradient(Payload):
     """Up, in the gradient phase: g_i(z) - weight * g_i(reference), each over all of the client's samples."""
 
-    gradient: FloatArray = array("d")
+    gradient: FloatArray = array("d", combined="mean")
 
 
 @dataclass(frozen=True, eq=False)

@@ -76,7 +76,7 @@ class FedXSettings(Settings):
 class Momentum(Payload):
     """Down, up, and the server's state: the momentum of a local method. Absent before the first round."""
 
-    momentum: FloatArray | None = array("d", optional=True)
+    momentum: FloatArray | None = array("d", optional=True, combined="mean")
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,7 +99,7 @@ def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch
 class Smoothness(Payload):
     """Up, before round 1: a Lipschitz constant of the gradient of f_i, where one is known."""
 
-    estimate: FloatArray | None = array(1, optional=True)
+    estimate: FloatArray | None = array(1, optional=True, combined="mean")
 
 
 def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:

@@ -39,7 +39,7 @@ class ControlVariate(Payload):
 class ControlChange(Payload):
     """Up: the client's new control variate minus its old one."""
 
-    change: FloatArray = array("d")
+    change: FloatArray = array("d", combined="mean")
 
 
 @dataclass(frozen=True)

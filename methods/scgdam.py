@@ -68,9 +68,9 @@ class SCGDAMDown(MinimaxDown):
 class CompositionalUp(Payload):
     """Up: h, (u, v) as one vector, and the statistics at h."""
 
-    inner: FloatArray = array("p")
-    momentum: FloatArray = array("d")
-    inner_buffers: FloatArray | None = array("b", optional=True)
+    inner: FloatArray = array("p", combined="mean")
+    momentum: FloatArray = array("d", combined="mean")
+    inner_buffers: FloatArray | None = array("b", optional=True, combined="mean")
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,7 @@ class SGDAMDown(MinimaxDown):
 class SaddleMomentum(Payload):
     """Up, and the server's state: (u, v) as one vector."""
 
-    momentum: FloatArray = array("d")
+    momentum: FloatArray = array("d", combined="mean")
 
 
 @dataclass(frozen=True)

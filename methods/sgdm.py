@@ -56,7 +56,7 @@ class SGDMDown(Payload):
 class LocalMomentum(Payload):
     """Up, and the server's state: m."""
 
-    momentum: FloatArray = array("d")
+    momentum: FloatArray = array("d", combined="mean")
 
 
 SGDMTask = Task[SGDMSettings, SampleObjective]

@@ -33,8 +33,8 @@ class ScoreEdges(Payload):
 class ScoreCounts(Payload):
     """How many held-out negatives and positives of a site have scores in each bin."""
 
-    negatives: IntArray = array(BINS, kind="int")
-    positives: IntArray = array(BINS, kind="int")
+    negatives: IntArray = array(BINS, kind="int", combined="total")
+    positives: IntArray = array(BINS, kind="int", combined="total")
 
     @classmethod
     def of(cls, places: NDArray[np.int64], labels: NDArray[np.bool_]) -> Self:

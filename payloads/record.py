@@ -25,6 +25,7 @@ IntArray = NDArray[np.signedinteger[Any]]
 BoolArray = NDArray[np.bool_]
 
 Kind = Literal["float", "int", "bool", "bytes"]
+Combined = Literal["", "mean", "total"]
 _DTYPES: dict[Kind, tuple[np.dtype[Any], ...]] = {
     "float": (np.dtype("float32"), np.dtype("float64")),
     "int": (np.dtype("int32"), np.dtype("int64")),
@@ -54,10 +55,16 @@ class ArraySpec:
     optional: bool
     finite: bool
     secret: bool
+    combined: Combined
 
 
 def array(
-    *dims: str | int, kind: Kind = "float", optional: bool = False, finite: bool = True, secret: bool = False
+    *dims: str | int,
+    kind: Kind = "float",
+    optional: bool = False,
+    finite: bool = True,
+    secret: bool = False,
+    combined: Combined = "",
 ) -> Any:
     """Declare a payload field.
 
@@ -68,10 +75,12 @@ def array(
         optional: the field may be None; it then does not travel.
         finite: refuse NaN and infinities on arrival.
         secret: never write the field, which must be optional, to a disk.
+        combined: what the server needs of the clients' values, if it is not each one's own: their "mean", in which they
+            count as their models do, or their "total" (of an "int").
     """
     if secret and not optional:
         raise ValueError("a secret field must be optional: a record that comes from a disk has none")
-    spec = ArraySpec(dims, kind, optional, finite, secret)
+    spec = ArraySpec(dims, kind, optional, finite, secret, combined)
     default = None if optional else dataclasses.MISSING
     return dataclasses.field(default=default, metadata={"spec": spec}, kw_only=True)
 

@@ -33,6 +33,20 @@ def refuse_other(owner: object, wanted: type | None, given: object) -> None:
         raise TypeError(f"{type(owner).__name__} takes {name}, got {type(given).__name__}")
 
 
+class PrivacySettings(Settings):
+    """The keys of the table ``privacy``: what a client keeps to itself."""
+
+    secure_sum: bool = Field(
+        False, description="true: the server learns sums over a round's clients, and nothing of one client; or false"
+    )
+    secure_range: float = Field(
+        16.0, gt=0, le=2**20, description="largest absolute value in a secure sum, above 0 and at most 2^20"
+    )
+    secure_threshold: float = Field(
+        2 / 3, gt=0.5, le=1, description="share of the clients that must stay to the end of a secure sum, in (0.5, 1]"
+    )
+
+
 class TrainingSettings(Settings):
     """The common keys that every algorithm's client and strategy read. Descriptions say what is allowed."""
 

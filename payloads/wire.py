@@ -22,11 +22,17 @@ METRICS = "metrics"
 LOCAL = "local"
 # where sites read tables of their own: what they scale the columns by
 SCALING = "scaling"
+# who takes part in a secure sum
+PRESENT = "present"
 
 ROUND = "server-round"
 # the name of a message's exchange; absent in a round's own exchange
 PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
+# in a message that asks for a stage of a secure sum: which
+STAGE = "stage"
+# in a message whose reply is a term of a secure sum: the most samples of a client; absent where all count the same
+LARGEST_SITE = "largest-site"
 # from a client with a memory: the round that made the memory it started from, 0 for none
 STATE_ROUND = "state-round"
 # in a message's config: memories made before this round are invalid
@@ -34,6 +40,8 @@ STATE_SINCE = "state-since"
 
 # One flat vector, and the floating-point buffers (batch-norm statistics) where the model has any.
 MODEL_ARRAYS = ("parameters", "buffers")
+# the scalars of a message
+Values = dict[str, Any]
 _FLOATS = (np.dtype("float32"), np.dtype("float64"))
 
 
@@ -155,6 +163,7 @@ def content(
     metrics: Mapping[str, float | int] | None = None,
     local: ConfigRecord | None = None,
     scaling: ConfigRecord | None = None,
+    present: ConfigRecord | None = None,
 ) -> RecordDict:
     """Make a message's content from its parts; an absent part does not travel.
 
@@ -169,7 +178,15 @@ def content(
         # other types go to Flower's constructor, which refuses them
         plain = all(type(value) in (int, float) for value in metrics.values())
         numbers = fill(MetricRecord, metrics) if plain else MetricRecord(dict(metrics))
-    parts = {ARRAYS: arrays, CONFIG: config, PAYLOAD: payload, METRICS: numbers, LOCAL: local, SCALING: scaling}
+    parts = {
+        ARRAYS: arrays,
+        CONFIG: config,
+        PAYLOAD: payload,
+        METRICS: numbers,
+        LOCAL: local,
+        SCALING: scaling,
+        PRESENT: present,
+    }
     return fill(RecordDict, {name: part for name, part in parts.items() if part is not None})
 
 
@@ -181,7 +198,7 @@ def count_bytes(records: RecordDict) -> int:
     """
     counted = 0
     for name, record in values_of(records).items():
-        for value in values_of(record).values() if name in (ARRAYS, PAYLOAD, SCALING) else ():
+        for value in values_of(record).values() if name in (ARRAYS, PAYLOAD, SCALING, PRESENT) else ():
             if isinstance(value, Array):
                 counted += len(value.data) - _npy_header(value.data)
             elif isinstance(value, bytes):

@@ -22,6 +22,7 @@ from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.schema import Schema, agree
+from strategies.rounds.secure_sum import MaskedExchange, SecureSum
 
 
 class PayloadStrategy(Family, Strategy):
@@ -31,6 +32,7 @@ class PayloadStrategy(Family, Strategy):
         schema: what the sites' own files have in common, set by the handshake; None if they read none.
         prepared: whether everything before round 1 is done.
         exchange: the newest.
+        secure: the secure sum of the newest exchange, if it has one.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -40,6 +42,7 @@ class PayloadStrategy(Family, Strategy):
         self.schema: Schema | None = None
         self.prepared = False
         self.exchange: Exchange | None = None
+        self.secure: SecureSum | None = None
 
     # Before round 1.
 
@@ -86,11 +89,19 @@ class PayloadStrategy(Family, Strategy):
     ) -> list[Message]:
         """Open an exchange and return one message per client; all messages share the same records.
 
+        With secure sums, only the clients that take part in one get a message.
+
         Args:
             config: scalars for the messages' config.
             phase: name of the exchange, "" for the round's own.
         """
+        up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
+        self.secure = None
+        if self.privacy.secure_sum:
+            self.secure = SecureSum(self, server_round, phase, up, 0 if phase else len(self.model))
+            places = self.secure.gather(places)
+            scalars |= self.secure.config
         if since := int(self.states.since[0]):
             scalars[STATE_SINCE] = since
         scaling = None if self.schema is None else self.schema.scaling
@@ -100,9 +111,12 @@ class PayloadStrategy(Family, Strategy):
             payload=None if payload is None else payload.to_record(),
             local=ConfigRecord(dict(self.local)) if self.local else None,
             scaling=None if scaling is None else scaling.to_record(),
+            present=None if self.secure is None else self.secure.record,
         )
-        up = {**self.phases, SCORE_COUNTS: ScoreCounts}[phase] if phase else self.up_type
-        self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
+        if self.secure is None:
+            self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
+        else:
+            self.exchange = MaskedExchange(self, server_round, phase, up, records, len(places), secure=self.secure)
         return self.exchange.write(places)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
@@ -115,7 +129,8 @@ class PayloadStrategy(Family, Strategy):
             StrategyError: as in `Exchange.receive`.
         """
         assert self.exchange is not None
-        return self.exchange.receive(replies)
+        valid = self.exchange.receive(replies)
+        return valid if self.secure is None else self.secure.open(valid)
 
     def ask(
         self,
@@ -133,7 +148,7 @@ class PayloadStrategy(Family, Strategy):
         """
         messages = self.messages(server_round, places, arrays, payload, config, phase)
         assert self.exchange is not None
-        return self.exchange.receive(self.exchange.send(messages))
+        return self.receive(server_round, self.exchange.send(messages))
 
     # Flower's interface. ``more`` takes arguments that a later Flower may add; nothing here needs them.
 

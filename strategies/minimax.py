@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.common import log
 
-from methods.coda import CLASS_SCORES, CODA, ClassScores, best_dual, restarts_dual
+from methods.coda import CLASS_SCORES, CODA, ClassScores, CodaSettings, best_dual, restarts_dual
 from methods.codasca import CODASCA
 from methods.fedsgda import (
     GRADIENTS,
@@ -25,7 +25,7 @@ from methods.fedsgda import (
 )
 from methods.scgdam import LOCAL_SCGDAM, CompositionalState, CompositionalUp, SCGDAMSettings
 from methods.sgdam import LOCAL_SGDAM
-from payloads.record import FloatArray, PayloadError
+from payloads.record import FloatArray, Payload, PayloadError
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import model_arrays, model_record
 from problems.minimax import AUC_MINIMAX, SADDLES
@@ -56,6 +56,11 @@ class MinimaxStrategy(MethodStrategy):
 
 class StagewiseStrategy(MinimaxStrategy):
     """Base of CoDA and CODASCA: the exchange from which a new stage's lambda is computed."""
+
+    @classmethod
+    def phases_of(cls, settings: Settings) -> dict[str, type[Payload]]:
+        assert isinstance(settings, CodaSettings)
+        return cls.phases if settings.stage_rounds and settings.restart_dual else {}
 
     def inquire(self, server_round: int, arrays: ArrayRecord) -> ArrayRecord:
         """Restart lambda in the first round of every stage but the first.

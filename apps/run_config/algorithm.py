@@ -15,12 +15,14 @@ from clients.base import PayloadClient, Site, Trained
 from clients.parties import Party
 from payloads.handshake import Scaling, SiteReport
 from payloads.record import FloatArray
-from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, Columns, DataSpec
 from strategies.base import PayloadStrategy
 
 # the run-config table with the parameters of `SPARSE_LOGISTIC`
 SYNTHETIC = "synthetic"
+# that of what clients keep to themselves
+PRIVACY = "privacy"
 # the event in a node's log that precedes all rounds
 HANDSHAKE = "handshake"
 # what a node holds of a run's data: rows, or columns
@@ -195,6 +197,7 @@ class RunConfig:
     data: DataSpec
     family: Settings
     algorithm: Algorithm = field(compare=False)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
     # key=value of given keys that change nothing
     without_effect: tuple[str, ...] = field(default=(), compare=False)
 
@@ -208,6 +211,8 @@ class RunConfig:
         """The nested config with every default filled in, as ``config.toml`` holds it."""
         data = {kebab(name): getattr(self.data, name) for name in DataSettings.model_fields}
         flat = {**self.run.model_dump(by_alias=True), **self.training.model_dump(by_alias=True), **data}
+        if not self.algorithm.strategy.vertical:
+            flat[PRIVACY] = self.privacy.model_dump(by_alias=True)
         if self.algorithm.table:
             flat[self.algorithm.table] = self.family.model_dump(by_alias=True)
         if self.data.dataset == SPARSE_LOGISTIC:

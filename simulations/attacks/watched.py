@@ -10,7 +10,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import RING, PairwiseMasks, agree, pair_info
+from clients.vertical.masking.pairwise import RING, PairwiseMasks, pair_info
+from privacy.keys import agree
 from problems.data import DataSpec
 from problems.randomness import stream
 from problems.vertical.blocks import make_block

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common import log
@@ -53,6 +53,9 @@ class Exchange:
         model: the model that was sent; a reply's model has its shapes and number types.
         report: of the round in which it was opened.
     """
+
+    # whether others may be asked in the place of those that gave no good reply, or these again
+    replaces: ClassVar[bool] = True
 
     family: Family
     server_round: int
@@ -153,19 +156,11 @@ class Exchange:
             raise PayloadError(f"reply without the metrics {NUM_EXAMPLES!r} and {ROUND!r}")
         if metrics[ROUND] != server_round:
             raise PayloadError(f"reply of round {reprlib.repr(metrics[ROUND])}, expected {server_round}")
-        allowed = {METRICS, *([] if self.phase else [ARRAYS]), *([PAYLOAD] if self.up else [])}
+        allowed = {METRICS, *self.expected}
         if not allowed.issuperset(values_of(records)):
             unknown = min(records.keys() - allowed)
             raise PayloadError(f"unknown record {unknown!r}, allowed: {', '.join(sorted(allowed))}")
-        model: list[FloatArray] = []
-        if not self.phase:
-            model = model_arrays(need(records, ARRAYS, ArrayRecord))
-            check_model(model, self.model)
-        payload = None
-        if self.up is not None:
-            sizes, limits = {"d": len(self.model[0])}, self.family.limits(place)
-            payload = self.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, limits)
-            self.check_payload(place, payload)
+        model, payload = self.read_values(place, records)
         examples = metrics[NUM_EXAMPLES]
         if isinstance(examples, list) or not math.isfinite(examples) or examples < 0:
             raise PayloadError(f"{NUM_EXAMPLES!r} is {reprlib.repr(examples)}, expected a number >= 0")
@@ -174,6 +169,32 @@ class Exchange:
             got = reprlib.repr(made)
             raise PayloadError(f"{STATE_ROUND!r} is {got}, expected a round from 0 to {server_round}")
         return Reply(place, model, payload, int(examples), made)
+
+    @property
+    def expected(self) -> set[str]:
+        """The names of a reply's records, beside its metrics."""
+        return {*([] if self.phase else [ARRAYS]), *([PAYLOAD] if self.up else [])}
+
+    def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
+        """Decode and validate the model and the payload of a reply.
+
+        Raises:
+            PayloadError: they are not what was asked for.
+        """
+        model: list[FloatArray] = []
+        if not self.phase:
+            model = model_arrays(need(records, ARRAYS, ArrayRecord))
+            check_model(model, self.model)
+        payload = None
+        if self.up is not None:
+            sizes = {"d": len(self.model[0])} if self.model else {}
+            payload = self.up.from_record(need(records, PAYLOAD, ConfigRecord), sizes, self.limits(place))
+            self.check_payload(place, payload)
+        return model, payload
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        """Bound a client's payload; see `Family.limits`."""
+        return self.family.limits(place)
 
     def check_payload(self, place: int, payload: Any) -> None:
         """Check a payload that is well-formed.
@@ -193,6 +214,8 @@ class Exchange:
             asked_again: how many times clients have been asked again so far.
         """
         training, server_round = self.family.training, self.server_round
+        if not self.replaces:
+            return []
         if self.family.retries_failed:
             if asked_again == training.max_retries:
                 return []

@@ -11,7 +11,8 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from payloads.record import FloatArray, Payload, not_finite
-from payloads.settings import Settings, TrainingSettings, kebab, refuse_other
+from payloads.secure_sum import own_values
+from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab, refuse_other
 from problems.models.vectors import Weights
 from problems.objectives.classification import CROSS_ENTROPY
 from strategies.rounds.errors import DivergedError, SetupError, check_both_classes
@@ -62,8 +63,24 @@ class Family:
     # further exchanges of the strategy: phase -> the type of the replies' payload
     phases: ClassVar[dict[str, type[Payload]]] = {}
 
+    @classmethod
+    def phases_of(cls, settings: Settings) -> dict[str, type[Payload]]:
+        """Return those of `phases` that a run with these settings has."""
+        return cls.phases
+
+    @classmethod
+    def own_values(cls, settings: Settings) -> str:
+        """Name a value that the server needs of each client, so that a sum over clients does not do.
+
+        Returns:
+            The record and the field, or "" where there is none.
+        """
+        records = (cls.up_type, *cls.phases_of(settings).values())
+        return next((f"{record.__name__}.{name}" for record in records if record for name in own_values(record)), "")
+
     def __init__(self, training: TrainingSettings | None = None, settings: Settings | None = None) -> None:
         self.training = training or TrainingSettings()
+        self.privacy = PrivacySettings()
         refuse_other(self, self.settings_type, settings)
         self.settings = settings or self.settings_type()
         self.loss = self.default_loss if self.training.loss == "auto" else self.training.loss

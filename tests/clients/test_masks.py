@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info, random_elements
+from clients.vertical.masking.pairwise import PairwiseMasks, pair_info, random_elements
+from privacy.keys import agree
 
 PARTIAL, SNAPSHOT, EVALUATION = 1, 2, 3
 

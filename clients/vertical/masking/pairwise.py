@@ -24,17 +24,14 @@ from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
 
 # what all parties add their vectors up in: to 2^-41 of each, within 2^23 in all
 RING = Ring(64, 40)
-KEY_BYTES = 32
 # most bytes per peer in a window of masks made ahead: fewer are made if they are long, as some may stay unused
 _WINDOW_BYTES = 32768
 _BLOCK_BYTES = 16
@@ -55,28 +52,6 @@ def pair_info(serial: int, one: int, other: int) -> bytes:
     if low < 0 or low == high:
         raise ValueError(f"parties {one} and {other} are no pair; two different indices from 0 on are needed")
     return b"vertical pairwise mask" + serial.to_bytes(8, "big") + low.to_bytes(2, "big") + high.to_bytes(2, "big")
-
-
-def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
-    """Return 32 bytes that only the two holders of these keys can compute: X25519, then HKDF-SHA256.
-
-    Args:
-        info: is hashed in with both public keys, see `pair_info`.
-
-    Raises:
-        ValueError: the peer's key is malformed, of small order, or our own.
-    """
-    own_public = private.public_key().public_bytes_raw()
-    if len(peer_public) != KEY_BYTES:
-        raise ValueError(f"a public key of {len(peer_public)} bytes; X25519 has {KEY_BYTES}")
-    if peer_public == own_public:
-        raise ValueError("the peer sent our own public key back")
-    try:
-        shared = private.exchange(X25519PublicKey.from_public_bytes(peer_public))
-    except ValueError as error:
-        raise ValueError("the peer's public key is a point of small order, which makes no secret") from error
-    bound = info + b"".join(sorted((own_public, peer_public)))
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=bound).derive(shared)
 
 
 class PairwiseMasks:

@@ -14,11 +14,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import sparse
 
-from clients.vertical.masking.pairwise import PairwiseMasks, agree, pair_info
+from clients.vertical.masking.pairwise import PairwiseMasks, pair_info
 from clients.vertical.segment.masked_sums import DirectSums, Send, Sums, TreeSums
 from clients.vertical.segment.plan import PAIRWISE, TWO_TREES, Holding, PartyState, Plan, Recorder
 from clients.vertical.segment.sum_order import Agenda
 from clients.vertical.transport.frames import PartyError
+from privacy.keys import agree
 from problems.vertical.blocks import make_block
 from problems.vertical.blocks.base import SAGA, Block
 from problems.vertical.objectives import Objective

@@ -1,0 +1,226 @@
+"""What travels in a secure sum (`privacy.secure_sum`), and how a reply becomes one vector of ring elements and back.
+
+A client sends its model as the difference from the server's, which is small. A "mean" is a sum of values times the
+client's weight in (0, 1], divided by the sum of the weights; where a client has no value of an optional field, it adds
+zeros, and its weight does not count. A "total" is a sum of integers.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, array, specs_of
+from privacy.keys import KEY_BYTES
+from privacy.ring import Ring
+from privacy.secure_sum import SEALED_BYTES, Member
+from privacy.shamir import SHARE_BYTES
+
+ByteArray = NDArray[np.uint8]
+# the stages; in the third the exchange takes place whose replies are summed
+KEYS, BOXES, VALUES, SHARES = STAGES = ("keys", "boxes", "values", "shares")
+
+
+def purpose_of(server_round: int, phase: str) -> bytes:
+    """Return what a sum is for: the one exchange that has it."""
+    return f"round {server_round}, {phase or 'its own exchange'}".encode()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PublicKeys(Payload):
+    """Up, stage 1: a `Member`."""
+
+    mask_key: ByteArray = array(KEY_BYTES, kind="bytes")
+    box_key: ByteArray = array(KEY_BYTES, kind="bytes")
+    commitment: ByteArray = array(KEY_BYTES, kind="bytes")
+
+    @classmethod
+    def of(cls, member: Member) -> Self:
+        """Return the record of a member."""
+        return cls(**{name: np.frombuffer(value, np.uint8) for name, value in vars(member).items()})
+
+    def member(self) -> Member:
+        """Return the member of the record."""
+        return Member(**{name: value.tobytes() for name, value in self.arrays().items()})
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Members(Payload):
+    """Down, stage 2: what each client has told, in order of their places."""
+
+    places: IntArray = array("n", kind="int")
+    mask_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
+    box_keys: ByteArray = array("n", KEY_BYTES, kind="bytes")
+    commitments: ByteArray = array("n", KEY_BYTES, kind="bytes")
+
+    @classmethod
+    def of(cls, members: Mapping[int, Member]) -> Self:
+        """Return the record of some members."""
+        keys = np.frombuffer(b"".join(b"".join(vars(one).values()) for one in members.values()), np.uint8)
+        parts = keys.reshape(-1, 3, KEY_BYTES).transpose(1, 0, 2)
+        return cls(places=np.array(list(members)), mask_keys=parts[0], box_keys=parts[1], commitments=parts[2])
+
+    def members(self) -> dict[int, Member]:
+        """Return the members of the record, by place."""
+        rows = zip(self.mask_keys, self.box_keys, self.commitments, strict=True)
+        return {
+            int(place): Member(*(key.tobytes() for key in row)) for place, row in zip(self.places, rows, strict=True)
+        }
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Boxes(Payload):
+    """Up, stage 2: a box for each neighbour."""
+
+    holders: IntArray = array("k", kind="int")
+    boxes: ByteArray = array("k", SEALED_BYTES, kind="bytes")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Present(Payload):
+    """Down, stage 3, beside the message's other records: whose boxes have arrived."""
+
+    places: IntArray = array("n", kind="int")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MaskedValues(Payload):
+    """Up, stage 3: the elements of all parts one after another, and each part's length; 0 for one that is absent."""
+
+    elements: IntArray = array("v", kind="int")
+    lengths: IntArray = array("f", kind="int")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Survivors(Payload):
+    """Down, stage 4: whose values have arrived; and the client's boxes, by their senders."""
+
+    places: IntArray = array("n", kind="int")
+    senders: IntArray = array("k", kind="int")
+    boxes: ByteArray = array("k", SEALED_BYTES, kind="bytes")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Shares(Payload):
+    """Up, stage 4: shares, by whose secret they are of."""
+
+    owners: IntArray = array("k", kind="int")
+    shares: ByteArray = array("k", SHARE_BYTES, kind="bytes")
+
+
+def rows_of(numbers: Mapping[int, bytes], width: int) -> tuple[IntArray, ByteArray]:
+    """Return the keys (k,) of a mapping and its values (k, width), as records hold them."""
+    places = np.array(list(numbers), dtype=np.int64)
+    return places, np.frombuffer(b"".join(numbers.values()), np.uint8).reshape(-1, width)
+
+
+def by_place(places: IntArray, rows: ByteArray) -> dict[int, bytes]:
+    """Return the inverse of `rows_of`."""
+    return {int(place): row.tobytes() for place, row in zip(places, rows, strict=True)}
+
+
+def own_values(record: type[Payload] | None) -> list[str]:
+    """Return the names of the fields of which a server needs each client's own value, not a sum over clients."""
+    return [] if record is None else [name for name, spec in specs_of(record).items() if not spec.combined]
+
+
+def make_ring(dtype: str, limit: float, terms: int) -> Ring:
+    """Return the ring for a sum of floats: elements are as long as the numbers of the model.
+
+    Args:
+        dtype: the model's number type.
+        limit: largest absolute value of a term.
+        terms: how many terms there may be.
+    """
+    bits: Literal[32, 64] = 64 if dtype == "float64" else 32
+    # a term may be rounded up to the limit
+    return Ring.fitting(bits, np.nextafter(limit, np.inf), terms)
+
+
+def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit: float, weight: float) -> MaskedValues:
+    """Return what a client adds to the sum, not yet masked.
+
+    Args:
+        model: the differences from the server's model; [] if the reply has none.
+        weight: of the client in a mean.
+
+    Raises:
+        RingOverflowError: a value is outside of +-limit.
+        ValueError: a value is not finite.
+    """
+    parts: list[NDArray[Any]] = []
+    lengths: list[int] = []
+
+    def add(values: NDArray[Any], present: bool = True) -> None:
+        scaled = values.ravel().astype(np.float64) * weight if present else values.ravel()
+        parts.append(ring.encode(scaled, np.nextafter(limit, np.inf)))
+        lengths.append(values.size)
+
+    for values in model:
+        add(values)
+    dim = sum(values.size for values in model[:1])
+    for name, spec in () if payload is None else specs_of(type(payload)).items():
+        value = getattr(payload, name)
+        if spec.combined == "total":
+            parts.append(value.ravel().astype(np.int64).view(np.uint64).astype(ring.dtype))
+            lengths.append(value.size)
+            continue
+        if spec.optional:
+            add(np.ones(1) if value is not None else np.zeros(1))
+        if value is None:
+            add(np.zeros(_length(spec.dims, dim)), present=False)
+        else:
+            add(value)
+    elements = np.concatenate(parts) if parts else np.zeros(0, ring.dtype)
+    return MaskedValues(elements=elements.view(f"int{ring.bits}"), lengths=np.array(lengths))
+
+
+def unpack(
+    elements: NDArray[Any],
+    lengths: IntArray,
+    model: int,
+    record: type[Payload] | None,
+    ring: Ring,
+    weights: float,
+) -> tuple[list[NDArray[np.float64]], dict[str, NDArray[Any]]]:
+    """Return the means of the model's differences and of the payload's fields, and the totals of its integers.
+
+    Args:
+        elements: the unmasked sum.
+        lengths: of its parts, as in `MaskedValues`.
+        model: how many of them are the model's.
+        record: the type of the payload.
+        weights: the sum of the clients' weights.
+    """
+    ends = np.cumsum(lengths)
+    parts = iter(np.split(elements, ends[:-1]))
+    means = [ring.decode(next(parts)) / weights for _ in range(model)]
+    fields: dict[str, NDArray[Any]] = {}
+    for name, spec in () if record is None else specs_of(record).items():
+        if spec.combined == "total":
+            fields[name] = next(parts).view(f"int{ring.bits}")
+            continue
+        present = float(ring.decode(next(parts))[0]) if spec.optional else weights
+        part = next(parts)
+        if present > 0 and len(part):
+            fields[name] = ring.decode(part) / present
+    return means, fields
+
+
+def _length(dims: Sequence[str | int], dim: int) -> int:
+    """The length of a field that is absent: known if it is that of the model, or fixed; else 0."""
+    if any(isinstance(one, str) and one != "d" for one in dims):
+        return 0
+    return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))
+
+
+def check_lengths(got: IntArray, expected: IntArray) -> None:
+    """Check that a client's parts are as long as the others'.
+
+    Raises:
+        PayloadError: they are not.
+    """
+    if not np.array_equal(got, expected):
+        raise PayloadError(f"MaskedValues.lengths: got {got.tolist()}, expected {expected.tolist()}, as others sent")

@@ -1,0 +1,66 @@
+"""Who masks with whom: all with all, or in large groups each with some (J. H. Bell, K. A. Bonawitz, A. Gascon,
+T. Lepoint, M. Raykova, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020, section 3).
+
+The graph is a ring of the clients in a random order, in which each is joined to the ``degree / 2`` next ones on both
+sides. All compute it from the same public seed, so nobody sends it.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil
+
+import numpy as np
+from scipy.stats import hypergeom
+
+# The shares of clients that may work with the server, and that may fall silent in an exchange, for which the degree
+# keeps the chances below that one client is unmasked, or that the sum cannot be unmasked.
+CORRUPT, SILENT = 0.2, 0.2
+_SECRECY, _SUCCESS = 2.0**-40, 2.0**-20
+
+
+def neighbours(clients: Sequence[int], degree: int, seed: bytes) -> dict[int, list[int]]:
+    """Return each client's neighbours, sorted; the relation is symmetric.
+
+    Args:
+        degree: how many each has: all others if it is not below their number, else an even number.
+        seed: at least 16 bytes that nobody could choose.
+    """
+    count = len(clients)
+    if degree >= count - 1:
+        return {client: [other for other in clients if other != client] for client in clients}
+    if degree % 2:
+        raise ValueError(f"{degree} neighbours; in a ring they are an even number")
+    order = np.random.default_rng(np.frombuffer(seed, np.uint8)).permutation(count)
+    steps = [step for step in range(-degree // 2, degree // 2 + 1) if step]
+    return {
+        clients[order[place]]: sorted(clients[order[(place + step) % count]] for step in steps)
+        for place in range(count)
+    }
+
+
+def threshold_of(share: float, degree: int) -> int:
+    """Return how many of a client's neighbours must be left to unmask it; always more than half of them."""
+    return max(ceil(round(share * degree, 9)), degree // 2 + 1)
+
+
+@lru_cache
+def smallest_degree(clients: int, share: float) -> int:
+    """Return the smallest number of neighbours for which the sum of so many clients is as safe as among all.
+
+    With `CORRUPT` of the clients on the server's side and `SILENT` of them silent, some client has a threshold of
+    corrupt neighbours, or only corrupt and silent ones on one side, with a chance below 2^-40; and some client has too
+    few neighbours left to be unmasked with a chance below 2^-20.
+
+    Args:
+        share: of the neighbours, that must be left to unmask a client.
+    """
+    others = clients - 1
+    corrupt, left = int(CORRUPT * clients), others - int(SILENT * clients)
+    for degree in range(2, others, 2):
+        threshold = threshold_of(share, degree)
+        unmasked = hypergeom.sf(threshold - 1, others, corrupt, degree)
+        cut_off = (CORRUPT + SILENT) ** (degree / 2)
+        stuck = hypergeom.cdf(threshold - 1, others, left, degree)
+        if clients * max(unmasked, cut_off) < _SECRECY and clients * stuck < _SUCCESS:
+            return degree
+    return others

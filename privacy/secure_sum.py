@@ -1,0 +1,251 @@
+"""Secure sums: the server learns the sum of what clients send, and nothing else of any one of them.
+
+K. Bonawitz, V. Ivanov, B. Kreuter, A. Marcedone, H. B. McMahan, S. Patel, D. Ramage, A. Segal, K. Seth, "Practical
+Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4, with the sparse graph of Bell et al.
+(`privacy.graph`). One sum has four stages, each a question of the server's to the clients that are left:
+
+1. Each client makes `Secrets`, and tells their public side, a `Member`.
+2. It gives each of its neighbours, in a box that only that one can open, a share of its seed and of its mask key.
+3. It sends its values plus a mask: the stream of its seed, and for each neighbour the stream of the key that the two
+   agree on, added by the one with the lower number and subtracted by the other.
+4. For each neighbour it tells one share: of the seed, if that one's values arrived; else of its mask key. The server
+   takes off the streams of the seeds of the clients in the sum, and those of the pairs that somebody who left has not
+   cancelled.
+
+A neighbour's seed and mask key together would unmask it. So every client answers each question once, and more than half
+of the neighbours must answer the last one, whoever asks.
+"""
+
+import secrets
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Self
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from privacy.graph import neighbours, smallest_degree, threshold_of
+from privacy.keys import BOX_BYTES, KEY_BYTES, agree, derive, seal, stream, unseal
+from privacy.shamir import SHARE_BYTES, join, split
+
+# bytes of a box with two shares
+SEALED_BYTES = 2 * SHARE_BYTES + BOX_BYTES
+# with two, each would learn the other's values from the sum
+FEWEST_MEMBERS = 3
+
+
+class SecureSumError(ValueError):
+    """What a client or the server cannot do without endangering the values or the sum."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """The public side of a client's `Secrets`: two public keys and the hash of the seed, 32 bytes each."""
+
+    mask_key: bytes
+    box_key: bytes
+    commitment: bytes
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """A client's secrets for one sum, 32 bytes each: two private keys, and the seed of a stream of masks."""
+
+    mask_key: bytes = field(repr=False)
+    box_key: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
+
+    @classmethod
+    def make(cls) -> Self:
+        """Draw new ones from the operating system."""
+        return cls(*(secrets.token_bytes(KEY_BYTES) for _ in range(3)))
+
+    def member(self) -> Member:
+        """Return their public side."""
+        return Member(_public(self.mask_key), _public(self.box_key), sha256(self.seed).digest())
+
+
+@dataclass(frozen=True)
+class Group:
+    """What all who take part in a sum know.
+
+    Attributes:
+        members: place -> what that client has told of itself.
+        share: of a client's neighbours, that must be left to unmask it.
+        purpose: names the run, the round and the exchange.
+
+    Raises:
+        SecureSumError: there are fewer than `FEWEST_MEMBERS`, or two have told the same key.
+    """
+
+    members: Mapping[int, Member]
+    share: float
+    purpose: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.members) < FEWEST_MEMBERS:
+            raise SecureSumError(f"{len(self.members)} clients; a secure sum needs at least {FEWEST_MEMBERS}")
+        keys = [key for member in self.members.values() for key in (member.mask_key, member.box_key)]
+        if len(set(keys)) < len(keys):
+            raise SecureSumError("two clients have told the same key")
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of all this, to which every key is bound: clients that were told different things share no key."""
+        lines = [self.purpose, repr(self.share).encode()]
+        lines += [
+            place.to_bytes(4, "big") + member.mask_key + member.box_key + member.commitment
+            for place, member in sorted(self.members.items())
+        ]
+        return sha256(b"".join(sha256(line).digest() for line in lines)).digest()
+
+    @cached_property
+    def neighbours(self) -> dict[int, list[int]]:
+        """Each client's neighbours, sorted."""
+        places = sorted(self.members)
+        return neighbours(places, smallest_degree(len(places), self.share), self.digest)
+
+    @cached_property
+    def threshold(self) -> int:
+        """How many of a client's neighbours must be left to unmask it."""
+        return threshold_of(self.share, len(self.neighbours[min(self.members)]))
+
+    def alone(self, present: Collection[int]) -> list[int]:
+        """Return the places in ``present`` that have fewer neighbours there than the threshold."""
+        left = set(present)
+        return [place for place in sorted(left) if len(left.intersection(self.neighbours[place])) < self.threshold]
+
+
+def share_out(me: int, own: Secrets, group: Group) -> dict[int, bytes]:
+    """Stage 2: return a box for each neighbour, of `SEALED_BYTES`."""
+    peers = group.neighbours[me]
+    seeds = split(own.seed, group.threshold, peers)
+    keys = split(own.mask_key, group.threshold, peers)
+    boxes = {}
+    for peer in peers:
+        key, about = _box(me, own, me, peer, group)
+        boxes[peer] = seal(key, seeds[peer] + keys[peer], about)
+    return boxes
+
+
+def mask(
+    me: int, own: Secrets, group: Group, present: Collection[int], elements: NDArray[Any], bits: int
+) -> NDArray[Any]:
+    """Stage 3: return (k,) elements of Z_2^bits plus the client's mask.
+
+    Args:
+        present: the places whose boxes were given out; only these may take part.
+
+    Raises:
+        SecureSumError: they are no members, the client is not among them, or too few of its neighbours are.
+    """
+    if me not in present or not set(present) <= group.members.keys() or me in group.alone(present):
+        raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
+    masked: NDArray[Any] = elements + _own_stream(own.seed, group, len(elements), bits)
+    for peer in set(group.neighbours[me]).intersection(present):
+        shared = stream(_pair_key(own.mask_key, me, peer, group), len(elements), bits)
+        masked = masked + shared if me < peer else masked - shared
+    return masked
+
+
+def reveal(
+    me: int,
+    own: Secrets,
+    group: Group,
+    present: Collection[int],
+    survivors: Collection[int],
+    boxes: Mapping[int, bytes],
+    fewest: int = FEWEST_MEMBERS,
+) -> dict[int, bytes]:
+    """Stage 4: return a share for each neighbour whose box arrived.
+
+    Args:
+        survivors: whose values are in the sum.
+        boxes: place of a neighbour -> the box that it has sealed for this client.
+        fewest: how many clients a sum must have, or its terms are not unmasked.
+
+    Raises:
+        SecureSumError: the survivors are too few or did not take part, or a box is not for this client and this sum.
+    """
+    if not set(survivors) <= set(present) or len(survivors) < max(fewest, FEWEST_MEMBERS):
+        raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
+    shares = {}
+    for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):
+        key, about = _box(me, own, peer, me, group)
+        try:
+            content = unseal(key, boxes[peer], about)
+        except InvalidTag:
+            raise SecureSumError(f"the box from partition {peer} is not for this client and this sum") from None
+        shares[peer] = content[:SHARE_BYTES] if peer in survivors else content[SHARE_BYTES:]
+    return shares
+
+
+def unmask(
+    group: Group,
+    present: Collection[int],
+    uploads: Mapping[int, NDArray[Any]],
+    revealed: Mapping[int, Mapping[int, bytes]],
+    bits: int,
+) -> NDArray[Any]:
+    """Return (k,) the sum of the values behind the uploads.
+
+    Args:
+        present: as in `mask`.
+        uploads: place -> (k,) what arrived in stage 3.
+        revealed: place of one who answered in stage 4 -> place of its neighbour -> share.
+
+    Raises:
+        SecureSumError: fewer than `FEWEST_MEMBERS` values arrived, or shares are missing or wrong; names whose secret
+            they are of.
+    """
+    if len(uploads) < FEWEST_MEMBERS:
+        raise SecureSumError(f"the values of {len(uploads)} clients arrived, needed: {FEWEST_MEMBERS}")
+    total: NDArray[Any] = np.sum(list(uploads.values()), axis=0, dtype=f"uint{bits}")
+    for owner in sorted(present):
+        shares = {holder: told[owner] for holder, told in revealed.items() if owner in told}
+        arrived, member = owner in uploads, group.members[owner]
+        what = "seed" if arrived else "mask key"
+        if len(shares) < group.threshold:
+            silent = ", ".join(str(peer) for peer in group.neighbours[owner] if peer not in revealed)
+            raise SecureSumError(
+                f"partition {owner}: {len(shares)} shares of its {what}, needed: {group.threshold}; "
+                f"no answer from partitions {silent}"
+            )
+        try:
+            secret = join(shares)
+        except ValueError:
+            secret = b""
+        told = member.commitment if arrived else member.mask_key
+        if not secret or (sha256(secret).digest() if arrived else _public(secret)) != told:
+            raise SecureSumError(f"partition {owner}: the shares of its {what} are wrong, from {sorted(shares)}")
+        if arrived:
+            total -= _own_stream(secret, group, len(total), bits)
+            continue
+        for peer in set(group.neighbours[owner]).intersection(uploads):
+            shared = stream(_pair_key(secret, owner, peer, group), len(total), bits)
+            total = total - shared if peer < owner else total + shared
+    return total
+
+
+def _public(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def _own_stream(seed: bytes, group: Group, count: int, bits: int) -> NDArray[Any]:
+    return stream(derive(seed, b"own mask" + group.digest), count, bits)
+
+
+def _pair_key(private: bytes, me: int, peer: int, group: Group) -> bytes:
+    info = b"pair's mask" + group.digest
+    return agree(X25519PrivateKey.from_private_bytes(private), group.members[peer].mask_key, info=info)
+
+
+def _box(me: int, own: Secrets, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
+    """The key of a box, and what it is about: its sender and its receiver."""
+    about = b"shares" + group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+    other = group.members[receiver if me == sender else sender].box_key
+    return agree(X25519PrivateKey.from_private_bytes(own.box_key), other, info=about), about

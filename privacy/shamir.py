@@ -1,0 +1,59 @@
+"""Shamir's secret sharing (A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979).
+
+A secret of 32 bytes is the value at 0 of a random polynomial over the integers modulo a prime; holder h has the value
+at h + 1. As many holders as the threshold says can find the polynomial; fewer learn nothing about the secret. The
+arithmetic is Python's: a library that shares 16 bytes at a time in GF(2^128) took a hundred times as long.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+SECRET_BYTES = 32
+# bytes of a share
+SHARE_BYTES = 33
+# the smallest prime above 2^256, so that every secret is below it
+_PRIME = 2**256 + 297
+
+
+def split(secret: bytes, threshold: int, holders: Sequence[int]) -> dict[int, bytes]:
+    """Return each holder's share of a secret.
+
+    Args:
+        secret: of `SECRET_BYTES`.
+        threshold: how many shares are needed to put it together again.
+        holders: their numbers, from 0 on.
+
+    Raises:
+        ValueError: the threshold is not from 1 to the number of holders, or the secret has another length.
+    """
+    if not 1 <= threshold <= len(holders):
+        raise ValueError(f"a threshold of {threshold} shares among {len(holders)} holders")
+    if len(secret) != SECRET_BYTES:
+        raise ValueError(f"a secret of {len(secret)} bytes, not {SECRET_BYTES}")
+    coefficients = [secrets.randbelow(_PRIME) for _ in range(threshold - 1)]
+    constant, shares = int.from_bytes(secret, "big"), {}
+    for holder in holders:
+        value = 0
+        for coefficient in coefficients:
+            value = (value + coefficient) * (holder + 1) % _PRIME
+        shares[holder] = ((value + constant) % _PRIME).to_bytes(SHARE_BYTES, "big")
+    return shares
+
+
+def join(shares: Mapping[int, bytes]) -> bytes:
+    """Return the secret that shares come from: all of them, and at least as many as the threshold.
+
+    Raises:
+        ValueError: they come from no secret, as some are wrong or too few are there.
+    """
+    points = {holder + 1: int.from_bytes(share, "big") for holder, share in shares.items()}
+    secret = 0
+    for x, value in points.items():
+        above, below = 1, 1
+        for other in points:
+            if other != x:
+                above, below = above * other % _PRIME, below * (other - x) % _PRIME
+        secret += value * above * pow(below, -1, _PRIME)
+    if (secret := secret % _PRIME) >= 2**256:
+        raise ValueError("the shares come from no secret")
+    return secret.to_bytes(SECRET_BYTES, "big")

@@ -1,0 +1,239 @@
+"""The server's side of secure sums (`privacy.secure_sum`): four stages around one exchange, and what they leave.
+
+A strategy gets one reply a client, as without: each holds the mean over the clients in the place of the client's own
+model and payload, so that every mean over them is that mean. Totals are in the first reply, and zeros in the others.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+
+from payloads.held_out import BINS, ScoreCounts
+from payloads.record import FloatArray, Payload, PayloadError, specs_of
+from payloads.secure_sum import (
+    BOXES,
+    KEYS,
+    SHARES,
+    Boxes,
+    MaskedValues,
+    Members,
+    Present,
+    PublicKeys,
+    Shares,
+    Survivors,
+    by_place,
+    check_lengths,
+    make_ring,
+    purpose_of,
+    rows_of,
+    unpack,
+)
+from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, content, count_bytes, need
+from privacy.secure_sum import FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
+from strategies.rounds.errors import StrategyError
+from strategies.rounds.exchange import Exchange
+from strategies.rounds.family import Family
+from strategies.rounds.replies import Reply
+
+UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, SHARES: Shares}
+
+
+@dataclass(eq=False)
+class StageExchange(Exchange):
+    """The exchange of a stage: every client gets a message of its own, and nobody is asked in another's place.
+
+    Attributes:
+        contents: place -> what its message carries.
+        secure: the sum.
+    """
+
+    contents: Mapping[int, RecordDict] = field(default_factory=dict)
+    secure: Any = None
+    replaces = False
+
+    def write(self, places: Sequence[int]) -> list[Message]:
+        for place in places:
+            message = Message(
+                self.contents[place], dst_node_id=self.roster.node_ids[place], message_type=MessageType.TRAIN
+            )
+            self.sent[place] = message
+            self.report.bytes_down += count_bytes(message.content)
+        return list(self.sent.values())
+
+    def limits(self, place: int) -> Mapping[str, int]:
+        return {"k": 0 if self.secure.group is None else len(self.secure.group.members)}
+
+    def check_payload(self, place: int, payload: Any) -> None:
+        if isinstance(payload, Boxes) and sorted(payload.holders.tolist()) != self.secure.group.neighbours[place]:
+            raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
+
+
+@dataclass(eq=False)
+class MaskedExchange(Exchange):
+    """The exchange of stage 3, in which a reply brings masked values instead of a model and a payload."""
+
+    secure: Any = None
+    replaces = False
+
+    @property
+    def expected(self) -> set[str]:
+        return {PAYLOAD}
+
+    def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
+        limits = {"v": self.secure.longest, "f": 64}
+        masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
+        self.secure.check(masked)
+        return [], masked
+
+
+class SecureSum:
+    """One secure sum.
+
+    Args:
+        family: the strategy.
+        up: the type of the payload that the sum is of; None: there is none.
+        parts: how many arrays of a model a client sends.
+    """
+
+    def __init__(self, family: Family, server_round: int, phase: str, up: type[Payload] | None, parts: int) -> None:
+        self.family, self.server_round, self.phase, self.up, self.parts = family, server_round, phase, up, parts
+        # each field is at most as long as the model or the counts of scores
+        fields = 1 if up is None else 1 + len(specs_of(up))
+        self.longest = fields * (1 + sum(part.size for part in family.model) + BINS)
+        self.lengths: np.ndarray | None = None
+        self.group: Group | None = None
+        self.boxes: dict[int, dict[int, bytes]] = {}
+        self.present: list[int] = []
+
+    @property
+    def record(self) -> ConfigRecord:
+        """What tells the clients who takes part."""
+        return Present(places=np.array(self.present)).to_record()
+
+    @property
+    def config(self) -> dict[str, int]:
+        """What tells the clients how much each counts."""
+        largest = self._largest()
+        return {} if largest is None else {LARGEST_SITE: largest}
+
+    def gather(self, places: Sequence[int]) -> list[int]:
+        """Do the stages `KEYS` and `BOXES`, and return the places of the clients that take part.
+
+        Raises:
+            StrategyError: too few are left.
+        """
+        privacy = self.family.privacy
+        members = {reply.place: reply.payload.member() for reply in self._ask(KEYS, dict.fromkeys(places))}
+        try:
+            self.group = Group(members, privacy.secure_threshold, purpose_of(self.server_round, self.phase))
+        except SecureSumError as error:
+            raise self._failed(error) from None
+        told = Members.of(members)
+        for reply in self._ask(BOXES, dict.fromkeys(members, told)):
+            self.boxes[reply.place] = by_place(reply.payload.holders, reply.payload.boxes)
+        present = list(self.boxes)
+        while alone := self.group.alone(present):
+            present = [place for place in present if place not in alone]
+        if len(present) < FEWEST_MEMBERS:
+            missing = ", ".join(map(str, sorted(set(places) - set(self.boxes))))
+            raise self._failed(f"{len(present)} clients are left that can be unmasked; no answer from {missing}")
+        self.present = present
+        return present
+
+    def check(self, masked: MaskedValues) -> None:
+        """Check that a client's values are as many as the others'.
+
+        Raises:
+            PayloadError: they are not.
+        """
+        if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
+            raise PayloadError(
+                f"MaskedValues.lengths: got {masked.lengths.tolist()} for {len(masked.elements)} elements"
+            )
+        if self.lengths is None:
+            self.lengths = masked.lengths
+        check_lengths(masked.lengths, self.lengths)
+
+    def open(self, replies: list[Reply]) -> list[Reply]:
+        """Do the stage `SHARES`, and return replies with the means and totals.
+
+        Args:
+            replies: with `MaskedValues`.
+
+        Raises:
+            StrategyError: the sum cannot be unmasked; names who is missing.
+        """
+        assert self.group is not None
+        assert self.lengths is not None
+        family, arrived = self.family, [reply.place for reply in replies]
+        questions = {place: self._question(place, arrived) for place in arrived}
+        revealed = {
+            reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, questions)
+        }
+        ring = make_ring(family.training.dtype, family.privacy.secure_range, len(self.present))
+        uploads = {reply.place: reply.payload.elements.view(ring.dtype) for reply in replies}
+        try:
+            total = unmask(self.group, self.present, uploads, revealed, ring.bits)
+        except SecureSumError as error:
+            raise self._failed(error) from None
+        largest = self._largest()
+        sizes = family.roster.class_counts.sum(axis=1)[arrived]
+        weights = float(len(arrived) if largest is None else (sizes / largest).sum())
+        steps, values = unpack(total, self.lengths, self.parts, self.up, ring, weights)
+        model = [(old + step).astype(old.dtype) for old, step in zip(family.model, steps, strict=False)]
+        payload = rest = None
+        if self.up is not None:
+            payload = self._payload(values, arrived)
+            rest = replace(payload, **{k: np.zeros_like(v) for k, v in values.items() if v.dtype.kind == "i"})
+        return [
+            replace(reply, model=model, payload=payload if place == 0 else rest) for place, reply in enumerate(replies)
+        ]
+
+    def _payload(self, values: Mapping[str, Any], arrived: Sequence[int]) -> Payload:
+        assert self.up is not None
+        dtype = self.family.training.dtype
+        try:
+            payload = self.up(**{k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in values.items()}).check()
+            if isinstance(payload, ScoreCounts):
+                counts = [self.family.roster.reports[place].held_out_counts for place in arrived]
+                payload.check_rows(np.sum([count for count in counts if count is not None], axis=0))
+        except PayloadError as error:
+            raise self._failed(error) from None
+        return payload
+
+    def _question(self, place: int, arrived: Sequence[int]) -> Survivors:
+        sealed = {sender: boxes[place] for sender, boxes in self.boxes.items() if place in boxes}
+        senders, boxes = rows_of({sender: sealed[sender] for sender in sealed if sender in self.present}, SEALED_BYTES)
+        return Survivors(places=np.array(arrived), senders=senders, boxes=boxes)
+
+    def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:
+        config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage})
+        contents = {
+            place: content(config=config, payload=None if question is None else question.to_record())
+            for place, question in questions.items()
+        }
+        label = f"{self.phase or 'secure sum'}, {stage}"
+        exchange = StageExchange(
+            self.family,
+            self.server_round,
+            label,
+            UP[stage],
+            RecordDict(),
+            len(questions),
+            contents=contents,
+            secure=self,
+        )
+        return exchange.receive(exchange.send(exchange.write(list(questions))))
+
+    def _largest(self) -> int | None:
+        """The most samples of a site; None where all clients count the same."""
+        family = self.family
+        if family.weighted_gradients or not family.training.by_examples:
+            return None
+        return int(family.roster.class_counts.sum(axis=1).max())
+
+    def _failed(self, reason: object) -> StrategyError:
+        return StrategyError(f"round {self.server_round}: secure sum: {reason}")

@@ -1,0 +1,155 @@
+"""Runs with ``privacy.secure-sum`` find the models that runs without find, and the server sees nothing but sums."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+
+from apps.config import ConfigError, Scalar, parse_run_config
+from apps.registry import ALGORITHMS
+from apps.server_app import RunFailedError
+from payloads.secure_sum import MaskedValues
+from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PRESENT, STAGE
+from simulations.engines.in_process import task_identity
+from tests.battery.federation import Exchange, federate, flat_config
+
+SUMMED = [
+    name
+    for name, row in ALGORITHMS.items()
+    if not row.strategy.vertical and not row.strategy.own_values(row.settings())
+]
+UNEQUAL: dict[str, Scalar] = {"dataset": "breast-cancer", "partition": "dirichlet", "privacy.secure-sum": True}
+
+
+def stage_of(exchange: Exchange) -> str:
+    """The stage of a secure sum that an exchange belongs to, or ""."""
+    records = exchange.message.content.config_records
+    return str(records[CONFIG].get(STAGE, "values" if PRESENT in records else ""))
+
+
+def silence(stage: str, partitions: tuple[int, ...], server_round: int = 2) -> Callable[[Exchange], Message]:
+    """Let some clients fall silent in a stage of a round."""
+
+    def tamper(exchange: Exchange) -> Message:
+        silent = exchange.partition in partitions and exchange.server_round == server_round
+        if silent and stage_of(exchange) == stage:
+            return Message(Error(1, "gone"), reply_to=exchange.message)
+        return exchange.reply
+
+    return tamper
+
+
+def test_all_but_those_whose_clients_send_scores_can_be_summed() -> None:
+    horizontal = {name for name, row in ALGORITHMS.items() if not row.strategy.vertical}
+    assert horizontal - set(SUMMED) == {"fedx1", "fedx2"}
+    with pytest.raises(ConfigError, match="each client's own FedXPredictions.positive_scores"):
+        parse_run_config({"strategy": "fedx2", "privacy.secure-sum": True})
+
+
+@pytest.mark.parametrize("strategy", SUMMED)
+def test_the_model_is_the_one_without_masks(strategy: str, tmp_path: Path) -> None:
+    asked = 1.0 if ALGORITHMS[strategy].strategy.needs_all_clients else 0.7
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": strategy, "dtype": "float64", "fraction-train": asked}
+    plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=6)
+    masked, _ = federate(tmp_path / "masked", config, clients=6)
+    for name, value in plain.model.items():
+        # 2^-56 a value, in three rounds of a few steps
+        np.testing.assert_allclose(masked.model[name], value, rtol=1e-9, atol=1e-12)
+    stacked, _ = federate(tmp_path / "stacked", config, clients=6, stack=6)
+    for name, value in masked.model.items():
+        np.testing.assert_allclose(stacked.model[name], value, rtol=1e-9, atol=1e-12)
+    again, _ = federate(tmp_path / "again", config, clients=6)
+    assert again.model_bytes == masked.model_bytes
+    bytes_of = {run: run.lines[-1]["bytes_up"] + run.lines[-1]["bytes_down"] for run in (plain, masked)}
+    assert bytes_of[masked] > bytes_of[plain]
+
+
+def test_float32_costs_a_rounding_and_a_fiftieth_of_the_bytes(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "scaffold", "model": "mlp"}
+    plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=6)
+    masked, _ = federate(tmp_path / "masked", config, clients=6)
+    for name, value in plain.model.items():
+        # six values within 16 leave 24 bits behind the point: 2^-25 a value, in three rounds
+        np.testing.assert_allclose(masked.model[name], value, rtol=0, atol=1e-6)
+    for way in ("bytes_up", "bytes_down"):
+        assert 1 < masked.lines[-1][way] / plain.lines[-1][way] < 1.3
+
+
+@pytest.mark.parametrize("stage", ["keys", "boxes", "values", "shares"])
+def test_who_leaves_in_a_stage_is_named_and_the_sum_is_that_of_the_others(stage: str, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "dtype": "float64"}
+    masked, _ = federate(tmp_path / "masked", config, clients=7, tamper=silence(stage, (1, 4)))
+
+    def drop(exchange: Exchange) -> Message:
+        gone = exchange.partition in (1, 4) and exchange.server_round == 2 and stage != "shares"
+        return Message(Error(1, "gone"), reply_to=exchange.message) if gone else exchange.reply
+
+    plain, _ = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=7, tamper=drop)
+    assert sorted(masked.lines[2]["dropped"]) == ["1", "4"]
+    assert all("gone" in reason for reason in masked.lines[2]["dropped"].values())
+    for name, value in plain.model.items():
+        np.testing.assert_allclose(masked.model[name], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason"),
+    [
+        ("keys", "2 clients; a secure sum needs at least 3"),
+        ("boxes", "0 clients are left that can be unmasked; no answer from 0, 1, 2"),
+        ("shares", "partition 0: 2 shares of its seed, needed: 3; no answer from partitions 1, 2"),
+    ],
+)
+def test_a_sum_that_cannot_be_unmasked_ends_the_run_and_says_why(stage: str, reason: str, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "min-train-nodes": 1}
+    with pytest.raises(RunFailedError, match=f"round 2: secure sum: {reason}"):
+        federate(tmp_path / "run", config, clients=5, tamper=silence(stage, (0, 1, 2)))
+
+
+def test_the_server_sees_one_client_s_values_nowhere(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "scaffold", "model": "mlp", "num-server-rounds": 1}
+    _, plain = federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, clients=4)
+    _, masked = federate(tmp_path / "masked", config, clients=4)
+    own = {
+        e.partition: np.frombuffer(e.reply.content.config_records[PAYLOAD]["change"][-8000:], "f4")
+        for e in plain.exchanges
+    }
+    sent = [exchange for exchange in masked.exchanges if stage_of(exchange) == "values"]
+    assert len(sent) == 4
+    for exchange in sent:
+        assert ARRAYS not in exchange.reply.content
+        record = exchange.reply.content.config_records[PAYLOAD]
+        elements = MaskedValues.from_record(record).elements
+        counts = np.bincount((elements.view(np.uint32) >> 28), minlength=16)
+        # chi-squared with 15 degrees of freedom: 45 has a chance of 1e-4
+        assert ((counts - len(elements) / 16) ** 2 / (len(elements) / 16)).sum() < 45
+        for values in own.values():
+            assert abs(np.corrcoef(elements[-2000:], values)[0, 1]) < 4 / np.sqrt(2000)
+
+
+def test_a_value_out_of_range_is_that_client_s_error(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "privacy.secure-range": 1e-4}
+    with pytest.raises(RunFailedError, match=r"the ring takes values within \+-0.0001"):
+        federate(tmp_path / "run", config, clients=4)
+
+
+def test_no_stage_is_answered_twice(tmp_path: Path) -> None:
+    _, grid = federate(tmp_path / "run", {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}, clients=3)
+    for stage in ("boxes", "values", "shares"):
+        message = next(one.message for one in grid.exchanges if stage_of(one) == stage)
+        with task_identity():
+            again = Message(message.content, dst_node_id=message.metadata.dst_node_id, message_type="train")
+            (reply,) = grid.send_and_receive([again])
+        assert f"stage '{stage}' was asked out of turn or twice" in reply.error.reason
+
+
+@pytest.mark.flower
+@pytest.mark.slow
+@pytest.mark.gate
+def test_flower_s_engine_finds_the_same_model(tmp_path: Path, flower_engine: object) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "scaffold", "num-server-rounds": 2}
+    here, _ = federate(tmp_path / "here", config, clients=3)
+    there = flower_engine.run(tmp_path / "there", config, 3)  # type: ignore[attr-defined]
+    assert there.model_bytes == here.model_bytes
+    assert flat_config(tmp_path / "here", config)["privacy.secure-sum"] is True

@@ -1,0 +1,172 @@
+"""Secure sums: who stays determines the sum exactly, what is sent is uniform, and nobody can be unmasked."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy import graph, keys, shamir
+from privacy.secure_sum import Group, Member, Secrets, SecureSumError, mask, reveal, share_out, unmask
+
+BITS = 32
+
+
+class Clients:
+    """Clients that have done the first two stages."""
+
+    def __init__(self, count: int, share: float = 2 / 3) -> None:
+        self.secrets = {place: Secrets.make() for place in range(count)}
+        self.group = Group({place: own.member() for place, own in self.secrets.items()}, share, b"a round")
+        self.boxes = {place: share_out(place, own, self.group) for place, own in self.secrets.items()}
+
+    def mask(self, values: dict[int, np.ndarray], present: list[int]) -> dict[int, np.ndarray]:
+        return {place: mask(place, self.secrets[place], self.group, present, values[place], BITS) for place in values}
+
+    def reveal(self, answering: list[int], present: list[int], survivors: list[int]) -> dict[int, dict[int, bytes]]:
+        return {
+            place: reveal(
+                place,
+                self.secrets[place],
+                self.group,
+                present,
+                survivors,
+                {sender: self.boxes[sender][place] for sender in present if place in self.boxes[sender]},
+            )
+            for place in answering
+        }
+
+
+def draw(count: int, length: int = 5) -> dict[int, np.ndarray]:
+    rng = np.random.default_rng(count)
+    return {place: rng.integers(2**BITS, size=length, dtype=np.uint32) for place in range(count)}
+
+
+def total(values: dict[int, np.ndarray], places: list[int]) -> list[int]:
+    return [sum(int(values[place][column]) for place in places) % 2**BITS for column in range(5)]
+
+
+@settings(max_examples=25)
+@given(st.integers(3, 6), st.data())
+def test_the_sum_is_that_of_the_clients_whose_values_arrived(count: int, data: st.DataObject) -> None:
+    clients, values = Clients(count), draw(count)
+    leaving = st.sets(st.integers(0, count - 1), max_size=2)
+    first, second, third = data.draw(leaving), data.draw(leaving), data.draw(leaving)
+    present = sorted(set(range(count)) - first)
+    survivors = [place for place in present if place not in second]
+    answering = [place for place in survivors if place not in third]
+    try:
+        uploads = clients.mask({place: values[place] for place in survivors}, present)
+        revealed = clients.reveal(answering, present, survivors)
+        found = unmask(clients.group, present, uploads, revealed, BITS)
+    except SecureSumError:
+        # with all as neighbours, those who answered are too few to unmask one who did
+        assert len(answering) <= clients.group.threshold or len(survivors) < 3
+    else:
+        assert found.tolist() == total(values, survivors)
+        assert len(answering) >= clients.group.threshold
+
+
+def test_a_large_group_needs_few_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("privacy.secure_sum.smallest_degree", lambda count, share: 8)
+    clients, values = Clients(30), draw(30)
+    assert {len(peers) for peers in clients.group.neighbours.values()} == {8}
+    present, survivors = list(range(29)), list(range(2, 29))
+    uploads = clients.mask({place: values[place] for place in survivors}, present)
+    found = unmask(clients.group, present, uploads, clients.reveal(survivors, present, survivors), BITS)
+    assert found.tolist() == total(values, survivors)
+
+
+def test_what_a_client_sends_is_uniform_and_says_nothing_of_its_values() -> None:
+    clients, length = Clients(4), 40_000
+    values = {place: np.arange(length, dtype=np.uint32) << 8 for place in range(4)}
+    sent = clients.mask(values, list(range(4)))
+    for one in sent.values():
+        counts = np.bincount(one >> 26, minlength=64)
+        # chi-squared with 63 degrees of freedom: 110 has a chance of 2e-4
+        assert ((counts - length / 64) ** 2 / (length / 64)).sum() < 110
+        assert abs(np.corrcoef(one.astype(float), values[0].astype(float))[0, 1]) < 4 / np.sqrt(length)
+
+
+def test_keys_that_agree_in_all_foldings_make_different_masks() -> None:
+    key = bytes(range(32))
+    swapped = key[4:8] + key[:4] + key[8:]  # the same XOR of its eight words
+    assert (keys.stream(key, 100, BITS) != keys.stream(swapped, 100, BITS)).all()
+
+
+def test_members_who_were_told_different_things_share_no_box() -> None:
+    clients, others = Clients(4), Clients(4)
+    mixed = Group({**clients.group.members, 3: others.group.members[3]}, 2 / 3, b"a round")
+    with pytest.raises(SecureSumError, match="box from partition 0 is not for this client and this sum"):
+        reveal(1, clients.secrets[1], mixed, range(4), range(3), {0: clients.boxes[0][1]})
+
+
+def test_wrong_shares_are_found_and_named() -> None:
+    clients, values, everyone = Clients(5), draw(5), list(range(5))
+    uploads, revealed = clients.mask(values, everyone), clients.reveal(everyone, everyone, everyone)
+    revealed[1][3] = revealed[1][4]
+    with pytest.raises(SecureSumError, match=r"partition 3: the shares of its seed are wrong, from \[0, 1, 2, 4\]"):
+        unmask(clients.group, everyone, uploads, revealed, BITS)
+
+
+def test_too_few_answers_name_who_is_missing() -> None:
+    clients, values, everyone = Clients(5), draw(5), list(range(5))
+    revealed = clients.reveal([0, 1], everyone, everyone)
+    with pytest.raises(SecureSumError, match="1 shares of its seed, needed: 3; no answer from partitions 2, 3, 4"):
+        unmask(clients.group, everyone, clients.mask(values, everyone), revealed, BITS)
+
+
+def test_a_client_refuses_what_would_endanger_it() -> None:
+    clients, values = Clients(5), draw(5)
+    own = clients.secrets[0]
+    for present in ([1, 2, 3], [0, 1, 2], [0, 1, 2, 7]):  # without it, too few neighbours, a stranger
+        with pytest.raises(SecureSumError, match="take part, of which too few are neighbours"):
+            mask(0, own, clients.group, present, values[0], BITS)
+    for survivors in ([0, 1], [0, 1, 9]):
+        with pytest.raises(SecureSumError, match=r"a sum over \d clients of 5, allowed: at least 3"):
+            reveal(0, own, clients.group, range(5), survivors, {})
+    with pytest.raises(SecureSumError, match="2 clients; a secure sum needs at least 3"):
+        Group(dict(list(clients.group.members.items())[:2]), 2 / 3, b"")
+    with pytest.raises(SecureSumError, match="the same key"):
+        Group(dict.fromkeys(range(3), own.member()), 2 / 3, b"")
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 7), st.integers(0, 6), st.randoms())
+def test_a_secret_comes_back_from_enough_shares_and_not_from_fewer(
+    secret: bytes, threshold: int, more: int, random: object
+) -> None:
+    shares = shamir.split(secret, threshold, range(threshold + more))
+    chosen = dict(random.sample(sorted(shares.items()), threshold))  # type: ignore[attr-defined]
+    assert shamir.join(chosen) == secret
+    if threshold > 1:
+        chosen.popitem()
+        with contextlib.suppress(ValueError):
+            assert shamir.join(chosen) != secret
+
+
+def test_the_modulus_of_the_shares_is_prime() -> None:
+    # Fermat's test to 20 bases
+    assert all(pow(base, shamir._PRIME - 1, shamir._PRIME) == 1 for base in range(2, 22))
+
+
+@pytest.mark.parametrize("count", [60, 200, 1000])
+def test_neighbours_are_symmetric_and_as_many_as_is_safe(count: int) -> None:
+    degree = graph.smallest_degree(count, 0.6)
+    peers = graph.neighbours(range(count), degree, bytes(range(32)))
+    assert all(len(set(own)) == degree and place not in own for place, own in peers.items())
+    assert all(place in peers[peer] for place, own in peers.items() for peer in own)
+    # by simulation: a fifth of the clients silent, nobody is left with too few neighbours
+    rng = np.random.default_rng(0)
+    threshold = graph.threshold_of(0.6, degree)
+    for _ in range(20):
+        left = set(rng.permutation(count)[: count - count // 5].tolist())
+        assert min(len(left.intersection(own)) for own in peers.values()) >= threshold
+
+
+def test_members_are_compared_with_what_they_told() -> None:
+    own = Secrets.make()
+    assert own.member() == own.member()
+    assert isinstance(own.member(), Member)
+    assert "seed" not in repr(own)
+    assert own != Secrets.make()
