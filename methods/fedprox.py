@@ -7,6 +7,7 @@ works with Flower's strategy, and our strategy with Flower's clients.
 
 from dataclasses import dataclass
 
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
@@ -32,14 +33,14 @@ FedProxTask = Task[FedProxSettings, SampleObjective]
 
 @dataclass(frozen=True)
 class Carry:
-    """w (d,), the server's model (d,), and mu."""
+    """w, the server's model, and mu."""
 
-    x: Tensor
-    reference: Tensor
+    x: Float[Tensor, "*stack d"]
+    reference: Float[Tensor, "*stack d"]
     mu: float
 
 
-def start(x: Tensor, mu: float | None, memory: None, task: FedProxTask) -> Carry:
+def start(x: Float[Tensor, "d"], mu: float | None, memory: None, task: FedProxTask) -> Carry:
     """mu comes from the message or, where it has none, from the settings."""
     return Carry(x, x.clone(), task.settings.proximal_mu if mu is None else mu)
 

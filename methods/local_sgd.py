@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Task
@@ -14,12 +15,12 @@ SGDTask = Task[Settings, SampleObjective]
 
 @dataclass(frozen=True)
 class Point:
-    """Nothing but w (d,)."""
+    """Nothing but w."""
 
-    x: Tensor
+    x: Float[Tensor, "*stack d"]
 
 
-def start(x: Tensor, down: None, memory: None, task: Task[Any, Any]) -> Point:
+def start(x: Float[Tensor, "d"], down: None, memory: None, task: Task[Any, Any]) -> Point:
     return Point(x)
 
 
@@ -29,7 +30,7 @@ def step(carry: Point, batch: Batch, eta: float, task: SGDTask) -> Point:
     return carry
 
 
-def finish(carry: Any, task: Task[Any, Any]) -> tuple[Tensor, None, None]:
+def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, None]:
     """Send back the carry's point, and nothing else."""
     return carry.x, None, None
 

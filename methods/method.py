@@ -13,8 +13,18 @@ The client half is what one client computes in one round. The server half makes 
 The functions use nothing but their arguments. `clients.base.MethodClient` and `strategies.method.MethodStrategy` are
 the adapters between a `Method` and Flower.
 
-At a client x is a (d,) tensor on the run's device, and a carry is a frozen record of such tensors. A step may change
-them in place, since a carry is never used again after it was passed to a step. At the server all arrays are NumPy's.
+At a client x is a tensor on the run's device, and a carry is a frozen record of such tensors. A step may change them
+in place, since a carry is never used again after it was passed to a step. At the server all arrays are NumPy's.
+
+The shapes in the annotations of this package have one language:
+
+| axis | length |
+|---|---|
+| d; p | the parameters; those of x, the primal variables, which come first in a minimax method's point |
+| N; c | the sites; the clients whose replies a round has |
+| b; m | the samples or the positives of a batch; its partners |
+| k | the components of FedX's inner estimate |
+| *stack | a stack of clients: a step computes them as one, on leading axes; none for one client |
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,13 +33,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from jaxtyping import Float, Float64, Int64, Shaped
 from torch import Tensor
 
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings
 from problems.models import NUMPY_DTYPES
-from problems.models.vectors import Weights, exact_mean, mean
+from problems.models.vectors import exact_mean, mean
 from problems.objectives.classification import CROSS_ENTROPY
 from problems.site import Site
 
@@ -82,7 +92,7 @@ class Plan(Generic[S]):
         training: the settings common to all algorithms.
         settings: those of the algorithm's family.
         loss: the name of the loss.
-        class_counts: (N, 2) negatives and positives of every site, in the order of the partition ids.
+        class_counts: negatives and positives of every site, in the order of the partition ids.
         layout: names and shapes of the parts of the flat model; () if unknown.
     """
 
@@ -90,7 +100,7 @@ class Plan(Generic[S]):
     training: TrainingSettings
     settings: S
     loss: str
-    class_counts: NDArray[np.int64]
+    class_counts: Int64[np.ndarray, "N 2"]
     layout: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
@@ -99,25 +109,25 @@ class Replies(Generic[U]):
     """The good replies of a round, in the order of the partition ids.
 
     Attributes:
-        places: (k,) the places, among the N sites, of the clients that replied.
-        points: the (d,) point of each.
+        places: the places, among the N sites, of the c clients that replied.
+        points: the point of each.
         ups: the record of each.
-        weights: (k,) weights for a mean over these k replies, 1 on average; None: equal weights.
-        shares: (k,) weights for a mean over all N sites, 1 on average over all N; None: equal weights.
+        weights: weights for a mean over these c replies, 1 on average; None: equal weights.
+        shares: weights for a mean over all N sites, 1 on average over all N; None: equal weights.
         num_sites: N.
         states_lost: whether a client lost its memory. Corrections that belong together are then reset at all clients.
     """
 
     places: Sequence[int]
-    points: Sequence[FloatArray]
+    points: Sequence[Float[np.ndarray, "d"]]
     ups: Sequence[U]
-    weights: Weights | None
-    shares: Weights | None
+    weights: Float64[np.ndarray, "c"] | None
+    shares: Float64[np.ndarray, "c"] | None
     num_sites: int
     states_lost: bool = False
 
-    def mean_point(self) -> FloatArray:
-        """(d,) the mean of the points, rounded once."""
+    def mean_point(self) -> Float[np.ndarray, "d"]:
+        """The mean of the points, rounded once."""
         return mean(self.points, self.weights)
 
     def mean(self, field: str) -> FloatArray:
@@ -128,11 +138,12 @@ class Replies(Generic[U]):
         """
         return mean([getattr(up, field) for up in self.ups], self.weights)
 
-    def move(self, start: FloatArray, plan: Plan[Any]) -> FloatArray:
+    def move(self, start: Float[np.ndarray, "d"], plan: Plan[Any]) -> Float[np.ndarray, "d"]:
         """Return start + server-learning-rate (mean of the points - start), in float64 until it is rounded.
 
         Args:
-            start: (d,) from where the server steps; the result gets its number type.
+            start: from where the server steps; the result gets its number type.
+            plan: has the server's learning rate, eta_g.
         """
         begun, rate = start.astype(np.float64), plan.training.server_learning_rate
         moved: FloatArray = (begun + rate * (exact_mean(self.points, self.weights) - begun)).astype(start.dtype)
@@ -152,17 +163,31 @@ class Phase:
     answer: Callable[..., Payload]
 
 
-def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
+def average(
+    x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
+) -> tuple[Float[np.ndarray, "d"], Any]:
     """Do the plain server half.
 
     Returns:
-        (d,) the mean of the points, and the state as it was.
+        The mean of the points, and the state as it was.
     """
     return replies.mean_point(), state
 
 
-def average_records(x: FloatArray, state: Any, replies: Replies[U], plan: Plan[Any]) -> tuple[FloatArray, U]:
-    """The mean of the points, and the means of all fields of the records, which become the state."""
+def average_records(
+    x: Float[np.ndarray, "d"], state: Any, replies: Replies[U], plan: Plan[Any]
+) -> tuple[Float[np.ndarray, "d"], U]:
+    """Average the points and the records, the update of a method whose state is the mean of what clients sent.
+
+    Args:
+        x: the model before the round, which has no effect.
+        state: the state before the round, which has no effect.
+        replies: with records that all have the same fields.
+        plan: of the round; has no effect.
+
+    Returns:
+        The mean of the points, and a record with the mean of each field, which becomes the state.
+    """
     first = replies.ups[0]
     return replies.mean_point(), replace(first, **{name: replies.mean(name) for name in first.arrays()})
 
@@ -181,9 +206,9 @@ class ClientHalf:
 
     objective: Callable[..., Any]
     batches: Callable[[Any, Any], Iterator[tuple[float, Any]]]
-    start: Callable[[Tensor, Any, Any, Any], Any]
+    start: Callable[[Float[Tensor, "d"], Any, Any, Any], Any]
     step: Callable[[Any, Any, float, Any], Any]
-    finish: Callable[[Any, Any], tuple[Tensor, Any, Any]]
+    finish: Callable[[Any, Any], tuple[Float[Tensor, "d"], Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -194,13 +219,13 @@ class ServerHalf:
         init: (x, plan) -> state.
         tell: (x, state, plan) -> down.
         update: (x, state, replies, plan) -> x, state.
-        output: (x, plan) -> (d,) the model to evaluate and save, made from a round's x.
+        output: (x, plan) -> the model to evaluate and save, made from a round's x.
     """
 
-    init: Callable[[FloatArray, Any], Any] = lambda x, plan: None
-    tell: Callable[[FloatArray, Any, Any], Any] = lambda x, state, plan: None
-    update: Callable[[FloatArray, Any, Any, Any], tuple[FloatArray, Any]] = average
-    output: Callable[[FloatArray, Any], FloatArray] = lambda x, plan: x
+    init: Callable[[Float[np.ndarray, "d"], Any], Any] = lambda x, plan: None
+    tell: Callable[[Float[np.ndarray, "d"], Any, Any], Any] = lambda x, state, plan: None
+    update: Callable[[Float[np.ndarray, "d"], Any, Any, Any], tuple[Float[np.ndarray, "d"], Any]] = average
+    output: Callable[[Float[np.ndarray, "d"], Any], Float[np.ndarray, "d"]] = lambda x, plan: x
 
 
 @dataclass(frozen=True)
@@ -236,20 +261,50 @@ class Method:
     loss: str = CROSS_ENTROPY
 
 
-def as_tensor(array: FloatArray, like: Tensor) -> Tensor:
-    """A copy of a received array as a tensor with the number type and the device of ``like``."""
+def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:
+    """Copy a received array, which may be read-only, into a tensor that a step may change.
+
+    Args:
+        array: from a record, in any number type.
+        like: a tensor with the number type and the device of the copy, such as x.
+    """
     own = torch.from_numpy(np.array(array, NUMPY_DTYPES[like.dtype]))
     return own if like.device.type == "cpu" else own.to(like.device)
 
 
-def as_array(tensor: Tensor) -> FloatArray:
-    """A tensor as an array; on a CPU both share their memory."""
-    array: FloatArray = tensor.cpu().numpy()
+def as_array(tensor: Shaped[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
+    """View a tensor as an array, for a record or a memory.
+
+    Args:
+        tensor: of any type of numbers, which the array has as well.
+
+    Returns:
+        For a tensor on a CPU an array of the same memory, so that a later change of the one changes the other; else a
+        copy.
+    """
+    array: np.ndarray = tensor.cpu().numpy()
     return array
 
 
-def momentum_step(x: Tensor, momentum: Tensor | None, gradient: Tensor, beta: float, eta: float) -> Tensor:
-    """m <- (1 - beta) m + beta gradient, where the first m is the first gradient; x <- x - eta m, in place; m (d,)."""
+def momentum_step(
+    x: Float[Tensor, "*stack d"],
+    momentum: Float[Tensor, "*stack d"] | None,
+    gradient: Float[Tensor, "*stack d"],
+    beta: float,
+    eta: float,
+) -> Float[Tensor, "*stack d"]:
+    """m <- (1 - beta) m + beta gradient, where the first m is the first gradient; x <- x - eta m.
+
+    Args:
+        x: the point, changed in place.
+        momentum: m, changed in place; None before the first step.
+        gradient: at x; it may be overwritten afterwards.
+        beta: the weight of the new gradient, in (0, 1].
+        eta: the step size.
+
+    Returns:
+        The new m.
+    """
     momentum = gradient.clone() if momentum is None else momentum.lerp_(gradient, beta)
     x.sub_(momentum, alpha=eta)
     return momentum

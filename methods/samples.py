@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import Task
@@ -13,9 +14,10 @@ from problems.randomness import Purpose
 from problems.sampling import EpochSampler
 from problems.site import Site
 
-# features (b, *shape) and labels (b,)
-Batch = tuple[Tensor, Tensor]
-Slope = Callable[[Tensor, Tensor], Tensor]
+# features (*stack, b, *shape), for which there is no annotation, and labels
+Batch = tuple[Tensor, Float[Tensor, "*stack b"]]
+# (scores, labels) -> the derivative of each sample's loss with respect to its score
+Slope = Callable[[Float[Tensor, "*stack b"], Float[Tensor, "*stack b"]], Float[Tensor, "*stack b"]]
 
 
 class SampleObjective:
@@ -23,16 +25,18 @@ class SampleObjective:
 
     Attributes:
         loss: None where every call of `gradient` must give a slope.
-        ridge: (d,) factors of the ridge term, or None.
+        ridge: the factors of the ridge term, or None.
     """
 
-    ridge: Tensor | None = None
+    ridge: Float[Tensor, "d"] | None = None
 
     def __init__(self, model: FlatModel, site: Site, loss: str, training: TrainingSettings, settings: Settings) -> None:
         self.model, self.loss = model, SAMPLE_LOSSES.get(loss)
 
-    def gradient(self, w: Tensor, batch: Batch, slope: Slope | None = None) -> Tensor:
-        """(d,) the gradient at w; valid until the next call.
+    def gradient(
+        self, w: Float[Tensor, "*stack d"], batch: Batch, slope: Slope | None = None
+    ) -> Float[Tensor, "*stack d"]:
+        """The gradient at w, on a batch; valid until the next call.
 
         Args:
             slope: like `SampleLoss.slope`; None: that of the loss itself.
@@ -41,16 +45,23 @@ class SampleObjective:
         gradient = pull(self._slopes(scores, batch[1], slope))
         return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
 
-    def descend(self, w: Tensor, batch: Batch, eta: float) -> None:
-        """w <- w - eta * gradient, in place; without a ridge term the model may add to w with no tensor in between."""
+    def descend(self, w: Float[Tensor, "*stack d"], batch: Batch, eta: float) -> None:
+        """w <- w - eta * gradient; without a ridge term the model may add to w with no tensor in between.
+
+        Args:
+            w: the point, changed in place.
+            eta: the step size.
+        """
         if self.ridge is not None:
             w.sub_(self.gradient(w, batch), alpha=eta)
             return
         scores, pull = self.model.forward(w, batch[0])
         pull(self._slopes(scores, batch[1]), into=w, alpha=-eta)
 
-    def _slopes(self, scores: Tensor, labels: Tensor, slope: Slope | None = None) -> Tensor:
-        """(..., b) the derivatives of the mean loss with respect to the scores."""
+    def _slopes(
+        self, scores: Float[Tensor, "*stack b"], labels: Float[Tensor, "*stack b"], slope: Slope | None = None
+    ) -> Float[Tensor, "*stack b"]:
+        """The derivatives of the mean loss with respect to the scores."""
         if slope is None:
             assert self.loss is not None
             slope = self.loss.slope
@@ -58,12 +69,25 @@ class SampleObjective:
 
 
 def make_sampler(task: Task[Any, Any], purpose: Purpose = Purpose.SAMPLES) -> EpochSampler:
-    """Mini-batches of ``batch-size`` of the site's samples, numbered over the whole run."""
+    """Make the sampler of a site's mini-batches of ``batch-size`` samples.
+
+    Args:
+        task: of the client; its round has no effect, since batches are numbered over the whole run.
+        purpose: names the stream of random numbers; two batches of a step that must be independent have two purposes.
+    """
     return task.site.sampler(task.site.everyone, task.training.batch_size, task.training.seed, purpose)
 
 
 def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Batch]]:
-    """The step size and the mini-batch of ``batch-size`` samples of each of the round's iterations."""
+    """Draw a round's mini-batches of ``batch-size`` samples; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        The step size and the batch of each iteration. The batch is the whole site where ``batch-size`` is 0 or is at
+        least the site's number of samples.
+    """
     site = task.site
     if not 0 < task.training.batch_size < len(site):
         for iteration in task.iterations:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array
@@ -44,7 +44,7 @@ class ControlChange(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """y_i, the old c_i, the correction c - c_i, the mean gradient so far, all (d,), and the sum of the step sizes."""
+    """y_i, the old c_i, the correction c - c_i, the mean gradient so far, and the sum of the step sizes."""
 
     x: Float[Tensor, "*stack d"]
     own: FloatArray
@@ -53,15 +53,34 @@ class Carry:
     length: float
 
 
-def recall(memory: ControlVariate | None, received: FloatArray | None, x: Tensor) -> tuple[FloatArray, Tensor]:
-    """(d,) c_i, zeros before the client's first round, and the correction c - c_i (d,)."""
+def recall(
+    memory: ControlVariate | None, received: Float[np.ndarray, "d"] | None, x: Float[Tensor, "d"]
+) -> tuple[Float[np.ndarray, "d"], Float[Tensor, "d"]]:
+    """Begin a client's round with its control variate.
+
+    Args:
+        memory: of the client's newest round; None before its first.
+        received: c; None while it is zero.
+        x: the server's model; the correction gets its number type and its device.
+
+    Returns:
+        c_i, zeros before the client's first round, and the correction c - c_i.
+    """
     own = np.zeros_like(as_array(x)) if memory is None else memory.check({"d": len(x)}, finite=False).control
     correction = np.negative(own) if received is None else np.subtract(received, own)
     return own, torch.from_numpy(correction).to(x)
 
 
-def kept(own: FloatArray, control: Tensor) -> tuple[ControlChange, ControlVariate]:
-    """The change to send and the memory to keep, from the new c_i (d,)."""
+def kept(own: Float[np.ndarray, "d"], control: Float[Tensor, "d"]) -> tuple[ControlChange, ControlVariate]:
+    """End a client's round with its new control variate.
+
+    Args:
+        own: the old c_i.
+        control: the new c_i.
+
+    Returns:
+        The change to send, and the memory to keep.
+    """
     new = as_array(control)
     return ControlChange(change=new - own), ControlVariate(control=new)
 
@@ -82,20 +101,29 @@ def step(carry: Carry, batch: Batch, eta: float, task: ScaffoldTask) -> Carry:
     return replace(carry, length=length)
 
 
-def finish(carry: Carry, task: ScaffoldTask) -> tuple[Tensor, ControlChange, ControlVariate]:
+def finish(carry: Carry, task: ScaffoldTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
     """Lines 12 and 13: the new c_i, and its change, which is sent."""
     return carry.x, *kept(carry.own, carry.control)
 
 
-def tell(x: FloatArray, state: ControlVariate | None, plan: Plan[Settings]) -> ControlVariate | None:
+def tell(x: Float[np.ndarray, "d"], state: ControlVariate | None, plan: Plan[Settings]) -> ControlVariate | None:
     """Line 3: c, in the model's number type; nothing while it is zero."""
     return None if state is None else ControlVariate(control=state.control.astype(x.dtype))
 
 
-def new_control(control: FloatArray | None, replies: Replies[ControlChange]) -> FloatArray | None:
-    """(d,) line 17: c <- c + |S|/N mean (change of c_i), in float64; None stands for zero.
+def new_control(
+    control: Float64[np.ndarray, "d"] | None, replies: Replies[ControlChange]
+) -> Float64[np.ndarray, "d"] | None:
+    """Line 17: c <- c + |S|/N mean (change of c_i).
 
     Clients have their weights in the mean over all N sites, whichever of them answered.
+
+    Args:
+        control: c; None stands for zero.
+        replies: of S, the clients that answered.
+
+    Returns:
+        The new c; None, which stands for zero, where a client has lost its c_i, since the two belong together.
     """
     if replies.states_lost:
         return None
@@ -105,8 +133,8 @@ def new_control(control: FloatArray | None, replies: Replies[ControlChange]) -> 
 
 
 def update(
-    x: FloatArray, state: ControlVariate | None, replies: Replies[ControlChange], plan: Plan[Settings]
-) -> tuple[FloatArray, ControlVariate | None]:
+    x: Float[np.ndarray, "d"], state: ControlVariate | None, replies: Replies[ControlChange], plan: Plan[Settings]
+) -> tuple[Float[np.ndarray, "d"], ControlVariate | None]:
     """Lines 16 and 17: x <- x + eta_g mean (y_i - x), and the new c."""
     control = new_control(None if state is None else state.control, replies)
     point = replies.move(x, plan)

@@ -12,6 +12,8 @@ in Federated Learning", AAAI 2021, for two classes). Models and momenta are aver
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
@@ -64,14 +66,14 @@ SGDMTask = Task[SGDMSettings, SampleObjective]
 
 @dataclass(frozen=True)
 class Carry:
-    """w (d,), m (d,), which is None before the first step of a run, and the slope of the ratio loss, or None."""
+    """w, m, which is None before the first step of a run, and the slope of the ratio loss, or None."""
 
-    x: Tensor
-    momentum: Tensor | None
+    x: Float[Tensor, "*stack d"]
+    momentum: Float[Tensor, "*stack d"] | None
     slope: Slope | None
 
 
-def start(x: Tensor, down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: SGDMDown | None, memory: None, task: SGDMTask) -> Carry:
     """The ratio loss's weights come from all sites' class counts or, where these did not come down, from the site's."""
     down, slope = down or SGDMDown(), None
     if task.loss == RATIO_LOSS:
@@ -88,12 +90,12 @@ def step(carry: Carry, batch: Batch, eta: float, task: SGDMTask) -> Carry:
     return carry if momentum is carry.momentum else replace(carry, momentum=momentum)
 
 
-def finish(carry: Carry, task: SGDMTask) -> tuple[Tensor, LocalMomentum, None]:
+def finish(carry: Carry, task: SGDMTask) -> tuple[Float[Tensor, "d"], LocalMomentum, None]:
     assert carry.momentum is not None
     return carry.x, LocalMomentum(momentum=as_array(carry.momentum)), None
 
 
-def tell(x: FloatArray, state: LocalMomentum | None, plan: Plan[SGDMSettings]) -> SGDMDown:
+def tell(x: Float[np.ndarray, "d"], state: LocalMomentum | None, plan: Plan[SGDMSettings]) -> SGDMDown:
     """The mean momentum and, where the loss needs them, the class counts of all sites together."""
     counts = plan.class_counts.sum(axis=0) if plan.loss == RATIO_LOSS else None
     return SGDMDown(class_counts=counts, momentum=None if state is None else state.momentum)
