@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float, Float64
 from pydantic import Field
 from torch import Tensor
 
@@ -33,7 +34,6 @@ from methods.minimax import MinimaxDown, count_population, draw_batches, fill_bl
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
 from problems.minimax import AUC_MINIMAX, AUCOracle, Oracle
-from problems.models.vectors import Weights
 from problems.randomness import Purpose, stream
 from problems.sampling import Indices
 
@@ -82,7 +82,12 @@ class Stage:
 
 
 def stage_of(server_round: int, settings: CodaSettings) -> Stage:
-    """The stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds."""
+    """Find the stage of a round; stage s has round(stage_rounds * stage_growth^s) rounds.
+
+    Args:
+        server_round: the round's number, counted from 1.
+        settings: without ``stage_rounds``, stage 0 never ends.
+    """
     stage = Stage(0, 1)
     while settings.stage_rounds:
         # the cap at server_round ends no stage too early and keeps the number small
@@ -119,11 +124,11 @@ class StageState(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z = (v, alpha) (d,), v_0 (p,), the signs (d,) of descent and ascent, and f_i."""
+    """z = (v, alpha), v_0, the signs of descent and ascent, and f_i."""
 
-    x: Tensor
-    reference: Tensor
-    signs: Tensor
+    x: Float[Tensor, "*stack d"]
+    reference: Float[Tensor, "*stack p"]
+    signs: Float[Tensor, "*stack d"]
     f: Oracle
 
 
@@ -131,19 +136,34 @@ class Carry:
 
 
 def draw_stage(task: CodaTask, down: object) -> Iterator[tuple[float, Indices]]:
-    """For each iteration eta_s, which includes the learning rate's own drops, and the rows of a mini-batch."""
+    """Draw a round's mini-batches; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        For each iteration eta_s, which includes the learning rate's own drops, and the b rows of a mini-batch.
+    """
     factor = task.settings.stage_decay ** -stage_of(task.server_round, task.settings).index
     for eta, rows in draw_batches(task, down):
         yield eta * factor, rows
 
 
-def start(x: Tensor, down: CodaDown, memory: object, task: CodaTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: CodaDown, memory: object, task: CodaTask) -> Carry:
     reference = x.clone() if down.reference is None else as_tensor(down.reference, x)
     return Carry(x, reference[: task.f.primal_dim], fill_blocks(task.f, -1.0, 1.0), weigh(task, down))
 
 
-def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Tensor:
-    """(d,) the gradient of f_i at z; ``scaled-dual`` divides its dual part by p(1-p). Valid until the next call."""
+def compute_gradient(carry: Carry, rows: Indices, task: CodaTask) -> Float[Tensor, "*stack d"]:
+    """Compute the gradient of f_i at z; ``scaled-dual`` divides its dual part by p(1-p).
+
+    Args:
+        carry: has z and f_i.
+        rows: of the mini-batch.
+
+    Returns:
+        The gradient, which the next call overwrites.
+    """
     f = carry.f
     gradient = f.gradient(carry.x, rows)
     if task.settings.scaled_dual and isinstance(f, AUCOracle):
@@ -160,8 +180,14 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
     return carry
 
 
-def sum_scores(x: Tensor, down: CodaDown, task: CodaTask) -> ClassScores:
-    """The site's scores, summed by class, at the message's point."""
+def sum_scores(x: Float[Tensor, "d"], down: CodaDown, task: CodaTask) -> ClassScores:
+    """Answer the phase `CLASS_SCORES`: sum the site's scores by class.
+
+    Args:
+        x: the message's point, at which f_i already is.
+        down: what came beside it, which has no effect.
+        task: has f_i, which must be an `AUCOracle`.
+    """
     assert isinstance(task.f, AUCOracle)
     sums, counts = task.f.class_sums()
     return ClassScores(sums=as_array(sums), counts=as_array(counts).astype(np.int64))
@@ -170,7 +196,7 @@ def sum_scores(x: Tensor, down: CodaDown, task: CodaTask) -> ClassScores:
 # The server half.
 
 
-def init(x: FloatArray, plan: CodaPlan) -> StageState:
+def init(x: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
     """The first stage's reference: the initial model, or noise."""
     if not plan.settings.proximal:
         return StageState()
@@ -179,17 +205,22 @@ def init(x: FloatArray, plan: CodaPlan) -> StageState:
 
 
 def restarts_dual(plan: CodaPlan) -> bool:
-    """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0."""
+    """Whether the round starts from a new lambda: with ``restart-dual``, the first round of each stage but stage 0.
+
+    Args:
+        plan: of the round; its loss must be `AUC_MINIMAX`, whose best lambda is known.
+    """
     first = stage_of(plan.server_round, plan.settings).first
     return 1 < first == plan.server_round and plan.settings.restart_dual and plan.loss == AUC_MINIMAX
 
 
-def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) -> float | None:
+def best_dual(answers: Sequence[ClassScores], sizes: Float64[np.ndarray, "c"], plan: CodaPlan) -> float | None:
     """E[s|-] - E[s|+] over the sites that answered, weighted as in f; None where they lack a class.
 
     Args:
-        answers: (k,) the sites' answers.
-        sizes: (k,) their numbers of samples, in any unit.
+        answers: of c sites.
+        sizes: the numbers of samples of these sites, in any unit.
+        plan: says whether sites count by their samples.
     """
     # each sample weighs 1 or, where sites have equal weights, 1 / its site's size
     weights = np.ones(len(answers)) if plan.training.by_examples else 1 / sizes
@@ -201,8 +232,17 @@ def best_dual(answers: Sequence[ClassScores], sizes: Weights, plan: CodaPlan) ->
     return float(negative - positive)
 
 
-def tell_reference(x: FloatArray, state: StageState, plan: CodaPlan) -> FloatArray | None:
-    """(d,) the reference in the model's number type, or None where the model itself serves as the reference."""
+def tell_reference(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> Float[np.ndarray, "d"] | None:
+    """Prepare v_0 for a message.
+
+    Args:
+        x: the model that the message carries.
+        state: has the stage's reference, if there is a proximal term.
+        plan: its loss says which part of x the proximal term pulls.
+
+    Returns:
+        The reference in the model's number type, or None where the model itself serves as the reference.
+    """
     if state.reference is None:
         return None
     reference = state.reference.astype(x.dtype)
@@ -211,12 +251,21 @@ def tell_reference(x: FloatArray, state: StageState, plan: CodaPlan) -> FloatArr
     return None if np.array_equal(reference[pulled], x[pulled]) else reference
 
 
-def tell(x: FloatArray, state: StageState, plan: CodaPlan) -> CodaDown:
+def tell(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> CodaDown:
     return CodaDown(population=count_population(plan), reference=tell_reference(x, state, plan))
 
 
-def follow_stage(state: StageState, point: FloatArray, plan: CodaPlan) -> StageState:
-    """Add a round's point (d,) to the stage's sum; at the stage's end their mean is the next reference."""
+def follow_stage(state: StageState, point: Float[np.ndarray, "d"], plan: CodaPlan) -> StageState:
+    """Add a round's point to the stage's sum; at the stage's end their mean is the next reference.
+
+    Args:
+        state: after the round before.
+        point: the model that the round has made.
+        plan: of the round.
+
+    Returns:
+        The new state; the same where there is no proximal term, or only one stage.
+    """
     settings, stage = plan.settings, stage_of(plan.server_round, plan.settings)
     if not (settings.proximal and settings.stage_rounds):
         return state
@@ -226,7 +275,9 @@ def follow_stage(state: StageState, point: FloatArray, plan: CodaPlan) -> StageS
     return replace(state, reference=total / (plan.server_round + 1 - stage.first), total=None)
 
 
-def update(x: FloatArray, state: StageState, replies: Replies[Any], plan: CodaPlan) -> tuple[FloatArray, StageState]:
+def update(
+    x: Float[np.ndarray, "d"], state: StageState, replies: Replies[Any], plan: CodaPlan
+) -> tuple[Float[np.ndarray, "d"], StageState]:
     """z <- mean z_i, over all sites."""
     point = replies.mean_point()
     return point, follow_stage(state, point, plan)

@@ -13,7 +13,9 @@ The new c_k is the mean of the round's uncorrected stochastic gradients (Option 
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from methods import coda
@@ -33,14 +35,14 @@ class CodascaDown(CodaDown):
 
 @dataclass(frozen=True)
 class Carry(coda.Carry):
-    """CoDA's carry, and the old c_k, the correction c - c_k, and the sum of the gradients so far, each (d,)."""
+    """CoDA's carry, and the old c_k, the correction c - c_k, and the sum of the gradients so far."""
 
     own: FloatArray
-    correction: Tensor
-    total: Tensor
+    correction: Float[Tensor, "*stack d"]
+    total: Float[Tensor, "*stack d"]
 
 
-def start(x: Tensor, down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: CodascaDown, memory: ControlVariate | None, task: CodaTask) -> Carry:
     own, correction = recall(memory, down.control, x)
     plain = vars(coda.start(x, down, None, task))
     return Carry(**plain, own=own, correction=correction, total=torch.zeros_like(x))
@@ -56,19 +58,19 @@ def step(carry: Carry, rows: Indices, eta: float, task: CodaTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: CodaTask) -> tuple[Tensor, ControlChange, ControlVariate]:
+def finish(carry: Carry, task: CodaTask) -> tuple[Float[Tensor, "d"], ControlChange, ControlVariate]:
     """c_k <- the mean of the round's gradients; its change is sent."""
     return carry.x, *kept(carry.own, carry.total / task.training.local_steps)
 
 
-def tell(x: FloatArray, state: StageState, plan: CodaPlan) -> CodascaDown:
+def tell(x: Float[np.ndarray, "d"], state: StageState, plan: CodaPlan) -> CodascaDown:
     control = None if state.control is None else state.control.astype(x.dtype)
     return CodascaDown(**coda.tell(x, state, plan).arrays(), control=control)
 
 
 def update(
-    x: FloatArray, state: StageState, replies: Replies[ControlChange], plan: CodaPlan
-) -> tuple[FloatArray, StageState]:
+    x: Float[np.ndarray, "d"], state: StageState, replies: Replies[ControlChange], plan: CodaPlan
+) -> tuple[Float[np.ndarray, "d"], StageState]:
     """z <- z + eta_g mean (z_i - z), and the new c."""
     point = replies.move(x, plan)
     return point, replace(coda.follow_stage(state, point, plan), control=new_control(state.control, replies))

@@ -27,6 +27,7 @@ from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float, Float64
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
@@ -112,16 +113,16 @@ class Question:
     """What an estimator asks clients for in a gradient phase, and what it adds to the mean of their answers.
 
     Attributes:
-        reference: (d,) the second point, or None.
+        reference: the second point, or None.
         weight: what the gradient there is multiplied by; 0 without a reference.
-        carry: (d,) the term to add, or None.
+        carry: the term to add, or None.
         large: whether to ask a large batch of clients.
         snapshot: whether to keep the round's point and estimate as the snapshot.
     """
 
-    reference: FloatArray | None = None
+    reference: Float64[np.ndarray, "d"] | None = None
     weight: float = 0.0
-    carry: FloatArray | None = None
+    carry: Float64[np.ndarray, "d"] | None = None
     large: bool = False
     snapshot: bool = False
 
@@ -147,7 +148,12 @@ def ask_minibatch(t: int, state: EstimatorState | None, settings: FedSGDASetting
 
 
 def alpha(t: int, settings: FedSGDASettings) -> float:
-    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)) of a round t >= 1; round 0 takes 1 instead."""
+    """alpha_t = beta_t = min(1, c_alpha / (t + 1)^(2 rho)).
+
+    Args:
+        t: the round, counted from 0; round 0, which has no estimate before it, takes 1 instead.
+        settings: have c_alpha and rho.
+    """
     return min(1.0, settings.alpha_constant / math.pow(t + 1, 2 * settings.decay(STORM.rho)))
 
 
@@ -184,8 +190,17 @@ SVRG = Estimator(ask_svrg, periodic=True)
 # The client half.
 
 
-def collect(x: Tensor, down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
-    """Framework 2: the gradient of f_i at z, minus weight times that at the reference point."""
+def collect(x: Float[Tensor, "d"], down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
+    """Framework 2, the answer in the phase `GRADIENTS`.
+
+    Args:
+        x: z, the message's point.
+        down: the reference point and its weight, or neither.
+        task: of the client; the gradients are over all of its samples.
+
+    Returns:
+        The gradient of f_i at z, minus weight times that at the reference point.
+    """
     f = weigh(task, down)
     if down.reference is None or down.weight is None:
         return LocalGradient(gradient=as_array(f.gradient(x, None).clone()))
@@ -195,35 +210,51 @@ def collect(x: Tensor, down: FedSGDADown, task: FedSGDATask) -> LocalGradient:
 
 @dataclass(frozen=True)
 class Carry:
-    """z^(k), z_t, (u_t, v_t) and the signed steps eta_t and gamma_t, all (d,), f_i, and its gradients (d,) at z_t on
-    each of the round's batches, where they were computed together."""
+    """z^(k), z_t, (u_t, v_t), the signed steps eta_t and gamma_t, f_i, and its gradients at z_t on each of the round's
+    batches, where they were computed together."""
 
-    x: Tensor
-    origin: Tensor
-    estimate: Tensor
-    steps: Tensor
+    x: Float[Tensor, "*stack d"]
+    origin: Float[Tensor, "*stack d"]
+    estimate: Float[Tensor, "*stack d"]
+    steps: Float[Tensor, "*stack d"]
     f: Oracle
-    at_origin: Sequence[Tensor] | None
+    at_origin: Sequence[Float[Tensor, "d"]] | None
 
 
 class Batch(NamedTuple):
-    """The rows (b,) of a mini-batch, and the place of its gradient in `Carry.at_origin`."""
+    """The b rows of a mini-batch, and the place of its gradient in `Carry.at_origin`."""
 
     rows: Indices
     place: int
 
 
 def draw(task: FedSGDATask, down: object) -> Iterator[tuple[float, Batch]]:
-    """Each iteration's mini-batch; without batch norm the first is left out, since `start` takes that step."""
+    """Draw a round's mini-batches; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        The learning rate, which has no effect, and the batch of each iteration. Without batch norm the first is left
+        out, since `start` takes that step.
+    """
     for place, (eta, rows) in enumerate(islice(draw_batches(task, down), 0 if len(task.f.buffers) else 1, None)):
         yield eta, Batch(rows, place)
 
 
-def start(x: Tensor, down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
+def start(x: Float[Tensor, "d"], down: FedSGDADown, memory: None, task: FedSGDATask, rho: float) -> Carry:
     """Line 1 of Framework 3 and, without batch norm, the first step.
 
     The two gradients of the first step are equal and cancel, so that it goes along (u_t, v_t) itself. Batch norm needs
     them all the same, for its statistics.
+
+    Args:
+        x: z_t, the message's point.
+        down: has (u_t, v_t).
+        rho: the decay of the steps where the setting is "auto", which depends on the estimator.
+
+    Raises:
+        ValueError: the message has no estimate.
     """
     if down.estimate is None:
         raise ValueError("FedSGDA's update phase needs the server's estimate")
@@ -248,8 +279,13 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedSGDATask) -> Carry:
 # The server half: Framework 1.
 
 
-def ask(question: Question, x: FloatArray, plan: FedSGDAPlan) -> FedSGDADown | None:
-    """Line 3: what goes to S'_t beside z_t, or None for nothing."""
+def ask(question: Question, x: Float[np.ndarray, "d"], plan: FedSGDAPlan) -> FedSGDADown | None:
+    """Line 3: what goes to S'_t beside z_t, or None for nothing.
+
+    Args:
+        question: of the estimator in this round.
+        x: z_t, whose number type the message gets.
+    """
     population = count_population(plan)
     if question.reference is None:
         return None if population is None else FedSGDADown(population=population)
@@ -258,9 +294,19 @@ def ask(question: Question, x: FloatArray, plan: FedSGDAPlan) -> FedSGDADown | N
 
 
 def estimate(
-    question: Question, state: EstimatorState | None, x: FloatArray, answers: Sequence[LocalGradient]
+    question: Question, state: EstimatorState | None, x: Float[np.ndarray, "d"], answers: Sequence[LocalGradient]
 ) -> EstimatorState:
-    """Line 5: (u_t, v_t), from the answers (k,) to a question at x (d,)."""
+    """Line 5: (u_t, v_t), from the answers of S'_t to a question.
+
+    Args:
+        question: what was asked.
+        state: after the round before; None in the first round.
+        x: z_t, at which it was asked.
+        answers: one of each client, which all count the same.
+
+    Returns:
+        The new state, with z_t and (u_t, v_t), and with both as the new snapshot where the question says so.
+    """
     collected = exact_mean([answer.gradient for answer in answers])
     value = collected if question.carry is None else question.carry + collected
     new = EstimatorState(previous=x.astype(np.float64), estimate=value)
@@ -269,13 +315,17 @@ def estimate(
     return new if state is None else replace(new, snapshot=state.snapshot, snapshot_gradient=state.snapshot_gradient)
 
 
-def tell(x: FloatArray, state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown:
+def tell(x: Float[np.ndarray, "d"], state: EstimatorState, plan: FedSGDAPlan) -> FedSGDADown:
     """Line 7: what goes to S_t beside z_t."""
     return FedSGDADown(population=count_population(plan), estimate=state.estimate.astype(x.dtype))
 
 
 def make_method(estimator: Estimator) -> Method:
-    """FedSGDA with an estimator. Line 9 is `ServerHalf`'s default, the mean of the points."""
+    """Make FedSGDA of an estimator. Line 9 is `ServerHalf`'s default, the mean of the points.
+
+    Args:
+        estimator: E; the rest of the method is the same for all.
+    """
     return Method(
         ClientHalf(take_oracle, draw, partial(start, rho=estimator.rho), step, finish),
         ServerHalf(tell=tell),

@@ -1,7 +1,7 @@
 """Shared by the minimax methods.
 
-They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector (d,),
-x first. Where sites are weighted by their samples, the weight is part of f_i. So f_i may need the population
+They solve min over x, max over y of the plain mean of the sites' f_i(x, y). A point z = (x, y) is one flat vector, x
+first. Where sites are weighted by their samples, the weight is part of f_i. So f_i may need the population
 (p, n / N): the share of positives of all sites together, and the sites' mean number of samples.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods.method import Plan, Task
@@ -30,12 +31,26 @@ class MinimaxDown(Payload):
 
 
 def take_oracle(model: F, *others: object) -> F:
-    """f_i before anything of the other sites is known: the client's oracle, with the site's data and loss."""
+    """Take the client's oracle for f_i as long as nothing of the other sites is known; a `ClientHalf.objective`.
+
+    Args:
+        model: the oracle, which has the site's data and the loss.
+        others: the other arguments of an objective, without effect.
+    """
     return model
 
 
 def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
-    """f_i with the p of all sites and, where sites count by their samples, omega_i = n_i / (n / N)."""
+    """Complete f_i with what it needs of the other sites.
+
+    Args:
+        task: has the client's f_i, its n_i samples, and whether sites count by their samples.
+        down: the message, with the population or without.
+
+    Returns:
+        f_i with the p of all sites and, where sites count by their samples, with the weight omega_i = n_i / (n / N).
+        Without a population, the task's f_i as it is.
+    """
     if down.population is None:
         return task.f
     prior, mean_size = down.population.tolist()
@@ -43,25 +58,44 @@ def weigh(task: Task[Any, F], down: MinimaxDown) -> F:
 
 
 def draw_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, Indices]]:
-    """The learning rate and the rows (b,) of a mini-batch, for each of the round's iterations."""
+    """Draw a round's mini-batches as rows, which an oracle takes; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        The learning rate and the b rows of a mini-batch, for each iteration.
+    """
     sampler = make_sampler(task)
     for iteration in task.iterations:
         yield task.eta(iteration), sampler.batch(iteration)
 
 
-def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Tensor:
-    """(d,) ``of_x`` in all entries of x, ``of_y`` in all entries of y."""
+def fill_blocks(f: Oracle, of_x: float, of_y: float) -> Float[Tensor, "d"]:
+    """Make a vector for products with points: a factor for x and one for y, such as the signs of descent and ascent.
+
+    Args:
+        f: says how long x and y are, and has the number type and the device of the result.
+        of_x: all entries of the primal block x.
+        of_y: all entries of the dual block y.
+    """
     blocks = torch.empty_like(f.parameters)
     blocks[: f.primal_dim] = of_x
     blocks[f.primal_dim :] = of_y
     return blocks
 
 
-def count_population(plan: Plan[Any]) -> FloatArray | None:
-    """(2,) p and n / N, in float64; None where no f_i needs them.
+def count_population(plan: Plan[Any]) -> Float64[np.ndarray, "2"] | None:
+    """Count what `weigh` needs at the clients.
 
     p is the share of positives among all samples. Where all sites count the same it is the mean of the sites' shares,
     as in a population to which each site contributes equally.
+
+    Args:
+        plan: has the class counts of all sites, the loss, and whether sites count by their samples.
+
+    Returns:
+        p and n / N; None where no f_i needs them.
     """
     sizes, positives = plan.class_counts.sum(axis=1), plan.class_counts[:, 1]
     if plan.loss not in SADDLES and not (plan.training.by_examples and np.ptp(sizes)):

@@ -3,9 +3,9 @@ Algorithm 1).
 
 | paper | here |
 |---|---|
-| x = (w, w1, w2) and y = w3, one flat point | the message's model, (d,) |
-| h, the estimate of g(x) | ``inner``, (p,), p = d - 1 |
-| (u, v), one vector | ``momentum``, (d,) |
+| x = (w, w1, w2) and y = w3, one flat point | the message's model |
+| h, the estimate of g(x) | ``inner``, as long as x |
+| (u, v), one vector | ``momentum`` |
 | xi, zeta | `Batch` |
 | alpha | the same: a new g(x; xi) weighs alpha eta in h |
 | rho | the same: g(x) = (w - rho grad CE(w), w1, w2) |
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
@@ -91,40 +92,75 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry:
-    """(x, y), (h, y), which is the point of f's second network, (u, v), all (d,), and f_i."""
+    """(x, y), (h, y), which is the point of f's second network, (u, v), and f_i."""
 
-    x: Tensor
-    h: Tensor
-    momentum: Tensor
+    x: Float[Tensor, "*stack d"]
+    h: Float[Tensor, "*stack d"]
+    momentum: Float[Tensor, "*stack d"]
     f: CompositionalOracle
 
 
 def take_compositional(model: Oracle, *others: object) -> CompositionalOracle:
-    """f_i and g_i before anything of the other sites is known: the client's oracle."""
+    """Take the client's oracle for f_i and g_i as long as nothing of the other sites is known.
+
+    Args:
+        model: the oracle, which has the site's data and both networks.
+        others: the other arguments of a `ClientHalf.objective`, without effect.
+
+    Raises:
+        TypeError: the oracle is that of a problem without an inner function.
+    """
     if not isinstance(model, CompositionalOracle):
         raise TypeError(f"LocalSCGDAM needs a CompositionalOracle, got {type(model).__name__}")
     return model
 
 
 def draw_both(task: SCGDAMTask, number: int) -> Batch:
-    """The batches of an iteration: one that g and f share, or one for each, drawn independently."""
+    """Draw the batches of an iteration.
+
+    Args:
+        number: of the iteration in the whole run, counted from 0.
+
+    Returns:
+        One batch that g and f share or, with ``independent-batches``, one for each.
+    """
     purpose = Purpose.INDEPENDENT_SAMPLES if task.settings.independent_batches else Purpose.SAMPLES
     return Batch(make_sampler(task).batch(number), make_sampler(task, purpose).batch(number))
 
 
 def draw_next(task: SCGDAMTask, down: object) -> Iterator[tuple[float, Batch]]:
-    """For each iteration t the learning rate relative to its initial value, and the batches t + 1."""
+    """Draw a round's batches; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        For each iteration t the learning rate relative to its initial value, and the batches t + 1: batches 0 make the
+        first h and momentum.
+    """
     for t in task.iterations:
         yield task.eta(t) / task.training.learning_rate, draw_both(task, t + 1)
 
 
 def compose(
-    f: CompositionalOracle, z: Tensor, h: Tensor, batch: Batch, weight: float, settings: SCGDAMSettings
-) -> Tensor:
-    """h <- (1 - weight) h + weight g(x; xi), in place, and the gradients at the new h.
+    f: CompositionalOracle,
+    z: Float[Tensor, "*stack d"],
+    h: Float[Tensor, "*stack d"],
+    batch: Batch,
+    weight: float,
+    settings: SCGDAMSettings,
+) -> Float[Tensor, "*stack d"]:
+    """h <- (1 - weight) h + weight g(x; xi), and the gradients at the new h.
+
+    Args:
+        f: f_i and g_i.
+        z: the point (x, y).
+        h: the point (h, y) of the second network, changed in place.
+        weight: of the new inner point, in (0, 1]; 1 forgets the old h.
+        settings: say how g is computed: its step rho, and its exact Jacobian or the identity.
 
     Returns:
-        (d,) grad g(x; xi)^T grad_h f(h, y; zeta) and grad_y f(h, y; zeta). Valid until the next call.
+        grad g(x; xi)^T grad_h f(h, y; zeta) and grad_y f(h, y; zeta) as one vector. Valid until the next call.
     """
     inner, pull_back = f.descend(z, batch.xi, settings.rho, exact=settings.hessian == "exact")
     h.lerp_(inner, weight)
@@ -132,7 +168,7 @@ def compose(
     return pull_back(f.outer_gradient(h, batch.zeta))
 
 
-def start(x: Tensor, down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: SCGDAMDown, memory: None, task: SCGDAMTask) -> Carry:
     """In round 1 the first batch gives h_0 = g(x; xi) and (u_0, v_0), the gradients at h_0."""
     f = weigh(task, down)
     h = f.load_inner(down.inner, down.inner_buffers).clone()
@@ -157,19 +193,22 @@ def step(carry: Carry, batch: Batch, drop: float, task: SCGDAMTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: SCGDAMTask) -> tuple[Tensor, CompositionalUp, None]:
+def finish(carry: Carry, task: SCGDAMTask) -> tuple[Float[Tensor, "d"], CompositionalUp, None]:
     inner, buffers = as_array(carry.h)[: carry.f.primal_dim], carry.f.inner_buffers()
     return carry.x, CompositionalUp(inner=inner, momentum=as_array(carry.momentum), inner_buffers=buffers), None
 
 
-def tell(x: FloatArray, state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
+def tell(x: Float[np.ndarray, "d"], state: CompositionalState | None, plan: Plan[SCGDAMSettings]) -> SCGDAMDown:
     means = {} if state is None else {**state.arrays(), "inner": state.inner[:-1]}
     return SCGDAMDown(population=count_population(plan), **means)
 
 
 def update(
-    x: FloatArray, state: CompositionalState | None, replies: Replies[CompositionalUp], plan: Plan[SCGDAMSettings]
-) -> tuple[FloatArray, CompositionalState]:
+    x: Float[np.ndarray, "d"],
+    state: CompositionalState | None,
+    replies: Replies[CompositionalUp],
+    plan: Plan[SCGDAMSettings],
+) -> tuple[Float[np.ndarray, "d"], CompositionalState]:
     """Line 6: the means of x, y, h, u and v, and of the statistics at h."""
     point = replies.mean_point()
     return point, CompositionalState(

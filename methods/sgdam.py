@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
+from jaxtyping import Float
 from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
@@ -74,23 +76,31 @@ class SaddleMomentum(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta (all (d,)), and f_i."""
+    """z = (x, y), (u, v), the signed steps gamma eta, the weights beta eta, and f_i."""
 
-    x: Tensor
-    momentum: Tensor
-    steps: Tensor
-    weights: Tensor
+    x: Float[Tensor, "*stack d"]
+    momentum: Float[Tensor, "*stack d"]
+    steps: Float[Tensor, "*stack d"]
+    weights: Float[Tensor, "*stack d"]
     f: Oracle
 
 
 def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
-    """For each iteration t the learning rate relative to its initial value, and the rows of batch t + 1."""
+    """Draw a round's mini-batches; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        For each iteration t the learning rate relative to its initial value, and the rows of batch t + 1: batch 0 makes
+        the first momentum.
+    """
     sampler = make_sampler(task)
     for t in task.iterations:
         yield task.eta(t) / task.training.learning_rate, sampler.batch(t + 1)
 
 
-def start(x: Tensor, down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
     """In round 1 the momentum is the first batch's gradient."""
     f, own, given = weigh(task, down), task.settings, down.momentum
     first = make_sampler(task).batch(task.iterations[0])
@@ -108,11 +118,11 @@ def step(carry: Carry, rows: Indices, drop: float, task: SGDAMTask) -> Carry:
     return carry
 
 
-def finish(carry: Carry, task: SGDAMTask) -> tuple[Tensor, SaddleMomentum, None]:
+def finish(carry: Carry, task: SGDAMTask) -> tuple[Float[Tensor, "d"], SaddleMomentum, None]:
     return carry.x, SaddleMomentum(momentum=as_array(carry.momentum)), None
 
 
-def tell(x: FloatArray, state: SaddleMomentum | None, plan: Plan[SGDAMSettings]) -> SGDAMDown:
+def tell(x: Float[np.ndarray, "d"], state: SaddleMomentum | None, plan: Plan[SGDAMSettings]) -> SGDAMDown:
     return SGDAMDown(population=count_population(plan), momentum=None if state is None else state.momentum)
 
 
