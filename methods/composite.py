@@ -18,6 +18,7 @@ started from, so the server notices a lost one and makes all clients start afres
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import Records, Replies, ServerHalf, as_array, as_tensor
@@ -40,22 +41,26 @@ class CorrectionState(Payload):
 
 @dataclass(frozen=True)
 class Carry:
-    """z-hat, z, P(x-bar) and c_i, all (d,), and the step t = 0, 1, ..."""
+    """z-hat, z, P(x-bar), c_i, and the step t = 0, 1, ..."""
 
-    pre: Tensor
-    z: Tensor
+    pre: Float[Tensor, "*stack d"]
+    z: Float[Tensor, "*stack d"]
     start: FloatArray
-    correction: Tensor
+    correction: Float[Tensor, "*stack d"]
     t: int
 
 
-def correct(point: FloatArray, memory: CorrectionState | None, task: PenalisedTask) -> FloatArray:
-    """(d,) line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
+def correct(
+    point: Float[np.ndarray, "d"], memory: CorrectionState | None, task: PenalisedTask
+) -> Float[np.ndarray, "d"]:
+    """Line 19: c_i^{r+1} = (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - the mean of the client's gradients in round r.
 
     It is 0 in the first round (line 3), and without a memory of the round before. A repeated round keeps its own.
 
     Args:
-        point: (d,) x-bar^{r+1}.
+        point: x-bar^{r+1}.
+        memory: of the client's newest round, which is r unless the client has missed a round or repeats one.
+        task: its round is r + 1.
     """
     made = 0 if memory is None else int(memory.check({"d": len(point)}, finite=False).server_round[0])
     if memory is None or made not in (task.server_round - 1, task.server_round):
@@ -66,7 +71,7 @@ def correct(point: FloatArray, memory: CorrectionState | None, task: PenalisedTa
     return correction
 
 
-def start(x: Tensor, down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: None, memory: CorrectionState | None, task: PenalisedTask) -> Carry:
     """Lines 18 and 19, the end of the round before, then line 6: z-hat = z = P_{eta-tilde g}(x-bar)."""
     correction = as_tensor(correct(as_array(x), memory, task), x)
     z = task.f.penalty.prox(x, between(task.training, task.server_round - 1), out=x)
@@ -82,7 +87,7 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, t=t)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionState]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, CorrectionState]:
     """Line 13: send z-hat. Keep the mean of the round's gradients, computed from how far z-hat has moved."""
     correction, length = as_array(carry.correction), local(task.training, task.server_round) * task.training.local_steps
     gradient = (carry.start - as_array(carry.pre)) / length - correction
@@ -91,14 +96,16 @@ def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, CorrectionS
     return carry.pre, None, kept
 
 
-def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
+def update(
+    x: Float[np.ndarray, "d"], state: None, replies: Replies[Payload], plan: PenalisedPlan
+) -> tuple[Float[np.ndarray, "d"], None]:
     """Line 15: x-bar <- P(x-bar) + eta_g (mean of z-hat - P(x-bar))."""
     begun = prox_at(x, between(plan.training, plan.server_round - 1), plan)
     return replies.move(begun, plan), None
 
 
-def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) line 21: P(x-bar), a round's model."""
+def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
+    """Line 21: P(x-bar), a round's model."""
     return prox_at(x, between(plan.training, plan.server_round), plan)
 
 

@@ -10,20 +10,21 @@ The paper's clients send the sums of their gradients and of their points. The me
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from methods.method import ServerHalf
 from methods.penalised import PenalisedPlan, PenalisedTask, make_client, make_method, prox_at
 from methods.samples import Batch
-from payloads.record import FloatArray
 
 
 @dataclass(frozen=True)
 class Carry:
-    """v (d,), w (d,), and t."""
+    """v, w, and t."""
 
-    v: Tensor
-    w: Tensor
+    v: Float[Tensor, "*stack d"]
+    w: Float[Tensor, "*stack d"]
     t: int
 
 
@@ -34,12 +35,17 @@ def mu(task: PenalisedTask | PenalisedPlan) -> float:
 
 
 def weight(task: PenalisedTask | PenalisedPlan, t: int) -> float:
-    """b_t = gamma + mu t / 2."""
+    """b_t = gamma + mu t / 2, the inverse of the size of a step.
+
+    Args:
+        task: has gamma and mu; a client's task and the server's plan give the same.
+        t: the number of local steps of the run so far.
+    """
     gamma = task.settings.anchor_weight
     return (1 / task.training.learning_rate if isinstance(gamma, str) else gamma) + mu(task) * t / 2
 
 
-def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: None, memory: None, task: PenalisedTask) -> Carry:
     return Carry(x.clone(), x, task.iterations[0])
 
 
@@ -52,12 +58,12 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, t=t + 1)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, None]:
     return carry.v, None, None
 
 
-def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) a round's model: the prox of v."""
+def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
+    """A round's model: the prox of v."""
     t = plan.server_round * plan.training.local_steps
     return prox_at(x, t / weight(plan, t), plan)
 

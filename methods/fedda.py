@@ -6,6 +6,8 @@ parameter is the sum of all steps of the run so far.
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from methods import local_sgd
@@ -13,7 +15,7 @@ from methods.local_sgd import Point
 from methods.method import Replies, ServerHalf
 from methods.penalised import PenalisedPlan, PenalisedTask, between, make_client, make_method, prox_at
 from methods.samples import Batch
-from payloads.record import FloatArray, Payload
+from payloads.record import Payload
 from payloads.settings import TrainingSettings
 
 
@@ -24,7 +26,9 @@ def step_mid(carry: Point, batch: Batch, eta: float, task: PenalisedTask) -> Poi
     return carry
 
 
-def update_mid(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
+def update_mid(
+    x: Float[np.ndarray, "d"], state: None, replies: Replies[Payload], plan: PenalisedPlan
+) -> tuple[Float[np.ndarray, "d"], None]:
     """x <- P_{eta_g eta K g}(x + eta_g (mean - x))."""
     moved = replies.move(x, plan)
     return prox_at(moved, between(plan.training, plan.server_round), plan), None
@@ -35,21 +39,25 @@ FEDMID = make_method(make_client(local_sgd.start, step_mid, local_sgd.finish), S
 
 @dataclass(frozen=True)
 class Carry:
-    """The dual point z (d,), its prox w (d,), and the prox parameter of the next step."""
+    """The dual point z, its prox w, and the prox parameter of the next step."""
 
-    z: Tensor
-    w: Tensor
+    z: Float[Tensor, "*stack d"]
+    w: Float[Tensor, "*stack d"]
     length: float
 
 
 def until(training: TrainingSettings, server_round: int) -> float:
-    """The sum of eta-tilde over the rounds from 1 to this one."""
+    """The sum of eta-tilde over the rounds from 1 to this one, the prox parameter of this round's model.
+
+    Args:
+        server_round: the last round of the sum; 0 for none.
+    """
     if training.lr_decay == 1:
         return server_round * between(training, 1)
     return sum(between(training, number) for number in range(1, server_round + 1))
 
 
-def start(x: Tensor, down: None, memory: None, task: PenalisedTask) -> Carry:
+def start(x: Float[Tensor, "d"], down: None, memory: None, task: PenalisedTask) -> Carry:
     return Carry(x.clone(), x, until(task.training, task.server_round - 1))
 
 
@@ -60,17 +68,19 @@ def step(carry: Carry, batch: Batch, eta: float, task: PenalisedTask) -> Carry:
     return replace(carry, length=carry.length + eta)
 
 
-def finish(carry: Carry, task: PenalisedTask) -> tuple[Tensor, None, None]:
+def finish(carry: Carry, task: PenalisedTask) -> tuple[Float[Tensor, "d"], None, None]:
     return carry.z, None, None
 
 
-def update(x: FloatArray, state: None, replies: Replies[Payload], plan: PenalisedPlan) -> tuple[FloatArray, None]:
+def update(
+    x: Float[np.ndarray, "d"], state: None, replies: Replies[Payload], plan: PenalisedPlan
+) -> tuple[Float[np.ndarray, "d"], None]:
     """z <- z + eta_g (mean - z)."""
     return replies.move(x, plan), None
 
 
-def output(x: FloatArray, plan: PenalisedPlan) -> FloatArray:
-    """(d,) a round's model: the prox of the dual point."""
+def output(x: Float[np.ndarray, "d"], plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
+    """A round's model: the prox of the dual point."""
     return prox_at(x, until(plan.training, plan.server_round), plan)
 
 

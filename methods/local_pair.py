@@ -8,6 +8,9 @@ are those of `methods.pairwise`.
 
 from collections.abc import Iterator
 
+import numpy as np
+from jaxtyping import Float
+
 from methods.method import ClientHalf, Method, Plan, Records, ServerHalf
 from methods.pairwise import (
     ActiveBatch,
@@ -25,11 +28,17 @@ from methods.pairwise import (
     start,
     update_u,
 )
-from payloads.record import FloatArray
 
 
 def batches(task: PairwiseTask, down: Momentum | None) -> Iterator[tuple[float, ActiveBatch]]:
-    """The round's batches; none at a site with one class only, which has no pairs."""
+    """Draw a round's batches; a `ClientHalf.batches`.
+
+    Args:
+        down: what came beside the model, which has no effect.
+
+    Returns:
+        The step size and the batch of each iteration; none at a site with one class only, which has no pairs.
+    """
     if len(task.f.positives) and len(task.f.partners):
         yield from zip(map(task.eta, task.iterations), active_batches(task, task.f.positives), strict=True)
 
@@ -44,7 +53,7 @@ def step(carry: Carry, batch: ActiveBatch, eta: float, task: PairwiseTask) -> Ca
     return descend(carry, pull, (-slope.sum(dim=-1), slope.sum(dim=-2)), eta, task)
 
 
-def tell(x: FloatArray, state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:
+def tell(x: Float[np.ndarray, "d"], state: Momentum | None, plan: Plan[FedXSettings]) -> Momentum:
     return state or Momentum()
 
 

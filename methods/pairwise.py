@@ -14,19 +14,18 @@
 "Partners" are the elements of S_2: the negatives, or every sample for ``auprc``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64, Int64
 from pydantic import Field
 from torch import Tensor
 
 from methods.method import Plan, Replies, Task, as_array, as_tensor, momentum_step
-from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
+from payloads.record import BoolArray, FloatArray, Payload, array
 from payloads.settings import Settings, TrainingSettings
 from problems.models import FlatModel
 from problems.models.vectors import mean
@@ -88,22 +87,22 @@ class InnerEstimates(Payload):
 
 
 class ActiveBatch(NamedTuple):
-    """The samples of a local step: features (b + m, *shape) of b positives and then of m partners, the places (b,) of
-    the positives in the table of u, and the labels (m,) of the partners, or None if the loss reads none."""
+    """The samples of a local step: features (*stack, b + m, *shape) of b positives and then of m partners, the places
+    of the positives in the table of u, and the labels of the partners, or None if the loss reads none."""
 
     features: Tensor
-    places: Tensor
-    labels: Tensor | None
+    places: Int64[Tensor, "*stack b"]
+    labels: Float64[Tensor, "*stack m"] | None
 
 
 @dataclass(frozen=True)
 class Carry:
-    """w (d,). Where u is tracked also u (n, k) of the site's positives in float64, NaN for those not yet observed, and
-    G (d,), None before the first step of a run."""
+    """w. Where u is tracked also u of the site's positives, NaN for those not yet observed, and G, None before the
+    first step of a run. In a stack of clients the tables of u lie one after another."""
 
-    x: Tensor
-    u: Tensor | None
-    momentum: Tensor | None
+    x: Float[Tensor, "*stack d"]
+    u: Float64[Tensor, "positives k"] | None
+    momentum: Float[Tensor, "*stack d"] | None
 
 
 class PairwiseRisk:
@@ -122,10 +121,19 @@ class PairwiseRisk:
         self.partners = site.everyone if self.objective.partners == "all" else site.negatives
         self.score = pairwise_score(run.score, loss)
 
-    def forward(self, w: Tensor, batch: ActiveBatch) -> tuple[Tensor, Tensor, Callable[..., Tensor]]:
-        """The scores (b,) and (m,) of a batch's positives and partners in float64, from one pass over both, so that
-        batch norm sees the mixture of the classes. Also `pull`, which takes slopes of these scores back to the weights
-        like the `pull` of `FlatModel.forward`."""
+    def forward(
+        self, w: Float[Tensor, "*stack d"], batch: ActiveBatch
+    ) -> tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"], Callable[..., Float[Tensor, "*stack d"]]]:
+        """Score a batch in one pass over both halves, so that batch norm sees the mixture of the classes.
+
+        Args:
+            w: the weights to score with.
+            batch: of b positives and m partners.
+
+        Returns:
+            The scores of the positives, those of the partners, and `pull`, to be called once, before anything changes
+            w: it takes the slopes of both back to the weights, like the `pull` of `FlatModel.forward`.
+        """
         outputs, back = self.model.forward(w, batch.features)
         scores, count = self.score.value(outputs), batch.places.shape[-1]
 
@@ -147,6 +155,7 @@ def active_batches(
     """Mini-batches of positives and of partners for each of the round's iterations, reshuffled independently.
 
     Args:
+        task: has the partners, and the sizes of both halves of a batch.
         positives: the positives to draw from.
         shift: how many batches were taken before iteration 0 of the run.
         purposes: the streams of random numbers of positives and partners.
@@ -163,8 +172,17 @@ def active_batches(
         yield ActiveBatch(site.rows(np.concatenate([p, q])), places, labels)
 
 
-def start(x: Tensor, down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    """The carry at w (d,); where u is tracked, with the u of the client's memory and the G that came down, if any."""
+def start(x: Float[Tensor, "d"], down: Any, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+    """The carry at w; where u is tracked, with the u of the client's memory and the G that came down.
+
+    Args:
+        x: w, the message's model.
+        down: a record with a field ``momentum``, which may be None, or no record.
+        memory: u; None before the client's first round.
+
+    Raises:
+        PayloadError: the memory is of other positives, or of another loss.
+    """
     if not task.f.tracked:
         return Carry(x, None, None)
     u = np.full((len(task.f.positives), task.f.objective.inner_dim), np.nan)
@@ -175,7 +193,7 @@ def start(x: Tensor, down: Any, memory: InnerEstimates | None, task: PairwiseTas
     return Carry(x, torch.from_numpy(u).to(task.site.labels.device), momentum)
 
 
-def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEstimates | None]:
+def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], Momentum, InnerEstimates | None]:
     """w and G go up, u stays; G and u are None where there are none."""
     up = Momentum(momentum=None if carry.momentum is None else as_array(carry.momentum))
     if carry.u is None:
@@ -184,28 +202,62 @@ def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, Momentum, InnerEst
     return carry.x, up, InnerEstimates(u=as_array(carry.u.where(known[:, None], 0.0)), observed=known.cpu().numpy())
 
 
-def differences(positives: Tensor, partners: Tensor) -> Tensor:
-    """(..., b, m) a partner's score (..., m) minus a positive's (..., b), for all pairs."""
+def differences(
+    positives: Float64[Tensor, "*stack b"], partners: Float64[Tensor, "*stack m"]
+) -> Float64[Tensor, "*stack b m"]:
+    """A partner's score minus a positive's, for all pairs."""
     return partners[..., None, :] - positives[..., None]
 
 
-def fill_in(u: Tensor, seen: Tensor) -> Tensor:
-    """(b, k) u, with the values seen now in place of its unknown ones (NaN)."""
+def fill_in(u: Float64[Tensor, "*stack b k"], seen: Float64[Tensor, "*stack b k"]) -> Float64[Tensor, "*stack b k"]:
+    """Complete u of some positives.
+
+    Args:
+        u: NaN where unknown.
+        seen: the inner means observed now, which take the places of the unknown values.
+    """
     return torch.where(u.isnan(), seen, u)
 
 
-def update_u(u: Tensor, places: Tensor, seen: Tensor, task: PairwiseTask) -> Tensor:
-    """(b, k) the new u of some positives, equation (8): u <- (1 - gamma) u + gamma seen, or u <- seen the first time.
-    The table u (n, k) is updated too."""
+def update_u(
+    u: Float64[Tensor, "positives k"],
+    places: Int64[Tensor, "*stack b"],
+    seen: Float64[Tensor, "*stack b k"],
+    task: PairwiseTask,
+) -> Float64[Tensor, "*stack b k"]:
+    """Equation (8): u <- (1 - gamma) u + gamma seen, or u <- seen the first time.
+
+    Args:
+        u: the table of all positives, changed in place.
+        places: of some positives in the table.
+        seen: the inner means of these, as observed now.
+        task: has gamma, and the form in which the objective keeps u.
+
+    Returns:
+        The new u of these positives.
+    """
     u[places] = current = fill_in(task.f.objective.average(u[places], seen, task.settings.gamma), seen)
     return current
 
 
-def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor], eta: float, task: PairwiseTask) -> C:
+def descend(
+    carry: C,
+    pull: Callable[..., Float[Tensor, "*stack d"]],
+    slopes: tuple[Float64[Tensor, "*stack b"], Float64[Tensor, "*stack m"]],
+    eta: float,
+    task: PairwiseTask,
+) -> C:
     """w <- w - eta G: G is the gradient or, where u is tracked, G <- (1 - beta) G + beta gradient.
 
     Args:
+        carry: with w and G, which are changed in place.
         pull: takes slopes of the batch's scores back to the weights, see `PairwiseRisk.forward`.
+        slopes: the derivatives of the risk in the scores of the batch's positives and partners.
+        eta: the step size.
+        task: has beta.
+
+    Returns:
+        The carry of the next step.
     """
     if carry.u is None:
         pull(*slopes, into=carry.x, alpha=-eta)
@@ -213,8 +265,19 @@ def descend(carry: C, pull: Callable[..., Tensor], slopes: tuple[Tensor, Tensor]
     return replace(carry, momentum=momentum_step(carry.x, carry.momentum, pull(*slopes), task.settings.beta, eta))
 
 
-def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -> tuple[FloatArray, Any]:
-    """(d,) the mean of the models; and the state, with the mean of the momenta that were sent, if any was."""
+def average(
+    x: Float[np.ndarray, "d"], state: Any, replies: Replies[Any], plan: Plan[Any]
+) -> tuple[Float[np.ndarray, "d"], Any]:
+    """Average the models, and the momenta of those clients that sent one.
+
+    Args:
+        x: the model before the round, which has no effect.
+        state: a record with a field ``momentum``; None stands for a `Momentum` without one.
+        replies: with records that have such a field, too. Their weights are scaled to the clients with a momentum.
+
+    Returns:
+        The mean model, and the state with the mean momentum, or as it was if no client sent a momentum.
+    """
     state = Momentum() if state is None else state
     sent = [place for place, up in enumerate(replies.ups) if up.momentum is not None]
     if sent:
@@ -223,7 +286,17 @@ def average(x: FloatArray, state: Any, replies: Replies[Any], plan: Plan[Any]) -
     return replies.mean_point(), state
 
 
-def count_halves(objective: PairwiseObjective, class_counts: IntArray) -> tuple[IntArray, IntArray]:
-    """(N,) positives and (N,) partners of every site, from its (N, 2) negatives and positives."""
+def count_halves(
+    objective: PairwiseObjective, class_counts: Int64[np.ndarray, "N 2"]
+) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "N"]]:
+    """Count the two halves of pairs at every site.
+
+    Args:
+        objective: says whether partners are the negatives or all samples.
+        class_counts: negatives and positives of every site.
+
+    Returns:
+        The numbers of positives, and those of partners.
+    """
     negatives, positives = class_counts.T
     return positives, negatives + positives if objective.partners == "all" else negatives

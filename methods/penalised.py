@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 from torch import Tensor
 
@@ -48,7 +49,13 @@ class CompositeSettings(Settings, PenaltySettings):
 
 @lru_cache(maxsize=64)
 def share_penalty(settings: PenaltySettings, layout: Layout, device: torch.device) -> Penalty:
-    """g; one for each device, since it keeps tensors there."""
+    """Make the penalty g, once for all clients of a process.
+
+    Args:
+        settings: the run's table ``composite``.
+        layout: of the flat model, since a penalty may treat its parts differently.
+        device: where the penalty keeps tensors; each device has a penalty of its own.
+    """
     return make_penalty(settings, layout)
 
 
@@ -69,20 +76,31 @@ PenalisedPlan = Plan[CompositeSettings]
 
 
 def local(training: TrainingSettings, server_round: int) -> float:
-    """eta of a round; rounds count from 1."""
+    """Eta of a round, the same for all of its local steps.
+
+    Args:
+        server_round: counted from 1.
+    """
     return training.learning_rate_at((server_round - 1) * training.local_steps)
 
 
 def between(training: TrainingSettings, server_round: int) -> float:
     """eta-tilde = eta eta_g tau of the round that made a model: the parameter of that model's prox.
 
-    Round 0, which stands for the initial model, has that of round 1.
+    Args:
+        server_round: counted from 1; round 0, which stands for the initial model, has the eta of round 1.
     """
     return local(training, max(server_round, 1)) * training.server_learning_rate * training.local_steps
 
 
-def prox_at(x: FloatArray, step: float, plan: PenalisedPlan) -> FloatArray:
-    """(d,) P_{step g}(x) at the server, in the number type of x."""
+def prox_at(x: Float[np.ndarray, "d"], step: float, plan: PenalisedPlan) -> Float[np.ndarray, "d"]:
+    """Compute P_{step g}(x) at the server.
+
+    Args:
+        x: a pre-proximal point, which stays as it is; the result gets its number type.
+        step: the parameter of the prox, a number >= 0, such as a product of step sizes.
+        plan: has g's settings, and the model's layout where it is known.
+    """
     layout = plan.layout or (("parameters", (len(x), 1)),)
     penalty = share_penalty(plan.settings, layout, torch.device("cpu"))
     result: FloatArray = penalty.prox(torch.from_numpy(np.array(x)), step).numpy()
@@ -90,7 +108,14 @@ def prox_at(x: FloatArray, step: float, plan: PenalisedPlan) -> FloatArray:
 
 
 def draw_batches(task: PenalisedTask, down: None) -> Iterator[tuple[float, Batch]]:
-    """The round's eta and the mini-batch of each of its iterations."""
+    """Draw a round's mini-batches; a `ClientHalf.batches`.
+
+    Args:
+        down: nothing comes beside the model.
+
+    Returns:
+        The round's eta, again and again, and the batch of each iteration.
+    """
     eta = local(task.training, task.server_round)
     return ((eta, batch) for _, batch in sample_batches(task, down))
 
@@ -102,8 +127,17 @@ class Smoothness(Payload):
     estimate: FloatArray | None = array(1, optional=True, combined="mean")
 
 
-def tell_smoothness(x: Tensor, down: None, task: PenalisedTask) -> Smoothness:
-    """The Lipschitz constant of grad f_i, where the model is linear."""
+def tell_smoothness(x: Float[Tensor, "d"], down: None, task: PenalisedTask) -> Smoothness:
+    """Answer the phase `SMOOTHNESS` with the Lipschitz constant of grad f_i.
+
+    Args:
+        x: the message's model, on which the constant does not depend.
+        down: nothing comes beside the model.
+        task: of the client; the constant is over all of its samples.
+
+    Returns:
+        A record without the constant, unless the model is linear.
+    """
     largest = linear_smoothness(task.f.model.module, task.site.features, SAMPLE_LOSSES[task.loss])
     if largest is None:
         return Smoothness()
