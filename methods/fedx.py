@@ -20,8 +20,6 @@ first u, since the box's u = 0 would make f' infinite. Predictions of the scorin
 on the partners drawn with them. Line 14 records the active samples unless ``independent-history`` is set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from methods import pairwise
@@ -107,31 +106,31 @@ class FedXPool(Payload):
 
 
 class Scored(NamedTuple):
-    """The scores of one step: positives (b,), their u (b, k), partners (m,) and the partners' labels (m,). ``u`` is
-    None unless it is tracked, ``labels`` unless the loss reads them."""
+    """The scores of one step: positives, their u, partners and the partners' labels. ``u`` is None unless it is
+    tracked, ``labels`` unless the loss reads them."""
 
-    positives: Tensor
-    u: Tensor | None
-    partners: Tensor
-    labels: Tensor | None
+    positives: Float64[Tensor, "*stack b"]
+    u: Float64[Tensor, "*stack b k"] | None
+    partners: Float64[Tensor, "*stack m"]
+    labels: Float64[Tensor, "*stack m"] | None
 
 
 class Predictions(NamedTuple):
-    """Predictions of n positives or of n partners from the pool, in float64.
+    """Predictions of positives or of partners from the pool.
 
     Attributes:
-        scores: (n,).
-        weights: (n,) the weight of each in a mean.
-        u: (n, k) of positives, NaN where unknown; None unless it is tracked.
-        labels: (n,) of partners; None where the loss reads none.
+        scores: one of each.
+        weights: the weight of each in a mean.
+        u: of positives, NaN where unknown; None unless it is tracked.
+        labels: of partners; None where the loss reads none.
     """
 
-    scores: Tensor
-    weights: Tensor
-    u: Any = None
-    labels: Tensor | None = None
+    scores: Float64[Tensor, "*stack entries"]
+    weights: Float64[Tensor, "*stack entries"]
+    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
+    labels: Float64[Tensor, "*stack entries"] | None = None
 
-    def take(self, rows: Indices) -> Predictions:
+    def take(self, rows: Indices) -> "Predictions":
         places = on_device(rows, self.scores.device)
         return Predictions._make(None if value is None else value[places] for value in self)
 
@@ -148,33 +147,74 @@ class PairBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Carry(pairwise.Carry):
-    """Also omega_1i and omega_2i (2,), |S_2| and the round's history, which a step adds to."""
+    """Also omega_1i and omega_2i, |S_2| and the round's history, which a step adds to."""
 
-    omegas: Tensor
+    omegas: Float64[Tensor, "*stack 2"]
     num_partners: int
     history: list[Scored]
 
 
-def observe(task: PairwiseTask, scores: Tensor, partners: Predictions) -> Tensor:
-    """(n, k) the inner mean g of positives with scores (n,), as observed on some partners."""
+def observe(
+    task: PairwiseTask, scores: Float64[Tensor, "*stack b"], partners: Predictions
+) -> Float64[Tensor, "*stack b k"]:
+    """Observe the inner mean g of some positives.
+
+    Args:
+        task: has the pair loss l.
+        scores: of the positives.
+        partners: of the pool, with which all of them are paired.
+
+    Returns:
+        g in the form in which u is kept.
+    """
     return task.f.objective.observe(differences(scores, partners.scores), partners.labels, partners.weights)
 
 
 @torch.no_grad()
-def score_others(x: Tensor, u: Tensor | None, sample: ActiveBatch, partners: Any, task: PairwiseTask) -> Scored:
-    """The scores of a sample that no step trains on and, with a table of u, its u in there or else as observed now."""
+def score_others(
+    x: Float[Tensor, "*stack d"],
+    u: Float64[Tensor, "positives k"] | None,
+    sample: ActiveBatch,
+    partners: Any,
+    task: PairwiseTask,
+) -> Scored:
+    """Score a sample that no step trains on.
+
+    Args:
+        x: w.
+        u: the table of the site's positives; None: leave out u.
+        sample: the positives and partners to score.
+        partners: `Predictions` from the pool, on which u is observed where the table has none; None without a table.
+
+    Returns:
+        The scores and, with a table, the sample's u in there or else as observed now.
+    """
     a, b, _ = task.f.forward(x, sample)
     return Scored(a, None if u is None else fill_in(u[sample.places], observe(task, a, partners)), b, sample.labels)
 
 
-def score(x: Tensor, down: None, task: PairwiseTask) -> FedXPredictions:
-    """Lines 3 and 4 of both algorithms: K batches scored with the initial model, before any step."""
+def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredictions:
+    """Lines 3 and 4 of both algorithms: answer the phase `SCORING`, before any step.
+
+    Args:
+        x: the initial model.
+        down: nothing comes beside it.
+        task: its local steps are the K batches to score.
+
+    Returns:
+        The predictions of these batches, without u.
+    """
     samples = active_batches(task, task.f.positives, task.training.local_steps)
     return make_predictions([score_others(x, None, sample, None, task) for sample in samples], task)
 
 
-def start(x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
-    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history."""
+def start(x: Float[Tensor, "d"], pool: FedXPool | None, memory: InnerEstimates | None, task: PairwiseTask) -> Carry:
+    """Lines 7 and 9 of both algorithms, 21 of Algorithm 2: receive the pool (and G, and recall u), begin a history.
+
+    Raises:
+        ValueError: no pool came.
+        PayloadError: the memory is of other positives, or of another loss.
+    """
     if pool is None:
         raise ValueError(f"round {task.server_round}: the inbox is empty, a FedXPool is needed")
     clients, positives, partners = pool.totals.tolist()
@@ -184,7 +224,15 @@ def start(x: Tensor, pool: FedXPool | None, memory: InnerEstimates | None, task:
 
 
 def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
-    """Line 8: B_{i,1} with C_i, and B_{i,2}: the pool's positives and partners, on the site's device."""
+    """Line 8: fill the buffers B_{i,1} with C_i, and B_{i,2}.
+
+    Args:
+        task: says whether u is tracked, and whether the control ``pool = "uniform"`` replaces the scores.
+        pool: what came down.
+
+    Returns:
+        The pool's positives and its partners, on the site's device.
+    """
     tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
     if task.settings.pool == "uniform":
         keys = task.site.partition_id, task.server_round
@@ -201,14 +249,31 @@ def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predi
 
 
 def forget_scores(pool: FedXPool, rng: np.random.Generator) -> FedXPool:
-    """A control without information about other sites: scores uniform over the range of the pool's, and no u."""
+    """Make a pool without information about other sites, as a control.
+
+    Args:
+        pool: has the range of the scores, and how many there are.
+        rng: draws the new scores.
+
+    Returns:
+        The pool with scores uniform over this range, and without u.
+    """
     p, scores = len(pool.positive_scores), np.concatenate((pool.positive_scores, pool.partner_scores))
     drawn = rng.uniform(scores.min(), scores.max(), len(scores))
     return replace(pool, positive_scores=drawn[:p], partner_scores=drawn[p:], positive_u=None, positive_tracked=None)
 
 
 def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:
-    """Line 8: the orders in which a client takes positives and partners from its buffers."""
+    """Line 8: shuffle the buffers.
+
+    Args:
+        task: its client and round are the address of the random numbers.
+        positives: B_{i,1}, as `fill_buffers` makes it.
+        partners: B_{i,2}.
+
+    Returns:
+        The orders in which the client takes positives and partners from its buffers.
+    """
     own, run, keys = task.settings, task.training, (task.site.partition_id, task.server_round)
 
     def queue(pool: Predictions, purpose: Purpose, size: int) -> PoolQueue:
@@ -219,7 +284,14 @@ def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) ->
 
 
 def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
-    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers."""
+    """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
+
+    Args:
+        pool: what came down.
+
+    Returns:
+        The step size and the batch of each iteration.
+    """
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
     positives, partners = fill_buffers(task, pool)
@@ -263,15 +335,23 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
     return descend(carry, pull, (first, second), eta, task)
 
 
-def finish(carry: Carry, task: PairwiseTask) -> tuple[Tensor, FedXPredictions, InnerEstimates | None]:
+def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPredictions, InnerEstimates | None]:
     """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
     x, up, memory = pairwise.finish(carry, task)
     return x, replace(make_predictions(carry.history, task), momentum=up.momentum), memory
 
 
 def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
-    """The predictions to send from a history: a uniform subsample of at most ``history-size`` of each kind, if it is
-    set, each positive with its u; with noise if it is set."""
+    """Choose what to send of a history.
+
+    Args:
+        history: the scores of each step, or one record of the scores of all.
+        task: has ``history-size``, ``prediction-noise`` and the number type to send.
+
+    Returns:
+        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u; with
+        noise, which takes u away, if it is set.
+    """
     settings, dtype = task.settings, task.training.dtype
     joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
     scores, u, partner_scores, labels = joined
@@ -288,8 +368,15 @@ def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictio
 
 
 def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
-    """The predictions with Gaussian noise on every score, drawn by the system's generator, and without u: it is a
-    function of the exact score and of predictions that everybody knows, so that it would undo the noise."""
+    """Add Gaussian noise, drawn by the system's generator, to every score.
+
+    Args:
+        deviation: the noise's standard deviation, in units of the scores.
+
+    Returns:
+        The noisy scores without u, which is a function of the exact score and of predictions that everybody knows, so
+        that it would undo the noise.
+    """
     exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
     with np.errstate(over="ignore"):  # a value too large for the number type becomes infinite
         noised = {name: (x + deviation * secret_normal(len(x))).astype(x.dtype) for name, x in exact.items()}
@@ -299,13 +386,22 @@ def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions
 # The server half.
 
 
-def init(x: FloatArray, plan: Plan[FedXSettings]) -> FedXState:
+def init(x: Float[np.ndarray, "d"], plan: Plan[FedXSettings]) -> FedXState:
     """Line 2: no prediction yet."""
     return FedXState(positive_scores=x[:0], partner_scores=x[:0], runs=np.zeros((0, 6), np.int64))
 
 
-def collect(x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]) -> FedXState:
-    """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds."""
+def collect(
+    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
+) -> FedXState:
+    """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds.
+
+    Args:
+        x: a model, whose number type the predictions get.
+        state: after the round before.
+        replies: of the round, or of the scoring round.
+        plan: its round's number says which predictions are too old.
+    """
     made, *_, p, q, _ = state.runs.T
     old = made < np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
     parts, runs = [state, *replies.ups], [*state.runs[~old]]
@@ -327,8 +423,10 @@ def collect(x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], 
     )
 
 
-def weigh_runs(state: FedXState, lengths: IntArray, counts: IntArray) -> FloatArray:
-    """(r,) the weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
+def weigh_runs(
+    state: FedXState, lengths: Int64[np.ndarray, "runs"], counts: Int64[np.ndarray, "N"]
+) -> Float[np.ndarray, "filled"]:
+    """The weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
 
     The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
     entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean when an entry weighs
@@ -336,8 +434,9 @@ def weigh_runs(state: FedXState, lengths: IntArray, counts: IntArray) -> FloatAr
     a small site sends fewer or a site with one class sends none.
 
     Args:
-        lengths: (n,) the entries of every run.
-        counts: (N,) the samples of their class at each site.
+        state: has the runs, with the round and the client of each.
+        lengths: how many entries every run has.
+        counts: the samples of their class at each site.
     """
     rounds, participants, places, *_ = state.runs.T
     some = lengths > 0
@@ -346,7 +445,7 @@ def weigh_runs(state: FedXState, lengths: IntArray, counts: IntArray) -> FloatAr
     return weights.astype(state.positive_scores.dtype)
 
 
-def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings], tracked: bool = False) -> FedXPool:
+def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], tracked: bool = False) -> FedXPool:
     """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G."""
     positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
     *_, p, q, with_u = state.runs.T
@@ -362,8 +461,8 @@ def tell(x: FloatArray, state: FedXState, plan: Plan[FedXSettings], tracked: boo
 
 
 def update(
-    x: FloatArray, state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
-) -> tuple[FloatArray, FedXState]:
+    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
+) -> tuple[Float[np.ndarray, "d"], FedXState]:
     """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
     return average(x, collect(x, state, replies, plan), replies, plan)
 
