@@ -18,8 +18,8 @@ import torch
 
 from clients.base import Site
 from clients.scoring import FedX1Client
-from methods.fedx import FedXPool
 from methods.pairwise import FedXSettings
+from methods.predictions import FedXPool
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
 

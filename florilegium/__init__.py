@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from methods.composite import CorrectionState
     from methods.fedprox import FedProxSettings
     from methods.fedsgda import EstimatorState, FedSGDADown, FedSGDASettings, LocalGradient
-    from methods.fedx import FedXPool, FedXPredictions, FedXState
     from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, Task
     from methods.pairwise import FedXSettings, InnerEstimates, Momentum
     from methods.penalised import CompositeSettings, Smoothness
+    from methods.predictions import FedXPool, FedXPredictions, FedXState
     from methods.scaffold import ControlChange, ControlVariate
     from methods.scgdam import CompositionalState, CompositionalUp, SCGDAMDown, SCGDAMSettings
     from methods.sgdam import SaddleMomentum, SGDAMDown, SGDAMSettings

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND, FedXPredictions, collect
+from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR
 from methods.pairwise import FedXSettings, count_halves
+from methods.predictions import FedXPredictions, collect
 from payloads.record import PayloadError
 from payloads.settings import Settings, TrainingSettings
 from problems.objectives.pairwise import make_objective

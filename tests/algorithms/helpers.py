@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from apps.registry import ALGORITHMS
 from clients.base import PayloadClient, Site
-from methods.fedx import FedXPool
 from methods.pairwise import FedXSettings, Momentum
+from methods.predictions import FedXPool
 from payloads.handshake import SiteReport
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel

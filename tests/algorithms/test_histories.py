@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from methods.fedx import FedXPredictions, Scored, make_predictions
 from methods.method import Task
 from methods.pairwise import FedXSettings
+from methods.predictions import FedXPredictions, Scored, make_predictions
 from payloads.settings import TrainingSettings
 from problems.randomness import Purpose
 from problems.site import Site

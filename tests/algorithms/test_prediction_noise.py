@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-import methods.fedx
-from methods.fedx import FedXPredictions, add_noise
+import methods.predictions
+from methods.predictions import FedXPredictions, add_noise
 from payloads.record import PayloadError
 from problems.randomness import secret_normal
 
@@ -106,7 +106,7 @@ def test_a_u_that_travels_all_the_same_is_refused() -> None:
 @pytest.mark.parametrize(("strategy", "loss"), CASES)
 def test_without_noise_nothing_is_drawn(strategy: str, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviation 0 is the exact algorithm, which the reference tests hold to NumPy's version."""
-    monkeypatch.setattr(methods.fedx, "secret_normal", None)
+    monkeypatch.setattr(methods.predictions, "secret_normal", None)
     federation(strategy, loss, 0.0).step()
     with pytest.raises(TypeError):
         federation(strategy, loss, 1e-9)

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
-from methods.fedx import FedXPredictions
+from methods.predictions import FedXPredictions
 from payloads.record import ArraySpec, Payload, PayloadError, specs_of
 from payloads.wire import ARRAYS, METRICS, PAYLOAD, ROUND
 from simulations.engines.in_process import task_identity

@@ -9,9 +9,10 @@ import torch
 
 from apps.registry import ALGORITHMS
 from clients.base import Site
-from methods.fedx import FEDX1, FedXPool
+from methods.fedx import FEDX1
 from methods.method import Task
 from methods.pairwise import FedXSettings, PairwiseRisk
+from methods.predictions import FedXPool
 from payloads.settings import TrainingSettings
 from problems.models import FlatModel, build_model
 from simulations.engines.stacked.networks import StackedNetwork

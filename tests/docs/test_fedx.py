@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from methods.fedx import FedXPool, FedXPredictions
+from methods.predictions import FedXPool, FedXPredictions
 from payloads.record import Payload, specs_of
 from payloads.wire import count_bytes
 from tests.battery.federation import federate, model_of, payloads_of

@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord
 from apps.client_app import app as client_app
 from apps.config import parse_run_config
 from apps.sites.resources import federated_data, new_model
-from methods.fedx import FedXPredictions
+from methods.predictions import FedXPredictions
 from payloads.wire import ARRAYS, METRICS, NUM_EXAMPLES, PAYLOAD, ROUND, count_bytes, model_arrays, model_record
 from problems.models.vectors import mean
 from simulations.engines.in_process import InProcessGrid

@@ -9,8 +9,8 @@ from flwr.clientapp import ClientApp
 from clients.base import Site
 from clients.scoring import FedX2Client
 from fedx_app.task import load_site, new_net, settings
-from methods.fedx import FedXPool
 from methods.pairwise import InnerEstimates
+from methods.predictions import FedXPool
 from payloads.handshake import SiteReport
 from payloads.wire import ARRAYS, CONFIG, NUM_EXAMPLES, PAYLOAD, ROUND, content, model_arrays, model_record
 from problems.models import FlatModel

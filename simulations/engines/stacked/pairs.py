@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.fedx import INDEPENDENT, FedXPool, PairBatch, Predictions, fill_buffers, observe, queues
+from methods.fedx import INDEPENDENT, PairBatch, observe
 from methods.method import Task
 from methods.pairwise import ACTIVE, ActiveBatch, PairwiseRisk, fill_in
+from methods.predictions import FedXPool, Predictions, fill_buffers, queues
 from problems.randomness import Purpose
 from problems.sampling import Indices
 from simulations.engines.stacked.carries import NotAlikeError, stack, unstack

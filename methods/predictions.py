@@ -1,0 +1,266 @@
+"""The predictions of FedX on their way: from a client's history over the server into the buffers of all clients.
+
+| FedX's paper | here |
+|---|---|
+| H_{i,1}, H_{i,2}, U_i | a list of `Scored`; up: `FedXPredictions` |
+| H_1, H_2, U at the server | `FedXState`, the predictions of the last ``tau`` rounds |
+| R_{i,1}, R_{i,2}, P | `FedXPool` |
+| B_{i,1}, B_{i,2}, C_i | `fill_buffers`: two `Predictions`, each read in the order of a `PoolQueue` |
+| omega_1i, omega_2i | in the pool a factor of weights: `weigh_runs` |
+
+`methods.fedx` has the algorithms, and the other symbols.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from methods.method import Plan, Replies, as_array
+from methods.pairwise import FedXSettings, PairwiseTask
+from payloads.record import BoolArray, FloatArray, IntArray, Payload, array
+from problems.randomness import Purpose, secret_normal, stream
+from problems.sampling import Indices, PoolQueue, draw_some, on_device
+
+
+@dataclass(frozen=True, eq=False)
+class FedXPredictions(Payload):
+    """Up: the predictions a client made in a round and, in FedX2, its momentum. Letters: p positives, q partners, k = 1
+    or 2 inner components, d parameters."""
+
+    positive_scores: FloatArray = array("p")
+    partner_scores: FloatArray = array("q")
+    partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
+    positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
+    momentum: FloatArray | None = array("d", optional=True)  # FedX2
+
+
+@dataclass(frozen=True, eq=False)
+class FedXState(FedXPredictions):
+    """The server's state: the predictions of the last ``tau`` rounds in n runs, one for each client and round, oldest
+    first, and the participants' mean momentum. u is zero in a run that came without u."""
+
+    # of every run: the round and how many clients took part in it, the client's place, how many positives and partners
+    # it sent, and whether (1 or 0) it sent u
+    runs: IntArray = array("n", 6, kind="int")
+
+
+@dataclass(frozen=True, eq=False)
+class FedXPool(Payload):
+    """Down: the pool of the last ``tau`` rounds. Entries are grouped in runs, one for each contributing client and
+    round. A run has a length, and one weight for all its entries."""
+
+    # all sites together: clients N, positives |S_1|, partners |S_2|
+    totals: IntArray = array(3, kind="int")
+    # S_1: scores, inner estimates, and whether a run has estimates yet (those of the scoring round have none)
+    positive_scores: FloatArray = array("p")
+    positive_lengths: IntArray = array("r", kind="int")
+    positive_weights: FloatArray = array("r")
+    positive_tracked: BoolArray | None = array("r", kind="bool", optional=True)
+    positive_u: FloatArray | None = array("p", "k", optional=True)
+    # S_2: scores, and labels where partners are of both classes
+    partner_scores: FloatArray = array("q")
+    partner_lengths: IntArray = array("s", kind="int")
+    partner_weights: FloatArray = array("s")
+    partner_labels: BoolArray | None = array("q", kind="bool", optional=True)
+    # FedX2, from round 2 on: the average of the clients' momenta
+    momentum: FloatArray | None = array("d", optional=True)
+
+
+# From a client's history up.
+
+
+class Scored(NamedTuple):
+    """The scores of one step: positives, their u, partners and the partners' labels. ``u`` is None unless it is
+    tracked, ``labels`` unless the loss reads them."""
+
+    positives: Float64[Tensor, "*stack b"]
+    u: Float64[Tensor, "*stack b k"] | None
+    partners: Float64[Tensor, "*stack m"]
+    labels: Float64[Tensor, "*stack m"] | None
+
+
+def make_predictions(history: list[Scored], task: PairwiseTask) -> FedXPredictions:
+    """Choose what to send of a history.
+
+    Args:
+        history: the scores of each step, or one record of the scores of all.
+        task: has ``history-size``, ``prediction-noise`` and the number type to send.
+
+    Returns:
+        All predictions or a uniform subsample of at most ``history-size`` of each kind, each positive with its u; with
+        noise, which takes u away, if it is set.
+    """
+    settings, dtype = task.settings, task.training.dtype
+    joined: list[Any] = [None if some[0] is None else as_array(torch.cat(some)) for some in zip(*history, strict=True)]
+    scores, u, partner_scores, labels = joined
+    rng = stream(task.training.seed, Purpose.HISTORY, task.site.partition_id, task.server_round)
+    p, q = (draw_some(len(values), settings.history_size or len(values), rng) for values in (scores, partner_scores))
+    with np.errstate(over="ignore"):  # a diverged value becomes infinite, and the server reports it
+        predictions = FedXPredictions(
+            positive_scores=scores[p].astype(dtype),
+            partner_scores=partner_scores[q].astype(dtype),
+            partner_labels=None if labels is None else labels[q] > 0.5,
+            positive_u=None if u is None else u[p].astype(dtype),
+        )
+    return add_noise(predictions, settings.prediction_noise) if settings.prediction_noise else predictions
+
+
+def add_noise(predictions: FedXPredictions, deviation: float) -> FedXPredictions:
+    """Add Gaussian noise, drawn by the system's generator, to every score.
+
+    Args:
+        deviation: the noise's standard deviation, in units of the scores.
+
+    Returns:
+        The noisy scores without u, which is a function of the exact score and of predictions that everybody knows, so
+        that it would undo the noise.
+    """
+    exact = {name: value for name, value in predictions.arrays().items() if name.endswith("scores")}
+    with np.errstate(over="ignore"):  # a value too large for the number type becomes infinite
+        noised = {name: (x + deviation * secret_normal(len(x))).astype(x.dtype) for name, x in exact.items()}
+    return replace(predictions, **noised, positive_u=None)
+
+
+# From replies into the server's state and the pool's weights.
+
+
+def collect(
+    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
+) -> FedXState:
+    """Line 23 of Algorithm 1, 25 of Algorithm 2: a round's predictions join those of the last ``tau`` - 1 rounds.
+
+    Args:
+        x: a model, whose number type the predictions get.
+        state: after the round before.
+        replies: of the round, or of the scoring round.
+        plan: its round's number says which predictions are too old.
+    """
+    made, *_, p, q, _ = state.runs.T
+    old = made < np.union1d(made, plan.server_round)[-plan.settings.tau :][0]
+    parts, runs = [state, *replies.ups], [*state.runs[~old]]
+    for place, up in zip(replies.places, replies.ups, strict=True):
+        lengths = len(up.positive_scores), len(up.partner_scores)
+        runs.append((plan.server_round, len(replies.ups), place, *lengths, up.positive_u is not None))
+    labels = [part.partner_labels for part in parts if part.partner_labels is not None]
+    inner = max((part.positive_u.shape[1] for part in parts if part.positive_u is not None), default=0)
+    u = [np.zeros((len(part.positive_scores), inner)) if part.positive_u is None else part.positive_u for part in parts]
+    # the oldest runs come first
+    p, q = p[old].sum(), q[old].sum()
+    return replace(
+        state,
+        positive_scores=np.concatenate([part.positive_scores for part in parts])[p:].astype(x.dtype),
+        partner_scores=np.concatenate([part.partner_scores for part in parts])[q:].astype(x.dtype),
+        partner_labels=np.concatenate(labels)[q:] if labels else None,
+        positive_u=np.concatenate(u)[p:].astype(x.dtype) if inner else None,
+        runs=np.array(runs, np.int64),
+    )
+
+
+def weigh_runs(
+    state: FedXState, lengths: Int64[np.ndarray, "runs"], counts: Int64[np.ndarray, "N"]
+) -> Float[np.ndarray, "filled"]:
+    """The weight of the entries of each run that has any, so that the mean over the pool estimates (2) and (6).
+
+    The inner mean is (1/N) sum_j omega_j mean_j. Let the pool have P entries from T rounds, and let run r have n_r
+    entries and come from a round of |P_r| participants. The pool's mean estimates the inner mean when an entry weighs
+    omega_j P / (T |P_r| n_r). That is exactly omega_j where all clients send equally many, and it is also right where
+    a small site sends fewer or a site with one class sends none.
+
+    Args:
+        state: has the runs, with the round and the client of each.
+        lengths: how many entries every run has.
+        counts: the samples of their class at each site.
+    """
+    rounds, participants, places, *_ = state.runs.T
+    some = lengths > 0
+    omegas = len(counts) * counts[places[some]] / counts.sum()
+    weights: FloatArray = omegas * lengths.sum() / (len(np.unique(rounds)) * participants[some] * lengths[some])
+    return weights.astype(state.positive_scores.dtype)
+
+
+# From the pool into a client's buffers.
+
+
+class Predictions(NamedTuple):
+    """Predictions of positives or of partners from the pool.
+
+    Attributes:
+        scores: one of each.
+        weights: the weight of each in a mean.
+        u: of positives, NaN where unknown; None unless it is tracked.
+        labels: of partners; None where the loss reads none.
+    """
+
+    scores: Float64[Tensor, "*stack entries"]
+    weights: Float64[Tensor, "*stack entries"]
+    u: Any = None  # Float64[Tensor, "*stack entries k"] | None
+    labels: Float64[Tensor, "*stack entries"] | None = None
+
+    def take(self, rows: Indices) -> "Predictions":
+        places = on_device(rows, self.scores.device)
+        return Predictions._make(None if value is None else value[places] for value in self)
+
+
+def fill_buffers(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
+    """Line 8: fill the buffers B_{i,1} with C_i, and B_{i,2}.
+
+    Args:
+        task: says whether u is tracked, and whether the control ``pool = "uniform"`` replaces the scores.
+        pool: what came down.
+
+    Returns:
+        The pool's positives and its partners, on the site's device.
+    """
+    tensor = partial(torch.tensor, dtype=torch.float64, device=task.site.labels.device)
+    if task.settings.pool == "uniform":
+        keys = task.site.partition_id, task.server_round
+        pool = forget_scores(pool, stream(task.training.seed, Purpose.UNIFORM_POOL, *keys))
+    u, labels = pool.positive_u, None if pool.partner_labels is None else tensor(pool.partner_labels)
+    if u is None:
+        u = np.full((len(pool.positive_scores), task.f.objective.inner_dim), np.nan)
+    elif pool.positive_tracked is not None:
+        u = np.where(np.repeat(pool.positive_tracked, pool.positive_lengths)[:, None], u, np.nan)
+    first = np.repeat(pool.positive_weights, pool.positive_lengths)
+    second = np.repeat(pool.partner_weights, pool.partner_lengths)
+    positives = Predictions(tensor(pool.positive_scores), tensor(first), u=tensor(u) if task.f.tracked else None)
+    return positives, Predictions(tensor(pool.partner_scores), tensor(second), labels=labels)
+
+
+def forget_scores(pool: FedXPool, rng: np.random.Generator) -> FedXPool:
+    """Make a pool without information about other sites, as a control.
+
+    Args:
+        pool: has the range of the scores, and how many there are.
+        rng: draws the new scores.
+
+    Returns:
+        The pool with scores uniform over this range, and without u.
+    """
+    p, scores = len(pool.positive_scores), np.concatenate((pool.positive_scores, pool.partner_scores))
+    drawn = rng.uniform(scores.min(), scores.max(), len(scores))
+    return replace(pool, positive_scores=drawn[:p], partner_scores=drawn[p:], positive_u=None, positive_tracked=None)
+
+
+def queues(task: PairwiseTask, positives: Predictions, partners: Predictions) -> tuple[PoolQueue, PoolQueue]:
+    """Line 8: shuffle the buffers.
+
+    Args:
+        task: its client and round are the address of the random numbers.
+        positives: B_{i,1}, as `fill_buffers` makes it.
+        partners: B_{i,2}.
+
+    Returns:
+        The orders in which the client takes positives and partners from its buffers.
+    """
+    own, run, keys = task.settings, task.training, (task.site.partition_id, task.server_round)
+
+    def queue(pool: Predictions, purpose: Purpose, size: int) -> PoolQueue:
+        return PoolQueue(len(pool.scores), run.seed, purpose, *keys, wanted=run.local_steps * size)
+
+    first = queue(positives, Purpose.POSITIVE_POOL, own.positive_batch_size)
+    return first, queue(partners, Purpose.PARTNER_POOL, own.negative_batch_size)
