@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
-from apps.sites.secure_sums import answer_question, mask_reply
+from apps.sites.secure_sums import answer_question, check_demands, mask_reply
 from apps.sites.state_store import StateStore
 from clients.base import Fitted, PayloadClient, Site, score
 from payloads.flower_internals import fill, values_of
@@ -41,6 +41,7 @@ from payloads.wire import (
     model_record,
     need,
 )
+from privacy.secure_sum import SecureSumError
 from problems.errors import NOTHING
 
 STATE = "client-state"
@@ -119,6 +120,7 @@ def query(message: Message, context: Context) -> Message:
     """
     try:
         config = run_config(context)
+        check_demands(context.node_config, config)
         with config.algorithm.sites.audit(config, HANDSHAKE, context, message):
             report = report_of(context, config)
         device = resources.device_of(config.training).type
@@ -246,7 +248,7 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
             values_of(context.state).update({STATE: client.state.to_record(), MADE: made})
             if work.store is not None:
                 work.store.save(server_round, client.state)
-    if work.request.present is not None:
+    if run_config(context).privacy.secure_sum:
         steps = [new - old for new, old in zip(arrays, work.request.parameters, strict=False)]
         return content(payload=_mask(steps, client.outbox, len(client.site), work.request, context), metrics=scalars)
     return content(
@@ -257,7 +259,6 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
 
 
 def _mask(steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context) -> ConfigRecord:
-    assert request.present is not None
     config, place = run_config(context), node_place(context)[0]
     return mask_reply(steps, payload, samples, request.config, request.present, context, config, place)
 
@@ -278,6 +279,8 @@ def evaluate(message: Message, context: Context) -> Message:
     request = Request.of(message.content)
     if PHASE in request.config:
         return Message(_scores(context, request), reply_to=message)
+    if run_config(context).privacy.secure_sum:
+        raise SecureSumError("the server asked for values outside of a secure sum")
     client = make_client(context, request.scaling)
     loss, num_examples, metrics = client.evaluate(request.parameters, request.config)
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}
@@ -292,7 +295,7 @@ def _scores(context: Context, request: Request) -> RecordDict:
     model = resources.skeleton(config, tuple(site.features.shape[1:]))
     counts = score(model, request.parameters, site, asked)
     metrics = {NUM_EXAMPLES: sum(site.held_out.class_counts) if site.held_out else 0, ROUND: request.config[ROUND]}
-    payload = counts.to_record() if request.present is None else _mask([], counts, 0, request, context)
+    payload = _mask([], counts, 0, request, context) if config.privacy.secure_sum else counts.to_record()
     return content(payload=payload, metrics=metrics)
 
 

@@ -32,7 +32,7 @@ from payloads.settings import PrivacySettings
 from payloads.wire import find
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
-from privacy.secure_sum import SEALED_BYTES, Group, Secrets, SecureSumError, mask, reveal, share_out
+from privacy.secure_sum import SEALED_BYTES, Group, Secrets, SecureSumError, agree_on_boxes, mask, reveal, share_out
 from privacy.shamir import SHARE_BYTES
 
 MEMORY = "secure-sum"
@@ -49,6 +49,7 @@ class SumMemory(Payload):
         purpose: of the sum, see `payloads.secure_sum.purpose_of`.
         secrets: its `Secrets`; none after the last stage.
         places, mask_keys, box_keys, commitments: the members, from stage 2 on.
+        peers, agreed: from stage 2 on, what it has agreed on with each neighbour, for their boxes.
         present: who takes part, from stage 3 on.
     """
 
@@ -59,6 +60,8 @@ class SumMemory(Payload):
     mask_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
     box_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
     commitments: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
+    peers: IntArray | None = array("k", kind="int", optional=True)
+    agreed: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True, secret=True)
     present: IntArray | None = array("m", kind="int", optional=True)
 
     @classmethod
@@ -67,7 +70,7 @@ class SumMemory(Payload):
         rows = np.frombuffer(b"".join(vars(secrets).values()), np.uint8).reshape(3, KEY_BYTES)
         return cls(answered=np.array([1]), purpose=np.frombuffer(purpose, np.uint8), secrets=rows)
 
-    def own(self) -> Secrets:
+    def unpack_secrets(self) -> Secrets:
         """Return the client's secrets.
 
         Raises:
@@ -84,7 +87,7 @@ class SumMemory(Payload):
 
 
 def answer_stage(
-    stage: str, purpose: bytes, question: Any, state: RecordDict, me: int, settings: PrivacySettings
+    stage: str, purpose: bytes, question: Any, state: RecordDict, me: int, settings: PrivacySettings, fewest: int
 ) -> Payload:
     """Answer one of the stages `KEYS`, `BOXES` and `SHARES`.
 
@@ -92,6 +95,7 @@ def answer_stage(
         question: of the type in `QUESTIONS`.
         state: of the node's context.
         me: the client's place.
+        fewest: how many clients a sum must have, or its terms are not unmasked.
 
     Raises:
         SecureSumError: the stages come out of order or twice, or the answer would endanger the client's values.
@@ -103,17 +107,23 @@ def answer_stage(
     memory = _recall(state, purpose, stage)
     if stage == BOXES:
         memory = dataclasses.replace(memory, **question.arrays())
-        group, own = memory.group(settings.secure_threshold), memory.own()
+        group, own = memory.group(settings.secure_threshold), memory.unpack_secrets()
         if group.members.get(me) != own.member():
             raise SecureSumError(f"the members' keys are not those that partition {me} has told")
-        _keep(state, _after(memory, BOXES))
-        holders, boxes = rows_of(share_out(me, own, group), SEALED_BYTES)
+        agreed = agree_on_boxes(me, own, group)
+        peers, rows = rows_of(agreed, KEY_BYTES)
+        _keep(state, dataclasses.replace(_after(memory, BOXES), peers=peers, agreed=rows))
+        holders, boxes = rows_of(share_out(me, own, group, agreed), SEALED_BYTES)
         return Boxes(holders=holders, boxes=boxes)
     assert memory.present is not None
+    if memory.peers is None or memory.agreed is None:
+        raise SecureSumError("the secrets of this sum are gone")
     group, sealed = memory.group(settings.secure_threshold), by_place(question.senders, question.boxes)
     present, survivors = set(memory.present.tolist()), set(question.places.tolist())
-    _keep(state, dataclasses.replace(_after(memory, SHARES), secrets=None))
-    owners, shares = rows_of(reveal(me, memory.own(), group, present, survivors, sealed), SHARE_BYTES)
+    _keep(state, dataclasses.replace(_after(memory, SHARES), secrets=None, peers=None, agreed=None))
+    owners, shares = rows_of(
+        reveal(me, by_place(memory.peers, memory.agreed), group, present, survivors, sealed, fewest), SHARE_BYTES
+    )
     return Shares(owners=owners, shares=shares)
 
 
@@ -138,7 +148,7 @@ def add_mask(
     memory = _recall(state, purpose, VALUES)
     group, present = memory.group(settings.secure_threshold), set(asked.places.tolist())
     _keep(state, dataclasses.replace(_after(memory, VALUES), present=asked.places))
-    elements = mask(me, memory.own(), group, present, values.elements.view(ring.dtype), ring.bits)
+    elements = mask(me, memory.unpack_secrets(), group, present, values.elements.view(ring.dtype), ring.bits)
     return dataclasses.replace(values, elements=elements.view(f"int{ring.bits}"))
 
 

@@ -120,14 +120,24 @@ class Group:
         return [place for place in sorted(left) if len(left.intersection(self.neighbours[place])) < self.threshold]
 
 
-def share_out(me: int, own: Secrets, group: Group) -> dict[int, bytes]:
-    """Stage 2: return a box for each neighbour, of `SEALED_BYTES`."""
+def agree_on_boxes(me: int, own: Secrets, group: Group) -> dict[int, bytes]:
+    """Stage 2: return the secrets of 32 bytes that only the client and each of its neighbours can compute."""
+    key, info = X25519PrivateKey.from_private_bytes(own.box_key), b"boxes" + group.digest
+    return {peer: agree(key, group.members[peer].box_key, info=info) for peer in group.neighbours[me]}
+
+
+def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) -> dict[int, bytes]:
+    """Stage 2: return a box for each neighbour, of `SEALED_BYTES`.
+
+    Args:
+        agreed: from `agree_on_boxes`.
+    """
     peers = group.neighbours[me]
     seeds = split(own.seed, group.threshold, peers)
     keys = split(own.mask_key, group.threshold, peers)
     boxes = {}
     for peer in peers:
-        key, about = _box(me, own, me, peer, group)
+        key, about = _box(agreed[peer], me, peer, group)
         boxes[peer] = seal(key, seeds[peer] + keys[peer], about)
     return boxes
 
@@ -146,15 +156,16 @@ def mask(
     if me not in present or not set(present) <= group.members.keys() or me in group.alone(present):
         raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
     masked: NDArray[Any] = elements + _own_stream(own.seed, group, len(elements), bits)
+    private = X25519PrivateKey.from_private_bytes(own.mask_key)
     for peer in set(group.neighbours[me]).intersection(present):
-        shared = stream(_pair_key(own.mask_key, me, peer, group), len(elements), bits)
-        masked = masked + shared if me < peer else masked - shared
+        shared = stream(_pair_key(private, peer, group), len(elements), bits)
+        (np.add if me < peer else np.subtract)(masked, shared, out=masked)
     return masked
 
 
 def reveal(
     me: int,
-    own: Secrets,
+    agreed: Mapping[int, bytes],
     group: Group,
     present: Collection[int],
     survivors: Collection[int],
@@ -164,6 +175,7 @@ def reveal(
     """Stage 4: return a share for each neighbour whose box arrived.
 
     Args:
+        agreed: from `agree_on_boxes`.
         survivors: whose values are in the sum.
         boxes: place of a neighbour -> the box that it has sealed for this client.
         fewest: how many clients a sum must have, or its terms are not unmasked.
@@ -175,7 +187,7 @@ def reveal(
         raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
     shares = {}
     for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):
-        key, about = _box(me, own, peer, me, group)
+        key, about = _box(agreed[peer], peer, me, group)
         try:
             content = unseal(key, boxes[peer], about)
         except InvalidTag:
@@ -225,9 +237,10 @@ def unmask(
         if arrived:
             total -= _own_stream(secret, group, len(total), bits)
             continue
+        private = X25519PrivateKey.from_private_bytes(secret)
         for peer in set(group.neighbours[owner]).intersection(uploads):
-            shared = stream(_pair_key(secret, owner, peer, group), len(total), bits)
-            total = total - shared if peer < owner else total + shared
+            shared = stream(_pair_key(private, peer, group), len(total), bits)
+            (np.subtract if peer < owner else np.add)(total, shared, out=total)
     return total
 
 
@@ -239,13 +252,11 @@ def _own_stream(seed: bytes, group: Group, count: int, bits: int) -> NDArray[Any
     return stream(derive(seed, b"own mask" + group.digest), count, bits)
 
 
-def _pair_key(private: bytes, me: int, peer: int, group: Group) -> bytes:
-    info = b"pair's mask" + group.digest
-    return agree(X25519PrivateKey.from_private_bytes(private), group.members[peer].mask_key, info=info)
+def _pair_key(private: X25519PrivateKey, peer: int, group: Group) -> bytes:
+    return agree(private, group.members[peer].mask_key, info=b"pair's mask" + group.digest)
 
 
-def _box(me: int, own: Secrets, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
+def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:
     """The key of a box, and what it is about: its sender and its receiver."""
-    about = b"shares" + group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
-    other = group.members[receiver if me == sender else sender].box_key
-    return agree(X25519PrivateKey.from_private_bytes(own.box_key), other, info=about), about
+    about = group.digest + sender.to_bytes(4, "big") + receiver.to_bytes(4, "big")
+    return derive(agreed, about), about

@@ -130,7 +130,7 @@ class SecureSum:
         try:
             self.group = Group(members, privacy.secure_threshold, purpose_of(self.server_round, self.phase))
         except SecureSumError as error:
-            raise self._failed(error) from None
+            raise self._explain(error) from None
         told = Members.of(members)
         for reply in self._ask(BOXES, dict.fromkeys(members, told)):
             self.boxes[reply.place] = by_place(reply.payload.holders, reply.payload.boxes)
@@ -139,7 +139,7 @@ class SecureSum:
             present = [place for place in present if place not in alone]
         if len(present) < FEWEST_MEMBERS:
             missing = ", ".join(map(str, sorted(set(places) - set(self.boxes))))
-            raise self._failed(f"{len(present)} clients are left that can be unmasked; no answer from {missing}")
+            raise self._explain(f"{len(present)} clients are left that can be unmasked; no answer from {missing}")
         self.present = present
         return present
 
@@ -178,7 +178,7 @@ class SecureSum:
         try:
             total = unmask(self.group, self.present, uploads, revealed, ring.bits)
         except SecureSumError as error:
-            raise self._failed(error) from None
+            raise self._explain(error) from None
         largest = self._largest()
         sizes = family.roster.class_counts.sum(axis=1)[arrived]
         weights = float(len(arrived) if largest is None else (sizes / largest).sum())
@@ -201,7 +201,7 @@ class SecureSum:
                 counts = [self.family.roster.reports[place].held_out_counts for place in arrived]
                 payload.check_rows(np.sum([count for count in counts if count is not None], axis=0))
         except PayloadError as error:
-            raise self._failed(error) from None
+            raise self._explain(error) from None
         return payload
 
     def _question(self, place: int, arrived: Sequence[int]) -> Survivors:
@@ -235,5 +235,6 @@ class SecureSum:
             return None
         return int(family.roster.class_counts.sum(axis=1).max())
 
-    def _failed(self, reason: object) -> StrategyError:
-        return StrategyError(f"round {self.server_round}: secure sum: {reason}")
+    def _explain(self, reason: object) -> StrategyError:
+        dropped = [f"; partition {place}: {why}" for place, why in self.family.report.dropped.items()]
+        return StrategyError(f"round {self.server_round}: secure sum: {reason}{''.join(dropped[:1])}")

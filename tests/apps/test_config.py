@@ -23,7 +23,7 @@ from apps.config import (
     parse_run_config,
 )
 from apps.registry import ALGORITHMS
-from payloads.settings import Settings, TrainingSettings, kebab
+from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import DATASETS, GIVEN, OWN, PARTITIONS, DataSpec
 from problems.models import MODELS
 from problems.penalties import PENALTIES, Box, make_penalty
@@ -34,7 +34,7 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 def fields() -> dict[str, Any]:
     """Every run-config key with its pydantic field."""
     models: list[tuple[str, type[Settings]]] = [("", RunSettings), ("", TrainingSettings), ("", DataSettings)]
-    models.append(("synthetic.", SyntheticSettings))
+    models += [("synthetic.", SyntheticSettings), ("privacy.", PrivacySettings)]
     models += sorted({(f"{row.table}.", row.settings) for row in ALGORITHMS.values() if row.table}, key=str)
     return {p + kebab(name): field for p, model in models for name, field in model.model_fields.items()}
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 
 from apps.config import ConfigError, Scalar, parse_run_config
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from payloads.secure_sum import MaskedValues
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PRESENT, STAGE
-from simulations.engines.in_process import task_identity
+from simulations.engines.in_process import FIRST_NODE_ID, task_identity
 from tests.battery.federation import Exchange, federate, flat_config
 
 SUMMED = [
@@ -153,3 +153,27 @@ def test_flower_s_engine_finds_the_same_model(tmp_path: Path, flower_engine: obj
     there = flower_engine.run(tmp_path / "there", config, 3)  # type: ignore[attr-defined]
     assert there.model_bytes == here.model_bytes
     assert flat_config(tmp_path / "here", config)["privacy.secure-sum"] is True
+
+
+def test_a_site_decides_which_runs_it_joins(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}
+    nodes: list[dict[str, Scalar]] = [{}, {}, {"secure-sum": True, "fewest-summed": 4}]
+    with pytest.raises(RunFailedError, match="secure-sum: got a run with privacy.secure-sum=false, allowed: true"):
+        federate(tmp_path / "plain", {**config, "privacy.secure-sum": False}, nodes=nodes)
+    with pytest.raises(RunFailedError, match="a sum over 3 clients of 3, allowed: at least 4"):
+        federate(tmp_path / "few", config, nodes=nodes)
+    run, _ = federate(tmp_path / "enough", config, nodes=[*nodes, {}])
+    assert run.result["rounds"] == 1
+    with pytest.raises(RunFailedError, match="fewest-summed: got 'many', allowed: an integer >= 3"):
+        federate(tmp_path / "wrong", config, nodes=[{}, {}, {"fewest-summed": "many"}])
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_a_client_sends_nothing_outside_of_a_sum(kind: str, tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 1}
+    _, grid = federate(tmp_path / "run", config, clients=3)
+    asked = next(one.message for one in grid.exchanges if stage_of(one) == "values")
+    with task_identity():
+        records = RecordDict({name: asked.content[name] for name in (ARRAYS, CONFIG)})
+        (reply,) = grid.send_and_receive([Message(records, dst_node_id=FIRST_NODE_ID, message_type=kind)])
+    assert "the server asked for values outside of a secure sum" in reply.error.reason

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy import graph, keys, shamir
-from privacy.secure_sum import Group, Member, Secrets, SecureSumError, mask, reveal, share_out, unmask
+from privacy.secure_sum import Group, Member, Secrets, SecureSumError, agree_on_boxes, mask, reveal, share_out, unmask
 
 BITS = 32
 
@@ -19,7 +19,10 @@ class Clients:
     def __init__(self, count: int, share: float = 2 / 3) -> None:
         self.secrets = {place: Secrets.make() for place in range(count)}
         self.group = Group({place: own.member() for place, own in self.secrets.items()}, share, b"a round")
-        self.boxes = {place: share_out(place, own, self.group) for place, own in self.secrets.items()}
+        self.agreed = {place: agree_on_boxes(place, own, self.group) for place, own in self.secrets.items()}
+        self.boxes = {
+            place: share_out(place, own, self.group, self.agreed[place]) for place, own in self.secrets.items()
+        }
 
     def mask(self, values: dict[int, np.ndarray], present: list[int]) -> dict[int, np.ndarray]:
         return {place: mask(place, self.secrets[place], self.group, present, values[place], BITS) for place in values}
@@ -28,7 +31,7 @@ class Clients:
         return {
             place: reveal(
                 place,
-                self.secrets[place],
+                self.agreed[place],
                 self.group,
                 present,
                 survivors,
@@ -72,7 +75,7 @@ def test_a_large_group_needs_few_neighbours(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("privacy.secure_sum.smallest_degree", lambda count, share: 8)
     clients, values = Clients(30), draw(30)
     assert {len(peers) for peers in clients.group.neighbours.values()} == {8}
-    present, survivors = list(range(29)), list(range(2, 29))
+    present, survivors = list(range(29)), list(range(1, 29))  # six of eight neighbours must stay, and two go
     uploads = clients.mask({place: values[place] for place in survivors}, present)
     found = unmask(clients.group, present, uploads, clients.reveal(survivors, present, survivors), BITS)
     assert found.tolist() == total(values, survivors)
@@ -99,7 +102,7 @@ def test_members_who_were_told_different_things_share_no_box() -> None:
     clients, others = Clients(4), Clients(4)
     mixed = Group({**clients.group.members, 3: others.group.members[3]}, 2 / 3, b"a round")
     with pytest.raises(SecureSumError, match="box from partition 0 is not for this client and this sum"):
-        reveal(1, clients.secrets[1], mixed, range(4), range(3), {0: clients.boxes[0][1]})
+        reveal(1, agree_on_boxes(1, clients.secrets[1], mixed), mixed, range(4), range(3), {0: clients.boxes[0][1]})
 
 
 def test_wrong_shares_are_found_and_named() -> None:
@@ -125,7 +128,7 @@ def test_a_client_refuses_what_would_endanger_it() -> None:
             mask(0, own, clients.group, present, values[0], BITS)
     for survivors in ([0, 1], [0, 1, 9]):
         with pytest.raises(SecureSumError, match=r"a sum over \d clients of 5, allowed: at least 3"):
-            reveal(0, own, clients.group, range(5), survivors, {})
+            reveal(0, clients.agreed[0], clients.group, range(5), survivors, {})
     with pytest.raises(SecureSumError, match="2 clients; a secure sum needs at least 3"):
         Group(dict(list(clients.group.members.items())[:2]), 2 / 3, b"")
     with pytest.raises(SecureSumError, match="the same key"):
