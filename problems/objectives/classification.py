@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -15,14 +16,24 @@ CROSS_ENTROPY = "cross-entropy"
 RATIO_LOSS = "ratio-loss"
 SQUARED_ERROR = "squared-error"
 
+# scores and labels -> a number for each sample
+OfSamples = Callable[[Float[Tensor, "*stack n"], Float[Tensor, "*stack n"]], Float[Tensor, "*stack n"]]
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean binary cross-entropy of (n,) raw logits against (n,) labels in {0, 1}."""
+
+def cross_entropy(logits: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Float[Tensor, ""]:
+    """Return the mean binary cross-entropy of samples.
+
+    Args:
+        logits: the model's raw outputs.
+        labels: 0 or 1.
+    """
     return functional.binary_cross_entropy_with_logits(logits, labels)
 
 
-def cross_entropy_slope(logits: Tensor, labels: Tensor) -> Tensor:
-    """(n,) the derivative of each sample's cross-entropy in its logit: sigmoid(logit) - label."""
+def cross_entropy_slope(
+    logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
+) -> Float[Tensor, "*stack n"]:
+    """Return the derivative of each sample's cross-entropy in its logit: sigmoid(logit) - label."""
     return torch.sigmoid(logits).sub_(labels)
 
 
@@ -31,13 +42,13 @@ class SampleLoss:
     """A loss of single samples, convex in their scores.
 
     Attributes:
-        each: (n,) scores and labels -> (n,) losses.
-        slope: the same arguments -> (n,) derivatives of the losses in the scores, a new tensor.
+        each: the losses.
+        slope: the derivatives of the losses in the scores, a new tensor.
         curvature: the largest second derivative of one sample's loss.
     """
 
-    each: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor, Tensor], Tensor]
+    each: OfSamples
+    slope: OfSamples
     curvature: float
 
 
@@ -71,16 +82,32 @@ def ratio_weights(class_counts: Iterable[int], alpha: float, beta: float) -> tup
     return alpha + beta * positives / negatives, alpha + beta * negatives / positives
 
 
-def ratio_loss(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
-    """The mean of weight times cross-entropy: divided by n, not by the sum of the weights."""
+def ratio_loss(
+    logits: Float[Tensor, "n"], labels: Float[Tensor, "n"], weights: tuple[float, float]
+) -> Float[Tensor, ""]:
+    """Return the mean of weight times cross-entropy: divided by n, not by the sum of the weights.
+
+    Args:
+        logits: the model's raw outputs.
+        labels: 0 or 1.
+        weights: of a negative and of a positive, as `ratio_weights` returns them.
+    """
     return functional.binary_cross_entropy_with_logits(logits, labels, weight=_of_samples(labels, weights))
 
 
-def ratio_slope(logits: Tensor, labels: Tensor, weights: tuple[float, float]) -> Tensor:
-    """(n,) the derivative of each sample's weighted loss in its logit."""
+def ratio_slope(
+    logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"], weights: tuple[float, float]
+) -> Float[Tensor, "*stack n"]:
+    """Return the derivative of each sample's weighted loss in its logit.
+
+    Args:
+        logits: the model's raw outputs.
+        labels: 0 or 1.
+        weights: of a negative and of a positive, as `ratio_weights` returns them.
+    """
     return cross_entropy_slope(logits, labels).mul_(_of_samples(labels, weights))
 
 
-def _of_samples(labels: Tensor, weights: tuple[float, float]) -> Tensor:
+def _of_samples(labels: Float[Tensor, "*stack n"], weights: tuple[float, float]) -> Float[Tensor, "*stack n"]:
     negative, positive = weights
     return (labels * (positive - negative)).add_(negative)

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 import torch
+from jaxtyping import Float, Float64, Real
 from torch import Tensor, nn
 
 from problems.models import Layout
@@ -19,8 +20,15 @@ def ridge_factors(
     frozen: tuple[tuple[int, int], ...] = (),
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
-) -> Tensor:
-    """(d,) the factors of the ridge term, 0 in the ``frozen`` parts (start, stop).
+) -> Float[Tensor, "d"]:
+    """Return the factor of each parameter in the ridge term.
+
+    Args:
+        settings: ``ridge`` is the factor, ``parameters`` says whose it is.
+        layout: names and shapes of the model's parameters.
+        frozen: the parts (start, stop) that are not trained, whose factors are 0.
+        dtype: of the factors.
+        device: of the factors.
 
     Raises:
         ValueError: `select_coordinates` refuses ``settings.parameters``.
@@ -31,18 +39,25 @@ def ridge_factors(
     return factors
 
 
-def linear_features(module: nn.Module, features: Tensor) -> Tensor | None:
-    """(n, d) gradients of the scores of (n, *shape) features; None for a model not linear in its parameters."""
+def linear_features(module: nn.Module, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n d"] | None:
+    """Return the gradients of the scores of some samples; None for a model not linear in its parameters."""
     if type(module) not in (Linear, LinearNoIntercept):
         return None
     rows = features.flatten(1)
     return rows if isinstance(module, LinearNoIntercept) else torch.cat((rows, rows.new_ones(len(rows), 1)), 1)
 
 
-def linear_smoothness(module: nn.Module, features: Tensor, loss: SampleLoss) -> float | None:
-    """A Lipschitz constant of the mean loss's gradient; None for a model that is not linear.
+def linear_smoothness(module: nn.Module, features: Float[Tensor, "n *shape"], loss: SampleLoss) -> float | None:
+    """Return a Lipschitz constant of the mean loss's gradient.
 
-    It is the loss's curvature times the largest eigenvalue of the second moment of the features.
+    Args:
+        module: the model.
+        features: of the samples that the mean is over.
+        loss: of each of them.
+
+    Returns:
+        The loss's curvature times the largest eigenvalue of the second moment of the features; None for a model that
+        is not linear.
     """
     rows = linear_features(module, features)
     return None if rows is None else loss.curvature * smoothness(rows) / len(rows)
@@ -52,26 +67,33 @@ class LinearObjective:
     """f(x) = sum_l weight_l loss(row_l . x; label_l) + 1/2 sum_j ridge_j x_j^2, in float64.
 
     Args:
-        rows: (n, d) `linear_features`.
-        labels: (n,) 0 or 1.
-        weights: (n,) >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
+        rows: `linear_features`.
+        labels: 0 or 1.
+        weights: >= 0; 1 / (sites * samples of its site) makes f the plain mean over sites.
         loss: convex.
-        ridge: (d,) >= 0.
+        ridge: >= 0.
 
     Attributes:
         lipschitz: an upper bound of the curvature.
         convexity: a lower bound of the curvature, the least ridge factor.
     """
 
-    def __init__(self, rows: Tensor, labels: Tensor, weights: Tensor, loss: SampleLoss, ridge: Tensor) -> None:
+    def __init__(
+        self,
+        rows: Float[Tensor, "n d"],
+        labels: Real[Tensor, "n"],
+        weights: Float[Tensor, "n"],
+        loss: SampleLoss,
+        ridge: Float[Tensor, "d"],
+    ) -> None:
         self.rows, self.labels, self.weights = rows.double(), labels.double(), weights.double()
         self.loss, self.ridge = loss, ridge.double()
         # 1 % more, since `smoothness` may fall short of the eigenvalue
         self.lipschitz = 1.01 * loss.curvature * smoothness(self.rows, self.weights) + float(self.ridge.max())
         self.convexity = float(self.ridge.min())
 
-    def __call__(self, x: Tensor) -> tuple[float, Tensor]:
-        """The value and the gradient (d,) at x (d,)."""
+    def __call__(self, x: Float64[Tensor, "d"]) -> tuple[float, Float64[Tensor, "d"]]:
+        """The value and the gradient at x."""
         scores = self.rows @ x
         value = self.weights @ self.loss.each(scores, self.labels) + (self.ridge * x) @ x / 2
         slopes = self.loss.slope(scores, self.labels) * self.weights

@@ -4,8 +4,7 @@
 
 Every l here is a function of the difference s = h(z') - h(z) of a partner's and a positive's score, so one slope
 dl/ds gives both partial derivatives: d/dh(z') = slope and d/dh(z) = -slope. An objective computes
-observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F. All but F take further leading
-axes, in front of the shapes that are named.
+observations of the inner mean, their average over time, the slopes f'(u) l'(s), and F.
 
 | name | l(s) | f | u is kept as |
 |---|---|---|---|
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -47,7 +47,15 @@ class Surrogate(NamedTuple):
 
 
 def make_surrogate(name: str, margin: float) -> Surrogate:
-    """The surrogate called ``name`` (square, psm, squared-hinge or logistic)."""
+    """Return a surrogate by its name.
+
+    Args:
+        name: square, psm, squared-hinge or logistic.
+        margin: of squared-hinge.
+
+    Raises:
+        ValueError: another name.
+    """
     surrogates = {
         "square": Surrogate(lambda s: (1 + s) ** 2, lambda s: 2 * (1 + s)),
         "psm": Surrogate(torch.sigmoid, lambda s: SCORES["sigmoid"].slope(torch.sigmoid(s))),
@@ -61,8 +69,7 @@ def make_surrogate(name: str, margin: float) -> Surrogate:
 
 @dataclass(frozen=True)
 class PairwiseObjective(ABC):
-    """One compositional pairwise risk. Shapes: s (n, m) differences of n positives and m partners; labels (m,) of
-    the partners; weights (m,) of the partners in the inner mean; u (n, k) inner estimates.
+    """One compositional pairwise risk, of n positives and m partners, with k inner estimates u for each positive.
 
     Attributes:
         surrogate: l, or what l is made of.
@@ -73,28 +80,53 @@ class PairwiseObjective(ABC):
     linear: ClassVar[bool] = False
     partners: ClassVar[Literal["negatives", "all"]] = "negatives"
 
-    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
-        """(n, k) the observed inner mean (1/m) sum_j weights_j l(s_ij), in the form u is kept in."""
+    def observe(
+        self, s: Float[Tensor, "*stack n m"], labels: Any, weights: Float[Tensor, "*#stack m"] | None
+    ) -> Float[Tensor, "*stack n k"]:
+        """Return the observed inner mean (1/m) sum_j weights_j l(s_ij) of each positive, in the form u is kept in.
+
+        Args:
+            s: a partner's score minus a positive's, for all pairs.
+            labels: (..., m) of the partners, 1 for a positive; for ``auprc``.
+            weights: of the partners in the mean; None for ones.
+        """
         return _weighted_mean(self.surrogate.value(s), weights)[..., None]
 
-    def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
-        """u <- (1 - gamma) * u + gamma * observed, equation (8)."""
+    def average(
+        self, u: Float[Tensor, "*stack n k"], observed: Float[Tensor, "*stack n k"], gamma: float
+    ) -> Float[Tensor, "*stack n k"]:
+        """Return u <- (1 - gamma) * u + gamma * observed, equation (8).
+
+        Args:
+            u: the estimates until now.
+            observed: as `observe` returns them.
+            gamma: in (0, 1].
+        """
         return (1 - gamma) * u + gamma * observed
 
     @abstractmethod
-    def slope(self, s: Tensor, labels: Any, u: Any, num_partners: float = math.inf) -> Tensor:
-        """(n, m) f'(u_i) dl/ds(s_ij). ``num_partners`` is |S_2|, the bound of l/u for an outdated u; a u that has just
-        observed these very pairs needs no bound."""
+    def slope(
+        self, s: Float[Tensor, "*stack n m"], labels: Any, u: Any, num_partners: float = math.inf
+    ) -> Float[Tensor, "*stack n m"]:
+        """Return f'(u_i) dl/ds(s_ij) for each pair.
+
+        Args:
+            s: a partner's score minus a positive's, for all pairs.
+            labels: (..., m) of the partners, 1 for a positive; for ``auprc``.
+            u: (..., n, k) the inner estimates; a linear f reads none.
+            num_partners: |S_2|, the bound of l/u for an outdated u; a u that has just observed these very pairs needs
+                no bound.
+        """
 
     @abstractmethod
-    def outer(self, u: Tensor) -> Tensor:
-        """(n,) f(u_i)."""
+    def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
+        """f(u_i)."""
 
     def risk(
         self,
-        positives: Tensor,
-        partners: Tensor,
-        labels: Tensor | None = None,
+        positives: Float[Tensor, "n"],
+        partners: Float[Tensor, "m"],
+        labels: Float[Tensor, "m"] | None = None,
         block: int = 512,
         *,
         direct: int = 2**22,
@@ -105,9 +137,9 @@ class PairwiseObjective(ABC):
         docs/fedx.md ("The risk in an evaluation") bounds the error of condensing for each loss.
 
         Args:
-            positives: (p,) scores.
-            partners: (q,) scores.
-            labels: (q,) of the partners, 1 for a positive; for ``auprc``.
+            positives: scores.
+            partners: scores.
+            labels: of the partners, 1 for a positive; for ``auprc``.
             block: positives whose pairs are in memory at a time.
             direct: up to this many pairs, all are computed.
             cells: see `condense`.
@@ -124,13 +156,15 @@ class PairwiseObjective(ABC):
         return total / rows
 
 
-def times(matrix: Tensor, vector: Tensor) -> Tensor:
-    """(..., n) the product of matrices (..., n, m) and vectors (..., m)."""
+def times(matrix: Float[Tensor, "*stack n m"], vector: Float[Tensor, "*#stack m"]) -> Float[Tensor, "*stack n"]:
+    """Return the product of a matrix and a vector, or of each of a stack."""
     product: Tensor = (matrix @ vector.unsqueeze(-1)).squeeze(-1)
     return product
 
 
-def _weighted_mean(loss: Tensor, weights: Tensor | None) -> Tensor:
+def _weighted_mean(
+    loss: Float[Tensor, "*stack n m"], weights: Float[Tensor, "*#stack m"] | None
+) -> Float[Tensor, "*stack n"]:
     return loss.mean(dim=-1) if weights is None else times(loss, weights) / loss.shape[-1]
 
 
@@ -139,10 +173,12 @@ class LinearRisk(PairwiseObjective):
 
     linear = True
 
-    def slope(self, s: Tensor, labels: Any, u: Any, num_partners: float = math.inf) -> Tensor:
+    def slope(
+        self, s: Float[Tensor, "*stack n m"], labels: Any, u: Any, num_partners: float = math.inf
+    ) -> Float[Tensor, "*stack n m"]:
         return self.surrogate.slope(s)
 
-    def outer(self, u: Tensor) -> Tensor:
+    def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
         return u[:, 0]
 
 
@@ -156,22 +192,32 @@ class KLPartialAUC(PairwiseObjective):
 
     temperature: float
 
-    def observe(self, s: Tensor, labels: Any, weights: Tensor | None) -> Tensor:
+    def observe(
+        self, s: Float[Tensor, "*stack n m"], labels: Any, weights: Float[Tensor, "*#stack m"] | None
+    ) -> Float[Tensor, "*stack n k"]:
         exponent = self.surrogate.value(s) / self.temperature
         if weights is not None:  # log 0 is a finite number, so that sums of logarithms never form -inf - (-inf)
             exponent = exponent + torch.log(weights).clamp(min=-1e300).unsqueeze(-2)
         return (torch.logsumexp(exponent, dim=-1) - math.log(s.shape[-1] or 1))[..., None]
 
-    def average(self, u: Tensor, observed: Tensor, gamma: float) -> Tensor:
+    def average(
+        self, u: Float[Tensor, "*stack n k"], observed: Float[Tensor, "*stack n k"], gamma: float
+    ) -> Float[Tensor, "*stack n k"]:
         if gamma == 1:
             return observed
         return torch.logaddexp(u + math.log1p(-gamma), observed + math.log(gamma))
 
-    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(
+        self,
+        s: Float[Tensor, "*stack n m"],
+        labels: Any,
+        u: Float[Tensor, "*stack n k"],
+        num_partners: float = math.inf,
+    ) -> Float[Tensor, "*stack n m"]:
         log_ratio = (self.surrogate.value(s) / self.temperature - u).clamp_(max=math.log(num_partners))  # log(l / u)
         return log_ratio.exp_().mul_(self.surrogate.slope(s))
 
-    def outer(self, u: Tensor) -> Tensor:
+    def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
         return self.temperature * u[:, 0]
 
 
@@ -184,17 +230,28 @@ class AUPRC(PairwiseObjective):
     inner_dim = 2
     partners = "all"
 
-    def observe(self, s: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    def observe(
+        self,
+        s: Float[Tensor, "*stack n m"],
+        labels: Float[Tensor, "*#stack m"],
+        weights: Float[Tensor, "*#stack m"] | None,
+    ) -> Float[Tensor, "*stack n k"]:
         loss = self.surrogate.value(s)
         positive = loss * labels.unsqueeze(-2)
         return torch.stack([_weighted_mean(positive, weights), _weighted_mean(loss, weights)], dim=-1)
 
-    def slope(self, s: Tensor, labels: Tensor, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(
+        self,
+        s: Float[Tensor, "*stack n m"],
+        labels: Float[Tensor, "*#stack m"],
+        u: Float[Tensor, "*stack n k"],
+        num_partners: float = math.inf,
+    ) -> Float[Tensor, "*stack n m"]:
         floor = float(self.surrogate.value(s.new_zeros(()))) / num_partners
         u1, u2 = u[..., :1], u[..., 1:].clamp(min=max(floor, torch.finfo(u.dtype).tiny))
         return (u1 / u2 - labels.unsqueeze(-2)) / u2 * self.surrogate.slope(s)  # -y/u_2 + u_1/u_2^2
 
-    def outer(self, u: Tensor) -> Tensor:
+    def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
         return -u[:, 0] / u[:, 1].clamp(min=torch.finfo(u.dtype).tiny)
 
 
@@ -204,18 +261,28 @@ class PNormPush(PairwiseObjective):
 
     power: float
 
-    def slope(self, s: Tensor, labels: Any, u: Tensor, num_partners: float = math.inf) -> Tensor:
+    def slope(
+        self,
+        s: Float[Tensor, "*stack n m"],
+        labels: Any,
+        u: Float[Tensor, "*stack n k"],
+        num_partners: float = math.inf,
+    ) -> Float[Tensor, "*stack n m"]:
         return self.power * u ** (self.power - 1) * self.surrogate.slope(s)
 
-    def outer(self, u: Tensor) -> Tensor:
+    def outer(self, u: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:
         return u[:, 0] ** self.power
 
 
 def pairwise_score(setting: str, loss: str) -> Score:
-    """The score that a loss compares, for a setting of ``score``; ``auto`` is the sigmoid if f is not linear.
+    """Return the score that a loss compares.
 
-    On raw outputs, the derivative of such an f multiplies losses without bound: with a step size that suits most pairs,
-    the first pair that is far out of order ruins the model.
+    On raw outputs, the derivative of an f that is not linear multiplies losses without bound: with a step size that
+    suits most pairs, the first pair that is far out of order ruins the model.
+
+    Args:
+        setting: a key of `SCORES`, or ``auto``, the sigmoid if the loss's f is not linear, else the raw output.
+        loss: one of `PAIRWISE_LOSSES`.
     """
     return score_of(setting, "sigmoid" if loss in NON_LINEAR else "logit")
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 CELLS = 256
@@ -19,8 +20,8 @@ class Score(NamedTuple):
     """A kind of score.
 
     Attributes:
-        value: (n,) raw outputs -> (n,) scores.
-        slope: (n,) scores -> (n,) their derivatives in the raw outputs.
+        value: raw outputs -> scores.
+        slope: scores -> their derivatives in the raw outputs.
     """
 
     value: Callable[[Tensor], Tensor]
@@ -35,16 +36,28 @@ SCORES = {
 
 
 def score_of(setting: str, auto: str) -> Score:
-    """The score that a setting names: a key of `SCORES`, or "auto", which stands for ``auto``."""
+    """Return the score that a setting names.
+
+    Args:
+        setting: a key of `SCORES`, or "auto".
+        auto: the key that "auto" stands for.
+    """
     return SCORES[auto if setting == "auto" else setting]
 
 
-def condense(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
-    """At most 9 ``cells`` float64 scores, and how many of the (n,) finite scores each stands for.
+def condense(scores: Float[Tensor, "n"], cells: int = CELLS) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"]]:
+    """Replace many scores by few.
 
     Up to 9 ``cells`` scores stay as they are. Borders cut the rows, and the range of scores, into ``cells`` equal
     parts, so that a cell has at most 1 / ``cells`` of both. The ``cells`` widest gaps are borders too, so that outliers
     get cells of their own.
+
+    Args:
+        scores: all finite, in float64.
+        cells: the more, the smaller the error and the more scores are left.
+
+    Returns:
+        At most 9 ``cells`` scores, and how many of the given ones each stands for.
     """
     if len(scores) <= _SCORES_A_CELL * _BORDERS_A_CELL * cells:
         return scores, torch.ones_like(scores)
@@ -68,12 +81,14 @@ def condense(scores: Tensor, cells: int = CELLS) -> tuple[Tensor, Tensor]:
 
 
 def condensed_classes(
-    scores: Tensor, labels: Tensor | None, cells: int = CELLS
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    scores: Float[Tensor, "n"], labels: Float[Tensor, "n"] | None, cells: int = CELLS
+) -> tuple[Float[Tensor, "few"], Float[Tensor, "few"], Float[Tensor, "few"] | None]:
     """Scores that are `condense` class by class, their weights in a mean over them, and their labels.
 
     Args:
-        labels: (n,) 0 or 1 for each score; None where all are of one class.
+        scores: as of `condense`.
+        labels: 0 or 1 for each score; None where all are of one class.
+        cells: as of `condense`, for each class.
     """
     classes = [scores] if labels is None else [scores[labels == y] for y in (0, 1)]
     few, numbers = zip(*(condense(one, cells) for one in classes), strict=True)
