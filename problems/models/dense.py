@@ -4,19 +4,18 @@ There are two matrix products per layer and no autograd graph, which would take 
 gradient can be added to a vector in place, `W <- W + alpha * delta^T h`, so that a step of SGD never stores it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from problems.models.networks import MLP, Linear, LinearNoIntercept, SaddleNetwork
 
-# Weight (out, in) and bias (out,) of every layer, as views of a flat vector; a linear scorer may have no bias.
-Layers = list[tuple[Tensor, Tensor | None]]
-# (slopes (batch,), into (d,) or None, alpha) -> (d,): see `problems.models.flat.FlatModel.forward`
+# Weight and bias of every layer, as views of a flat vector; a linear scorer may have no bias.
+Layers = list[tuple[Float[Tensor, "outputs inputs"], Float[Tensor, "outputs"] | None]]
+# (slopes (b,), into (d,) or None, alpha) -> (d,): see `problems.models.flat.FlatModel.forward`
 Pullback = Callable[..., Tensor]
 
 
@@ -33,11 +32,15 @@ class DenseNetwork:
         self.size = sum(outputs * inputs + outputs * bias for outputs, inputs, bias in shapes)
         self._cut: tuple[tuple[Tensor, Layers], ...] = ()
 
-    def forward(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
-        """Scores (batch,) of rows (batch, inputs), and `pull` for slopes (batch,); see `FlatModel.forward`.
+    def forward(
+        self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "b"], Pullback]:
+        """Score rows, and return `pull` for slopes of the scores; see `FlatModel.forward`.
 
         Args:
-            gradient: (d,) receives a gradient that is not added to another vector.
+            weights: flat, see the class.
+            rows: flattened features.
+            gradient: receives a gradient that is not added to another vector.
         """
         if len(self.shapes) == 1 and rows.device.type == "cpu" and rows.is_contiguous():
             return self._linear(weights, rows, gradient)
@@ -51,7 +54,7 @@ class DenseNetwork:
 
         def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
             target = gradient.zero_() if into is None else into
-            delta = slopes.unsqueeze(1)  # (batch, outputs of the layer)
+            delta = slopes.unsqueeze(1)  # (b, outputs of the layer)
             for index, (to_weight, to_bias) in reversed(list(enumerate(self.layers(target)))):
                 below, taken = delta, values[index]
                 if index:  # before the layer's weights change: `target` may be the weights
@@ -64,7 +67,9 @@ class DenseNetwork:
 
         return values[-1].squeeze(1), pull
 
-    def _linear(self, weights: Tensor, rows: Tensor, gradient: Tensor) -> tuple[Tensor, Pullback]:
+    def _linear(
+        self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "b"], Pullback]:
         """One layer: NumPy's BLAS multiplies a tall matrix by a vector faster than PyTorch's."""
         count, matrix = rows.shape[1], rows.numpy()
         scores = torch.from_numpy(np.dot(matrix, weights.numpy()[:count]))
@@ -82,8 +87,8 @@ class DenseNetwork:
 
         return scores, pull
 
-    def layers(self, vector: Tensor) -> Layers:
-        """The parts of a flat vector (d,) as the layers' weights and biases; the last four cuts are kept."""
+    def layers(self, vector: Float[Tensor, "d"]) -> Layers:
+        """The parts of a flat vector as the layers' weights and biases; the last four cuts are kept."""
         for known, layers in self._cut:
             if known is vector:
                 return layers
@@ -97,8 +102,19 @@ class DenseNetwork:
         return layers
 
 
-def add_scaled(gradient: Tensor, into: Tensor | None, alpha: float) -> Tensor:
-    """Add alpha times a gradient (d,) to ``into`` in place; without ``into``, scale the gradient in place."""
+def add_scaled(
+    gradient: Float[Tensor, "*stack d"], into: Float[Tensor, "*stack d"] | None, alpha: float
+) -> Float[Tensor, "*stack d"]:
+    """Add a scaled gradient to a vector, or scale it.
+
+    Args:
+        gradient: the gradient, scaled in place if there is no ``into``.
+        into: the vector, changed in place.
+        alpha: the factor of the gradient.
+
+    Returns:
+        ``into``, or without it the gradient.
+    """
     if into is None:
         return gradient if alpha == 1 else gradient.mul_(alpha)
     return into.add_(gradient, alpha=alpha)

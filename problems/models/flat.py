@@ -3,7 +3,7 @@
 An update rule is then one line on `model.parameters` and a payload one array, while torch computes on views:
 
     weights = model.parameters                          # (d,)
-    scores, pull = model.forward(weights, features)     # (batch,)
+    scores, pull = model.forward(weights, features)     # (b,)
     pull(slopes(scores), into=weights, alpha=-learning_rate)
 
 Payloads hold `[parameters]`, or `[parameters, buffers]` for a model with batch norm. Frozen parameters travel as well
@@ -12,13 +12,12 @@ the persistent floating-point ones (running means and variances). Integer buffer
 do not travel: every `load` resets them to their first values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -34,14 +33,14 @@ class FlatModel:
     """A module seen as flat vectors. It takes the module over: moves it, casts it, sets train or eval mode.
 
     Args:
-        module: maps `(batch, *input_shape)` to raw logits `(batch,)`, as `problems.models.build_model` makes it.
+        module: maps features `(b, *shape)` to raw logits `(b,)`, as `problems.models.build_model` makes it.
         dtype: `torch.float32` or `torch.float64`.
         device: where the vectors live.
 
     Attributes:
-        parameters, gradient: `(d,)`: change them in place only. Autograd does not see such a change, so make none
-            between `scores` and the `vjp` of these scores.
-        buffers: `(b,)`, b may be 0.
+        parameters, gradient: change them in place only. Autograd does not see such a change, so make none between
+            `scores` and the `vjp` of these scores.
+        buffers: there may be none.
         parameter_names, parameter_shapes, spans: each parameter's name, shape and place in `parameters`.
         frozen: the parts `(start, stop)` of `parameters` that are not trained.
         layout: names and shapes of the parts of `parameters`; frozen ones count as one-dimensional, so that penalties
@@ -54,6 +53,10 @@ class FlatModel:
         ValueError: another dtype.
     """
 
+    parameters: Float[Tensor, "d"]
+    gradient: Float[Tensor, "d"]
+    buffers: Float[Tensor, "buffers"]
+
     def __init__(
         self, module: nn.Module, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> None:
@@ -64,8 +67,8 @@ class FlatModel:
         self.dtype = dtype
         self.stochastic = any(_may_draw(child) for child in module.modules())
         self.dense = dense_network(module)
-        persistent: dict[str, torch.Tensor] = {
-            name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, torch.Tensor)
+        persistent: dict[str, Tensor] = {
+            name: value for name, value in module.state_dict(keep_vars=True).items() if isinstance(value, Tensor)
         }
         named = dict(module.named_parameters())  # a tensor with two names comes once
         buffers = {
@@ -84,9 +87,9 @@ class FlatModel:
             (name, tuple(value.shape) if value.requires_grad else (value.numel(),)) for name, value in named.items()
         )
 
-        self.parameters = flatten(self._members, dtype, device)  # (d,)
-        self.gradient = torch.zeros_like(self.parameters)  # (d,)
-        self.buffers = flatten(buffers.values(), dtype, device)  # (b,)
+        self.parameters = flatten(self._members, dtype, device)
+        self.gradient = torch.zeros_like(self.parameters)
+        self.buffers = flatten(buffers.values(), dtype, device)
         self.dim = self.parameters.numel()
         self.num_buffers = self.buffers.numel()
         self.device = self.parameters.device
@@ -115,7 +118,10 @@ class FlatModel:
     def load(self, arrays: Sequence[FloatArray]) -> None:
         """Copy `[parameters]` (`[parameters, buffers]` if there are buffers) into the vectors, in place.
 
-        Arrays are `(d,)` and `(b,)`, of any float dtype. If one is refused, nothing changes.
+        If one is refused, nothing changes.
+
+        Args:
+            arrays: flat, as long as the vectors and of any float dtype.
 
         Raises:
             ValueError: wrong count, shape or kind of dtype, or a value that is not finite in the model's dtype.
@@ -131,8 +137,11 @@ class FlatModel:
                 for buffer, initial in self._fixed.values():
                     buffer.copy_(initial)
 
-    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
-        """Copies, made by ``copy``, of `[parameters]`, or `[parameters, buffers]` if there are buffers.
+    def arrays(self, copy: Copy = np.array) -> list[Float[np.ndarray, "_"]]:
+        """Return copies of `[parameters]`, or of `[parameters, buffers]` if there are buffers.
+
+        Args:
+            copy: makes them.
 
         Raises:
             ModelError: the module has replaced one of its buffers instead of changing it in place.
@@ -146,24 +155,32 @@ class FlatModel:
                 raise ModelError("model", got=got, allowed=allowed, hint="change buffers in place, as with copy_()")
         return [copy(on_host(self.parameters)), copy(on_host(self.buffers))]
 
-    def scores(self, features: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """Score features `(batch, *input_shape)` in train mode: raw logits `(batch,)` with their graph.
+    def scores(
+        self, features: Float[Tensor, "b *shape"], weights: Float[Tensor, "d"] | None = None
+    ) -> Float[Tensor, "b"]:
+        """Score features in train mode: raw logits with their graph.
 
-        The weights `(d,)` are the model's own where none are given. Batch norm updates its running statistics.
+        Batch norm updates its running statistics.
+
+        Args:
+            features: of any device and float dtype.
+            weights: in place of the model's own.
         """
         self._show(self.parameters if weights is None else weights)
         if not self.module.training:  # walks over all modules
             self.module.train()
-        scores: torch.Tensor = self.module(features.to(self.device, self.dtype))
+        scores: Tensor = self.module(features.to(self.device, self.dtype))
         return scores
 
-    def forward(self, weights: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, Pullback]:
-        """Score features `(batch, *input_shape)` in train mode under any weights `(d,)`, like `torch.func.vjp`.
+    def forward(
+        self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
+    ) -> tuple[Float[Tensor, "b"], Pullback]:
+        """Score features in train mode under any weights, like `torch.func.vjp`.
 
         Returns:
-            The scores `(batch,)`, without a graph, and `pull`, to be called once, before anything changes the
-            weights: `pull(slopes)` is `vjp` of slopes `(batch,)`, and `pull(slopes, into=vector, alpha=alpha)` adds
-            alpha times that to a vector `(d,)` in place, which may be the weights.
+            The scores, without a graph, and `pull`, to be called once, before anything changes the weights:
+            `pull(slopes)` is `vjp` of slopes `(b,)`, and `pull(slopes, into=vector, alpha=alpha)` adds alpha times that
+            to a vector `(d,)` in place, which may be the weights.
         """
         if self.dense is not None:
             rows = features if features.ndim == 2 else features.flatten(1)
@@ -172,13 +189,13 @@ class FlatModel:
             return self.dense.forward(weights, rows, self.gradient)
         scores = self.scores(features, weights)
 
-        def pull(slopes: torch.Tensor, into: torch.Tensor | None = None, alpha: float = 1.0) -> torch.Tensor:
+        def pull(slopes: Tensor, into: Tensor | None = None, alpha: float = 1.0) -> Tensor:
             return add_scaled(self.vjp(scores, slopes), into, alpha)
 
         return scores.detach(), pull
 
-    def predict(self, features: torch.Tensor) -> torch.Tensor:
-        """Score features `(n, *input_shape)` in eval mode, in batches: raw logits `(n,)` without a graph."""
+    def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:
+        """Score features in eval mode, in batches: raw logits without a graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
         self._show(self.parameters)
         if self.module.training:
@@ -191,10 +208,15 @@ class FlatModel:
                 predictions[start : start + batch_size] = self.module(batch)
         return predictions
 
-    def vjp(self, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """`sum_i weights_i * grad scores_i`, `(d,)`, for scores and weights `(batch,)`.
+    def vjp(self, scores: Float[Tensor, "b"], weights: Float[Tensor, "b"]) -> Float[Tensor, "d"]:
+        """Return `sum_i weights_i * grad scores_i`.
 
-        This is `self.gradient` itself, overwritten by the next call. The graph of `scores` is freed.
+        Args:
+            scores: as `scores` returned them; their graph is freed.
+            weights: of the scores, such as the slopes of a loss.
+
+        Returns:
+            `self.gradient` itself, overwritten by the next call.
         """
         self.gradient.zero_()
         self._bind_gradient()
@@ -207,13 +229,16 @@ class FlatModel:
     def name_arrays(self, arrays: Sequence[FloatArray]) -> dict[str, AnyArray]:
         """Cut flat arrays, as `arrays` returns them, into the entries of the module's `state_dict`.
 
-        The model's own values are neither read nor changed. Arrays that do not fit are refused as by `load`.
+        The model's own values are neither read nor changed.
+
+        Raises:
+            ValueError: as of `load`.
         """
         parts = [cut(vector, shapes) for vector, shapes in zip(self._check_arrays(arrays), self._shapes, strict=False)]
         named: dict[str, AnyArray] = {name: parts[vector][part].copy() for name, (vector, part) in self._places.items()}
         return named | {name: np.array(on_host(initial)) for name, (_, initial) in self._fixed.items()}
 
-    def _show(self, weights: torch.Tensor) -> None:
+    def _show(self, weights: Float[Tensor, "d"]) -> None:
         """Make the module's parameters views of a vector of weights."""
         if weights is self._seen:
             return

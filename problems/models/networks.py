@@ -1,7 +1,7 @@
 """Small networks: the linear scorers, one hidden layer, and the networks of LocalSCGDAM and of FedSGDA.
 
-Every module maps features `(batch, *input_shape)`, or images `(batch, channels, height, width)`, to raw logits
-`(batch,)` and is initialised from torch's global generator, which `problems.models.build_model` seeds.
+Every module maps features or images to raw logits and is initialised from torch's global generator, which
+`problems.models.build_model` seeds.
 """
 
 import math
@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 HIDDEN_FEATURES = 64
 SCALARS = 3  # of a `SaddleNetwork`
@@ -17,8 +18,8 @@ SCALARS = 3  # of a `SaddleNetwork`
 TUTORIAL_SIDE = 18
 
 
-def channels_last(images: torch.Tensor) -> torch.Tensor:
-    """The images (batch, channels, height, width) with the channels of a pixel side by side in memory.
+def channels_last(images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b channels height width"]:
+    """The images with the channels of a pixel side by side in memory.
 
     Convolutions keep this order, in which a CPU pools many times faster. On another device the images stay as they are.
     """
@@ -34,8 +35,8 @@ class Linear(nn.Module):
         super().__init__()
         self.output = nn.Linear(math.prod(input_shape), 1, bias=self.bias)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.output(features.flatten(1))  # (batch, 1)
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+        scores: Tensor = self.output(features.flatten(1))  # (b, 1)
         return scores.squeeze(1)
 
 
@@ -57,9 +58,9 @@ class MLP(nn.Module):
         self.hidden = nn.Linear(math.prod(input_shape), HIDDEN_FEATURES)
         self.output = nn.Linear(HIDDEN_FEATURES, 1)
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.hidden(features.flatten(1)))  # (batch, 64)
-        scores: torch.Tensor = self.output(hidden)  # (batch, 1)
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+        hidden = torch.relu(self.hidden(features.flatten(1)))  # (b, 64)
+        scores: Tensor = self.output(hidden)  # (b, 1)
         return scores.squeeze(1)
 
 
@@ -89,9 +90,9 @@ class Table3CNN(nn.Module):
             nn.Linear(64 * rows * columns, 600), nn.ReLU(), nn.Linear(600, 120), nn.ReLU(), nn.Linear(120, 1)
         )
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        features = self.block2(self.block1(channels_last(images)))  # (batch, 64, rows, columns)
-        scores: torch.Tensor = self.classifier(features.flatten(1))  # (batch, 1)
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
+        features = self.block2(self.block1(channels_last(images)))  # (b, 64, rows, columns)
+        scores: Tensor = self.classifier(features.flatten(1))  # (b, 1)
         return scores.squeeze(1)
 
 
@@ -112,8 +113,8 @@ class TutorialCNN(nn.Module):
         rows, columns = (((side - 2) // 2 - 2) // 2 - 2 for side in (height, width))
         self.classifier = nn.Sequential(nn.Linear(64 * rows * columns, 64), nn.ReLU(), nn.Linear(64, 1))
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.classifier(self.features(channels_last(images)).flatten(1))  # (batch, 1)
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
+        scores: Tensor = self.classifier(self.features(channels_last(images)).flatten(1))  # (b, 1)
         return scores.squeeze(1)
 
 
@@ -126,8 +127,8 @@ class SaddleNetwork(nn.Module):
         self.network = network
         self.saddle = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in ("a", "b", "dual")})
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.network(features)
+    def forward(self, features: Float[Tensor, "b *shape"]) -> Float[Tensor, "b"]:
+        scores: Tensor = self.network(features)
         return scores
 
 

@@ -12,7 +12,8 @@ normal initialisation over the fan-out, the last layer from torch's default.
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional
 
 from problems.models.networks import channels_last
@@ -26,7 +27,7 @@ class ZeroPadShortcut(nn.Module):
         self.new_channels = new_channels
         self.stride = stride
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b _ _ _"]:
         return functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_channels))
 
 
@@ -48,7 +49,7 @@ class BasicBlock(nn.Module):
         else:
             self.shortcut = ZeroPadShortcut(out_channels - in_channels, stride)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b _ _ _"]:
         residual = torch.relu(self.norm1(self.conv1(x)))
         residual = self.norm2(self.conv2(residual))
         return torch.relu(residual + self.shortcut(x))
@@ -81,10 +82,10 @@ class ResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b"]:
         stem = torch.relu(self.norm(self.conv(channels_last(images))))
-        features = self.stages(stem)  # (batch, widths[-1], h, w)
-        scores: torch.Tensor = self.output(features.mean(dim=(2, 3)))  # (batch, 1)
+        features = self.stages(stem)  # (b, widths[-1], h, w)
+        scores: Tensor = self.output(features.mean(dim=(2, 3)))  # (b, 1)
         return scores.squeeze(1)
 
 

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64
 from numpy.typing import NDArray
+from torch import Tensor
 
 # names and shapes of the consecutive parts of a vector
 Layout = Sequence[tuple[str, tuple[int, ...]]]
@@ -16,19 +18,25 @@ NUMPY_DTYPES: dict[torch.dtype, type[np.floating]] = {torch.float32: np.float32,
 AnyArray = NDArray[Any]
 FloatArray = NDArray[np.floating]
 Copy = Callable[[FloatArray], FloatArray]
-Vector = TypeVar("Vector", torch.Tensor, AnyArray)
-# (k,) float64; ones give the plain mean, bit for bit
-Weights = NDArray[np.float64]
+Vector = TypeVar("Vector", Tensor, AnyArray)
+# of N clients; ones give the plain mean, bit for bit
+Weights = Float64[np.ndarray, "N"]
 
 
 def spans(shapes: Iterable[tuple[int, ...]]) -> list[slice]:
-    """Where arrays of these shapes lie in the flat vector that holds them one after another."""
+    """Return where arrays of these shapes lie in the flat vector that holds them one after another."""
     stops = accumulate((math.prod(shape) for shape in shapes), initial=0)
     return [slice(start, stop) for start, stop in pairwise(stops)]
 
 
-def flatten(tensors: Iterable[torch.Tensor], dtype: torch.dtype, device: torch.device | str) -> torch.Tensor:
-    """Copy the tensors one after another into a new vector, and make each a view of its part."""
+def flatten(tensors: Iterable[Tensor], dtype: torch.dtype, device: torch.device | str) -> Float[Tensor, "d"]:
+    """Copy tensors one after another into a new vector, and make each a view of its part.
+
+    Args:
+        tensors: of any shapes; they lose their gradients.
+        dtype: of the vector, and of the tensors from now on.
+        device: of the vector, and of the tensors from now on.
+    """
     tensors = list(tensors)
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=dtype, device=device)
     for tensor, view in zip(tensors, cut(flat, [tuple(tensor.shape) for tensor in tensors]), strict=True):
@@ -39,25 +47,42 @@ def flatten(tensors: Iterable[torch.Tensor], dtype: torch.dtype, device: torch.d
 
 
 def cut(flat: Vector, shapes: Iterable[tuple[int, ...]]) -> list[Vector]:
-    """Views of the consecutive parts of a vector, each with its shape."""
+    """Return views of the consecutive parts of a vector, each with its shape.
+
+    Args:
+        flat: (d,), d at least as many entries as the shapes have together.
+        shapes: of the parts, in their order.
+    """
     shapes = list(shapes)
     return [flat[span].reshape(shape) for span, shape in zip(spans(shapes), shapes, strict=True)]
 
 
-def on_host(tensor: torch.Tensor) -> AnyArray:
+def on_host(tensor: Tensor) -> AnyArray:
     """The values on the host; for a tensor on the CPU, its own memory."""
     array: AnyArray = tensor.cpu().numpy()
     return array
 
 
-def mean(values: Sequence[FloatArray], weights: Weights | None = None) -> FloatArray:
-    """The mean of equal-shaped arrays, accumulated in float64 and rounded once."""
+def mean(values: Sequence[Float[np.ndarray, "*shape"]], weights: Weights | None = None) -> Float[np.ndarray, "*shape"]:
+    """Return the mean of the clients' arrays, accumulated in float64 and rounded once to the arrays' type.
+
+    Args:
+        values: one array of each client.
+        weights: as of `exact_mean`.
+    """
     averaged: FloatArray = exact_mean(values, weights).astype(values[0].dtype)
     return averaged
 
 
-def exact_mean(values: Sequence[FloatArray], weights: Weights | None = None) -> NDArray[np.float64]:
-    """The mean of k equal-shaped arrays in float64, plain or weighted by (k,) weights of mean 1."""
+def exact_mean(
+    values: Sequence[Float[np.ndarray, "*shape"]], weights: Weights | None = None
+) -> Float64[np.ndarray, "*shape"]:
+    """Return the mean of the clients' arrays in float64.
+
+    Args:
+        values: one array of each client.
+        weights: of the clients, of mean 1; None for the plain mean.
+    """
     total = np.zeros(values[0].shape, dtype=np.float64)
     for place, value in enumerate(values):
         total += value if weights is None else weights[place] * value.astype(np.float64)
@@ -65,11 +90,16 @@ def exact_mean(values: Sequence[FloatArray], weights: Weights | None = None) -> 
 
 
 def pooled_moments(
-    counts: NDArray[np.float64], means: NDArray[np.float64], variances: NDArray[np.float64]
+    counts: Float64[np.ndarray, "N"], means: Float64[np.ndarray, "N *shape"], variances: Float64[np.ndarray, "N *shape"]
 ) -> tuple[Any, Any]:
-    """Mean and variance of N pooled samples, from their sizes (N,), means (N, ...) and variances (N, ...).
+    """Return the mean and the variance of the rows of all sites together.
 
-    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; both are 0 if all samples are empty.
+    m = sum n_i m_i / n and v = sum n_i (v_i + (m_i - m)^2) / n; both are 0 if there are no rows.
+
+    Args:
+        counts: n_i, the rows of each site.
+        means: m_i.
+        variances: v_i.
     """
     weights = counts.reshape(-1, *[1] * (means.ndim - 1))
     total = max(counts.sum(), 1.0)

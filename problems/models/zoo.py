@@ -1,7 +1,7 @@
 """The table of models, and `build_model`, which builds, seeds and checks one by name.
 
-A model is a `torch.nn.Module` that takes float features `(batch, *input_shape)` and returns one raw logit a sample,
-`(batch,)`. A user's own is named `package.module:factory`, where `factory(input_shape)` returns the module.
+A model is a `torch.nn.Module` that takes float features `(b, *input_shape)` and returns one raw logit a sample,
+`(b,)`. A user's own is named `package.module:factory`, where `factory(input_shape)` returns the module.
 """
 
 import importlib
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -83,7 +84,11 @@ def build_model(name: str, input_shape: tuple[int, ...], seed: int) -> nn.Module
 
 
 def check_module(module: nn.Module) -> None:
-    """Raise ModelError for a module whose parameters or buffers flat vectors cannot carry."""
+    """Check that flat vectors can carry a module's parameters and buffers.
+
+    Raises:
+        ModelError: no parameter, one that is not floating point, or a batch norm with a cumulative average.
+    """
     if not any(True for _ in module.parameters()):
         raise _unfit(f"{type(module).__name__}, which has no parameters to train", "one at least", f"see {PAGE}")
     for name, parameter in module.named_parameters():
@@ -134,8 +139,8 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         except Exception as error:
             failed = f"'{name}', which failed on an input of shape {tuple(features.shape)}"
             raise _unfit(f"{failed} ({_one_line(error)})") from error
-        if not isinstance(output, torch.Tensor) or not output.is_floating_point():
-            got = output.dtype if isinstance(output, torch.Tensor) else type(output).__name__
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            got = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise _unfit(f"'{name}', which returned {got}", "one floating-point tensor of scores")
         outputs.append((batch, tuple(output.shape)))
     module.train()
@@ -154,8 +159,8 @@ def _check_scores(name: str, module: nn.Module, input_shape: tuple[int, ...]) ->
         module.register_forward_hook(_drop_last_axis)
 
 
-def _drop_last_axis(module: nn.Module, inputs: Any, scores: torch.Tensor) -> torch.Tensor:
-    """Forward hook: scores `(batch, 1)` become `(batch,)`."""
+def _drop_last_axis(module: nn.Module, inputs: Any, scores: Float[Tensor, "b 1"]) -> Float[Tensor, "b"]:
+    """Forward hook: a column of scores becomes a vector."""
     return scores.squeeze(1)
 
 
@@ -197,8 +202,10 @@ def _densenet121(input_shape: tuple[int, ...]) -> nn.Module:
     return module
 
 
-def _pad_images(module: nn.Module, inputs: tuple[torch.Tensor]) -> torch.Tensor:
-    """Forward pre-hook: pad images `(batch, c, h, w)` with zeros to sides of at least `DENSENET_SIDE`."""
+def _pad_images(
+    module: nn.Module, inputs: tuple[Float[Tensor, "b channels height width"]]
+) -> Float[Tensor, "b channels _ _"]:
+    """Forward pre-hook: pad images with zeros to sides of at least `DENSENET_SIDE`."""
     (images,) = inputs
     rows, columns = (max(DENSENET_SIDE - side, 0) for side in images.shape[2:])
     return functional.pad(images, (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2))
