@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from problems.penalties.base import Penalty, norm
@@ -27,14 +28,14 @@ class Optimum:
     """What `minimise` found.
 
     Attributes:
-        point: (d,) as a proximal map returned it, so exactly sparse, or in the set.
+        point: as a proximal map returned it, so exactly sparse, or in the set.
         value: f + g there.
         iterations: proximal steps taken.
         residual: the smallest one, which belongs to ``point``; see `minimise`.
         converged: whether the residual is as small as was asked for, or as rounding allows.
     """
 
-    point: Tensor
+    point: Float[Tensor, "d"]
     value: float
     iterations: int
     residual: float
@@ -42,9 +43,9 @@ class Optimum:
 
 
 def minimise(
-    smooth: Callable[[Tensor], tuple[float, Tensor]],
+    smooth: Callable[[Float[Tensor, "d"]], tuple[float, Float[Tensor, "d"]]],
     penalty: Penalty,
-    start: Tensor,
+    start: Float[Tensor, "d"],
     *,
     lipschitz: float,
     convexity: float = 0.0,
@@ -57,9 +58,9 @@ def minimise(
     fall no further; or after 20,000 steps.
 
     Args:
-        smooth: x -> (f(x), its gradient (d,)), f convex.
+        smooth: x -> (f(x), its gradient), f convex.
         penalty: g.
-        start: (d,), float32 or float64; not changed.
+        start: float32 or float64; not changed.
         lipschitz: an upper bound of the Lipschitz constant of f's gradient.
         convexity: a lower bound of f's strong convexity; caps the momentum at that of Nesterov 2004, section 2.2.1.
 

@@ -13,21 +13,29 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 
 class Penalty(ABC):
-    """A closed convex function g of a flat vector (d,), float32 or float64, on any device."""
+    """A closed convex function g of a flat vector, float32 or float64, on any device.
+
+    The proximal map of a penalty that treats every coordinate by itself takes a stack of vectors too.
+    """
 
     @abstractmethod
-    def value(self, x: Tensor) -> float:
-        """g at x (d,); `math.inf` outside its domain, up to rounding."""
+    def value(self, x: Float[Tensor, "d"]) -> float:
+        """g at x; `math.inf` outside its domain, up to rounding."""
 
-    def prox(self, x: Tensor, step: float, *, out: Tensor | None = None) -> Tensor:
-        """P_{step g}(x), (d,); for the indicator of a set the projection, whatever the step.
+    def prox(
+        self, x: Float[Tensor, "*stack d"], step: float, *, out: Float[Tensor, "*stack d"] | None = None
+    ) -> Float[Tensor, "*stack d"]:
+        """P_{step g}(x); for the indicator of a set the projection, whatever the step.
 
         Args:
-            out: (d,) receives the result, and may be x; None makes a new tensor.
+            x: the point.
+            step: >= 0 and finite.
+            out: receives the result, and may be x; None makes a new tensor.
 
         Raises:
             ValueError: the step is negative or not finite.
@@ -37,17 +45,21 @@ class Penalty(ABC):
         return self._prox(x, step) if out is None else self._prox_into(out, x, step)
 
     @abstractmethod
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         """`prox` for a valid step, in a new tensor."""
 
-    def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
+    def _prox_into(
+        self, out: Float[Tensor, "*stack d"], x: Float[Tensor, "*stack d"], step: float
+    ) -> Float[Tensor, "*stack d"]:
         return out.copy_(self._prox(x, step))
 
     @abstractmethod
-    def distance(self, x: Tensor, slope: Tensor) -> float:
-        """dist(0, slope + dg(x)) for the gradient ``slope`` (d,) of the smooth part: 0 exactly at a solution.
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
+        """dist(0, slope + dg(x)): 0 exactly at a solution, `math.inf` where g is infinite.
 
-        `math.inf` where g is infinite.
+        Args:
+            x: the point.
+            slope: the gradient of the smooth part there.
         """
 
 
@@ -55,27 +67,27 @@ class Penalty(ABC):
 class NoPenalty(Penalty):
     """g = 0."""
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         return 0.0
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         return x.clone()
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         return norm(slope)
 
 
-def norm(x: Tensor) -> float:
+def norm(x: Float[Tensor, "*shape"]) -> float:
     """||x||: see `length`."""
     return float(length(x))
 
 
-def length(x: Tensor) -> Tensor:
-    """||x|| as a float64 scalar on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
+def length(x: Float[Tensor, "*shape"]) -> Float64[Tensor, ""]:
+    """||x|| on x's device. Its pairwise sums lose a few eps; `vector_norm` loses sqrt(d) eps."""
     return x.double().square().sum().sqrt()
 
 
-def rounding(x: Tensor) -> float:
+def rounding(x: Float[Tensor, "*shape"]) -> float:
     """The relative tolerance of memberships and active constraints: 64 machine epsilons of x's dtype."""
     return 64 * torch.finfo(x.dtype).eps
 

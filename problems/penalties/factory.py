@@ -4,6 +4,7 @@ import math
 from typing import Literal, get_args
 
 import torch
+from jaxtyping import Int64
 from pydantic import BaseModel, Field
 from torch import Tensor
 
@@ -97,8 +98,8 @@ def _matrices(layout: Layout, parameters: str, weight: float) -> list[tuple[Indi
     return parts
 
 
-def _groups(layout: Layout, parameters: str, groups: str) -> Tensor:
-    """(k,) the group number of each selected coordinate; no group spans two parameters."""
+def _groups(layout: Layout, parameters: str, groups: str) -> Int64[Tensor, "selected"]:
+    """The group number of each selected coordinate; no group spans two parameters."""
     axis = 0 if groups == "rows" else 1
     numbers, used = [], 0
     for (name, shape), wanted in zip(layout, choose_parameters(layout, parameters), strict=True):

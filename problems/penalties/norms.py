@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,16 +26,18 @@ class _Weighted(Penalty):
 class L1(_Weighted):
     """weight * ||x||_1 (Tibshirani 1996); its proximal map is soft thresholding."""
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         return self.weight * float(x.abs().sum(dtype=torch.float64))
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         return functional.softshrink(x, step * self.weight)
 
-    def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
+    def _prox_into(
+        self, out: Float[Tensor, "*stack d"], x: Float[Tensor, "*stack d"], step: float
+    ) -> Float[Tensor, "*stack d"]:
         return functional.softshrink(x, step * self.weight, out=out)  # type: ignore[call-arg]  # not in the stub
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         at_zero = (slope.abs() - self.weight).clamp(min=0)
         return norm(torch.where(x == 0, at_zero, slope + self.weight * x.sign()))
 
@@ -43,13 +46,13 @@ class L1(_Weighted):
 class SquaredL2(_Weighted):
     """weight / 2 * ||x||^2."""
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         return self.weight / 2 * norm(x) ** 2
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         return x / (1 + step * self.weight)
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         return norm(slope + self.weight * x)
 
 
@@ -72,15 +75,15 @@ class ElasticNet(_Weighted):
     def _parts(self) -> tuple[L1, SquaredL2]:
         return L1(self.weight * self.ratio), SquaredL2(self.weight * (1 - self.ratio))
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         l1, l2 = self._parts
         return l1.value(x) + l2.value(x)
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         l1, l2 = self._parts
         return l2.prox(l1.prox(x, step), step)
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         l1, l2 = self._parts
         return l1.distance(x, slope + l2.weight * x)
 
@@ -107,17 +110,17 @@ class GroupLasso(Penalty):
         order = torch.argsort(group, stable=True)
         self._tensors = group, order, sizes, weight * sizes.double().sqrt()
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         norms, weights, _ = self._norms(x)
         return float((weights * norms).sum(dtype=torch.float64))
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         norms, weights, group = self._norms(x)
         # a group of norm 0 divides by `tiny`: any step > 0 gives 0, step 0 the identity
         scale = (1 - step * weights / norms.clamp(min=torch.finfo(x.dtype).tiny)).clamp(min=0)
         return x * scale[group]
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         norms, weights, group = self._norms(x)
         direction = x / norms.clamp(min=torch.finfo(x.dtype).tiny)[group]
         smooth, _, _ = self._norms(slope + weights[group] * direction)
@@ -125,8 +128,10 @@ class GroupLasso(Penalty):
         by_group = torch.where(norms > 0, smooth, (at_zero - weights).clamp(min=0))
         return norm(by_group)
 
-    def _norms(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(G,) the norm of each group, (G,) the groups' weights and (d,) the group of each coordinate."""
+    def _norms(
+        self, x: Float[Tensor, "d"]
+    ) -> tuple[Float[Tensor, "groups"], Float[Tensor, "groups"], Int64[Tensor, "d"]]:
+        """The norm of each group, the groups' weights and the group of each coordinate."""
         if self._tensors[0].device != x.device:
             group, order, sizes, weights = self._tensors
             self._tensors = group.to(x.device), order.to(x.device), sizes.to(x.device), weights.to(x.device)
@@ -160,13 +165,13 @@ class NuclearNorm(Penalty):
         self.weight = weight
         self.shape = (shape[0], math.prod(shape[1:]))
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         matrix = self._matrix(x)
         if not torch.isfinite(matrix).all():
             return math.nan
         return self.weight * float(torch.linalg.svdvals(matrix).sum(dtype=torch.float64))
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         matrix = self._matrix(x)
         if step * self.weight == 0:
             return x.clone()
@@ -176,7 +181,7 @@ class NuclearNorm(Penalty):
         shrunk: Tensor = (left * functional.softshrink(singular, step * self.weight)) @ right
         return shrunk.reshape(-1)
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         matrix, gradient = self._matrix(x), self._matrix(slope)
         if not (torch.isfinite(matrix).all() and torch.isfinite(gradient).all()):
             return math.nan
@@ -191,7 +196,7 @@ class NuclearNorm(Penalty):
         excess = (torch.linalg.svdvals(off) - self.weight).clamp(min=0)
         return math.hypot(norm(tangent), norm(excess))
 
-    def _matrix(self, x: Tensor) -> Tensor:
+    def _matrix(self, x: Float[Tensor, "d"]) -> Float[Tensor, "rows columns"]:
         if x.shape != (math.prod(self.shape),):
             raise ValueError(f"shape {self.shape} has {math.prod(self.shape)} entries, got x of {tuple(x.shape)}")
         return x.view(self.shape)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from problems.models.vectors import Layout
@@ -36,14 +37,14 @@ class OnParameters(Penalty):
         self.free = runs(counts == 0)
         self._device = torch.device("cpu")
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         self._to(x)
         return sum((penalty.value(x[indices]) for indices, penalty in self.parts), 0.0)
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         return self._prox_into(torch.empty_like(x), x, step)
 
-    def _prox_into(self, out: Tensor, x: Tensor, step: float) -> Tensor:
+    def _prox_into(self, out: Float[Tensor, "d"], x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         self._to(x)
         for indices, penalty in self.parts:
             if isinstance(indices, slice):
@@ -55,12 +56,12 @@ class OnParameters(Penalty):
                 out[free] = x[free]
         return out
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         self._to(x)
         parts = [penalty.distance(x[indices], slope[indices]) for indices, penalty in self.parts]
         return math.hypot(*(norm(slope[free]) for free in self.free), *parts)
 
-    def _to(self, x: Tensor) -> None:
+    def _to(self, x: Float[Tensor, "d"]) -> None:
         """Check the length of x, and bring the indices to its device."""
         if x.shape != (self.dim,):
             raise ValueError(f"expected x of shape ({self.dim},), got {tuple(x.shape)}")
@@ -69,15 +70,23 @@ class OnParameters(Penalty):
             self.parts = [(_move(indices, x.device), penalty) for indices, penalty in self.parts]
 
 
-def runs(mask: Tensor) -> list[slice]:
-    """The slices of consecutive True entries of a (d,) bool mask."""
+def runs(mask: Bool[Tensor, "d"]) -> list[slice]:
+    """The slices of consecutive True entries of a mask."""
     edges = torch.diff(mask.int(), prepend=torch.zeros(1), append=torch.zeros(1))
     starts, stops = (torch.nonzero(edges == step).flatten().tolist() for step in (1, -1))
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
 def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
-    """Whether each parameter of the layout is selected: see `select_coordinates`."""
+    """Return whether each parameter of the layout is selected.
+
+    Args:
+        layout: as of `select_coordinates`.
+        parameters: as of `select_coordinates`.
+
+    Raises:
+        ValueError: as of `select_coordinates`.
+    """
     known = [name for name, _ in layout]
     if parameters == "all":
         return [True] * len(known)
@@ -101,8 +110,8 @@ def choose_parameters(layout: Layout, parameters: str) -> list[bool]:
     return found
 
 
-def select_coordinates(layout: Layout, parameters: str) -> Tensor:
-    """(d,) bool: the coordinates of a flat vector that ``parameters`` selects.
+def select_coordinates(layout: Layout, parameters: str) -> Bool[Tensor, "d"]:
+    """Mark the coordinates of a flat vector that ``parameters`` selects.
 
     Args:
         layout: names and shapes of the consecutive parts of the vector.
@@ -117,7 +126,12 @@ def select_coordinates(layout: Layout, parameters: str) -> Tensor:
 
 
 def on_parameters(dim: int, parts: Sequence[tuple[Indices, Penalty]]) -> Penalty:
-    """`OnParameters`, or the penalty itself if its only part is the whole vector."""
+    """Return `OnParameters`, or the penalty itself if its only part is the whole vector.
+
+    Args:
+        dim: d, the vector's length.
+        parts: as of `OnParameters`.
+    """
     if len(parts) == 1 and parts[0][0] == slice(0, dim):
         return parts[0][1]
     return OnParameters(dim, parts)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from problems.penalties.base import Penalty, length, norm, rounding
@@ -28,14 +29,14 @@ class Box(Penalty):
         if math.isinf(self.lower) and math.isinf(self.upper):
             raise ValueError("lower or upper must be finite, got [-inf, inf]")
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         below, above = self._slack(x)
         return 0.0 if bool(((x >= self.lower - below) & (x <= self.upper + above)).all()) else math.inf
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "*stack d"], step: float) -> Float[Tensor, "*stack d"]:
         return x.clamp(self.lower, self.upper)
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         if self.value(x) == math.inf:
             return math.inf
         below, above = self._slack(x)
@@ -43,7 +44,7 @@ class Box(Penalty):
         left = torch.where(x <= self.lower + below, slope.clamp(max=0), slope)
         return norm(torch.where(x >= self.upper - above, left.clamp(min=0), left))
 
-    def _slack(self, x: Tensor) -> tuple[float, float]:
+    def _slack(self, x: Float[Tensor, "d"]) -> tuple[float, float]:
         """The rounding allowed at the lower and at the upper bound."""
         bounds = (abs(bound) if math.isfinite(bound) else 1.0 for bound in (self.lower, self.upper))
         below, above = (rounding(x) * max(1.0, bound) for bound in bounds)
@@ -72,15 +73,15 @@ class L2Ball(Penalty):
         if not 0 <= self.radius < math.inf:
             raise ValueError(f"radius must be >= 0 and finite (below 0 is an empty set), got {self.radius}")
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         return 0.0 if norm(x) <= self.radius * (1 + rounding(x)) else math.inf
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         floor = max(self.radius, torch.finfo(x.dtype).tiny)
         scale: Tensor = self.radius / length(x).clamp(min=floor)
         return x * scale
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         if self.value(x) == math.inf:
             return math.inf
         if self.radius == 0:
@@ -108,17 +109,17 @@ class Simplex(Penalty):
         if not 0 < self.total < math.inf:
             raise ValueError(f"total must be > 0 and finite, got {self.total}")
 
-    def value(self, x: Tensor) -> float:
+    def value(self, x: Float[Tensor, "d"]) -> float:
         slack = self.total * rounding(x)
         near = abs(float(x.sum(dtype=torch.float64)) - self.total) <= slack
         return 0.0 if near and bool((x >= -slack).all()) else math.inf
 
-    def _prox(self, x: Tensor, step: float) -> Tensor:
+    def _prox(self, x: Float[Tensor, "d"], step: float) -> Float[Tensor, "d"]:
         shifted = x - x.max()  # affects rounding only: entries that stay are now within ``total`` of 0
         entries = (shifted - _level(shifted.new_full((), -self.total), 0, shifted)).clamp(min=0)
         return entries * (self.total / entries.sum())
 
-    def distance(self, x: Tensor, slope: Tensor) -> float:
+    def distance(self, x: Float[Tensor, "d"], slope: Float[Tensor, "d"]) -> float:
         if self.value(x) == math.inf:
             return math.inf
         push = -slope.double()
@@ -129,7 +130,7 @@ class Simplex(Penalty):
         return norm(torch.where(zero, rest.clamp(min=0), rest))
 
 
-def _level(total: Tensor, count: int, values: Tensor) -> Tensor:
+def _level(total: Float[Tensor, ""], count: int, values: Float[Tensor, "some"]) -> Float[Tensor, ""]:
     """The largest over k of (total + the k largest values) / (count + k), with k > 0 if count is 0.
 
     The k largest values are then those above the level, since adding a value only raises means below it.
