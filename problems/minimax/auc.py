@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.minimax.oracle import Oracle
@@ -26,7 +27,7 @@ from problems.models.flat import FlatModel
 from problems.models.networks import SCALARS
 from problems.models.vectors import Copy, FloatArray
 from problems.objectives.scores import SCORES, Score
-from problems.sampling import Indices, on_device
+from problems.sampling import on_device
 
 AUC_MINIMAX = "auc-minimax"
 # The default s of a run. Raw outputs would enter f squared, so that the most extreme rows limit the step size; near 0
@@ -35,8 +36,22 @@ AUC_SCORE = "tanh"
 _CHUNK = 1024  # samples whose activations are in memory at a time
 
 
-def saddle_value(scores: Tensor, labels: Tensor, saddle: Tensor, prior: float, weight: float = 1.0) -> Tensor:
-    """f_i of (n,) scores and labels, at the (3,) scalars (a, b, lambda), with omega_i = ``weight``."""
+def saddle_value(
+    scores: Float[Tensor, "n"],
+    labels: Float[Tensor, "n"],
+    saddle: Float[Tensor, "3"],
+    prior: float,
+    weight: float = 1.0,
+) -> Float[Tensor, ""]:
+    """Return f_i of some samples.
+
+    Args:
+        scores: s of each sample.
+        labels: 1 for a positive, else 0.
+        saddle: a, b and lambda.
+        prior: p, the share of positives of all sites together.
+        weight: omega_i.
+    """
     a, b, dual = saddle
     rest = 1 - labels
     squares = (1 - prior) * (scores - a) ** 2 * labels + prior * (scores - b) ** 2 * rest
@@ -45,8 +60,13 @@ def saddle_value(scores: Tensor, labels: Tensor, saddle: Tensor, prior: float, w
     return value
 
 
-def best_saddle(scores: Tensor, labels: Tensor) -> Tensor:
-    """(3,) the saddle's (a, b, lambda) for scores with both classes: E[s|+], E[s|-] and E[s|-] - E[s|+]."""
+def best_saddle(scores: Float[Tensor, "n"], labels: Float[Tensor, "n"]) -> Float[Tensor, "3"]:
+    """Return the saddle's a, b and lambda for given scores: E[s|+], E[s|-] and E[s|-] - E[s|+].
+
+    Args:
+        scores: s of each sample.
+        labels: 1 for a positive, else 0; both must occur.
+    """
     a, b = scores[labels > 0.5].mean(), scores[labels < 0.5].mean()
     return torch.stack([a, b, b - a])
 
@@ -56,12 +76,19 @@ class AUCOracle(Oracle):
 
     Args:
         model: a `FlatModel` of a `SaddleNetwork`.
-        features: (n, *shape) of the site.
-        labels: (n,), 1 for a positive.
+        features: of the site.
+        labels: 1 for a positive, else 0.
         score: s as a function of the network's output.
     """
 
-    def __init__(self, model: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]) -> None:
+    def __init__(
+        self,
+        model: FlatModel,
+        features: Float[Tensor, "n *shape"],
+        labels: Float[Tensor, "n"],
+        *,
+        score: Score = SCORES["logit"],
+    ) -> None:
         self.model, self.features, self.labels, self.score = model, features, labels, score
         self.device, self.parameters = model.device, model.parameters
         self.primal_dim, self.num_samples = model.dim - 1, len(labels)
@@ -70,10 +97,10 @@ class AUCOracle(Oracle):
     def load(self, arrays: Sequence[FloatArray]) -> None:
         self.model.load(arrays)
 
-    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
+    def arrays(self, copy: Copy = np.array) -> list[Float[np.ndarray, "_"]]:
         return self.model.arrays(copy)
 
-    def scores(self, logits: Tensor) -> Tensor:
+    def scores(self, logits: Float[Tensor, "*stack n"]) -> Float[Tensor, "*stack n"]:
         """s of the network's outputs."""
         return self.score.value(logits)
 
@@ -81,13 +108,13 @@ class AUCOracle(Oracle):
         scores = self.scores(self.model.predict(self.features))
         return float(saddle_value(scores, self.labels, self.parameters[-SCALARS:], self.prior, self.weight))
 
-    def class_sums(self) -> tuple[Tensor, Tensor]:
-        """(2,) sums of the site's scores by class, negatives first, and (2,) the numbers of samples."""
+    def class_sums(self) -> tuple[Float[Tensor, "2"], Float[Tensor, "2"]]:
+        """The sums of the site's scores by class, negatives first, and the numbers of samples."""
         scores, labels = self.scores(self.model.predict(self.features)), self.labels
         sums = torch.stack([(scores * (1 - labels)).sum(), (scores * labels).sum()])
         return sums, torch.stack([(1 - labels).sum(), labels.sum()])
 
-    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+    def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
         if rows is not None or self.num_samples <= _CHUNK:
             return self._gradient(self.model, z, *self._batch(rows))
         total = torch.zeros_like(z)
@@ -95,15 +122,17 @@ class AUCOracle(Oracle):
             total.add_(self._gradient(self.model, z, features, labels), alpha=len(labels) / self.num_samples)
         return total
 
-    def _batch(self, rows: Indices | None) -> tuple[Tensor, Tensor]:
+    def _batch(self, rows: Int64[np.ndarray, "b"] | None) -> tuple[Float[Tensor, "b *shape"], Float[Tensor, "b"]]:
         if rows is None:
             return self.features, self.labels
         selected = on_device(rows, self.device)
         return self.features.index_select(0, selected), self.labels.index_select(0, selected)
 
-    def _gradient(self, network: FlatModel, z: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """(d,) the gradient at the point z = (x, y), over n samples that ``network`` scores; or such for each of C
-        clients, from points (C, d), features (C, n, *shape) and labels (C, n), with `weight` (C, 1)."""
+    def _gradient(
+        self, network: FlatModel, z: Float[Tensor, "*stack d"], features: Tensor, labels: Float[Tensor, "*stack n"]
+    ) -> Float[Tensor, "*stack d"]:
+        """The gradient at the point z = (x, y), over samples, features (..., n, *shape), that ``network`` scores. For a
+        stack of C clients `weight` is (C, 1)."""
         logits, pull = network.forward(z, features)  # (n,)
         scores = self.scores(logits)
         a, b, dual = z[..., -SCALARS:, None].unbind(-2)

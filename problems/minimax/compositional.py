@@ -10,14 +10,13 @@ CE is the cross-entropy of the network's raw output, whatever `score` f uses: it
 omega_i like the terms of f_i, so that the plain mean of g_i over the sites is g of all samples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
@@ -25,13 +24,11 @@ from torch.overrides import TorchFunctionMode
 
 from problems.minimax.auc import AUCOracle
 from problems.models.flat import FlatModel
-from problems.models.vectors import FloatArray
 from problems.objectives.scores import SCORES, Score
-from problems.sampling import Indices
 
 COMPOSITIONAL_AUC = "compositional-auc"
-# q (d,) -> grad g^T q (d,)
-Pull = Callable[[Tensor], Tensor]
+# q -> grad g^T q
+Pull = Callable[[Float[Tensor, "*stack d"]], Float[Tensor, "*stack d"]]
 
 
 class CompositionalOracle(AUCOracle):
@@ -42,7 +39,13 @@ class CompositionalOracle(AUCOracle):
     """
 
     def __init__(
-        self, model: FlatModel, inner: FlatModel, features: Tensor, labels: Tensor, *, score: Score = SCORES["logit"]
+        self,
+        model: FlatModel,
+        inner: FlatModel,
+        features: Float[Tensor, "n *shape"],
+        labels: Float[Tensor, "n"],
+        *,
+        score: Score = SCORES["logit"],
     ) -> None:
         super().__init__(model, features, labels, score=score)
         self.inner = inner
@@ -53,11 +56,17 @@ class CompositionalOracle(AUCOracle):
         if model.device.type == "cpu":
             _keep_freed_memory()
 
-    def load_inner(self, h: FloatArray | None, buffers: FloatArray | None) -> Tensor:
-        """Set h (p,) and its batch-norm statistics (b,); if h is None, to x and the statistics of ``model``.
+    def load_inner(
+        self, h: Float[np.ndarray, "p"] | None, buffers: Float[np.ndarray, "buffers"] | None
+    ) -> Float[Tensor, "d"]:
+        """Set the point of the second network.
+
+        Args:
+            h: without y; None sets h and the statistics to x and the statistics of ``model``.
+            buffers: the batch-norm statistics at h, if there are any.
 
         Returns:
-            (d,) the point (h, y) of the second network.
+            The point (h, y).
         """
         if h is None:
             self.inner.load(self.model.arrays())
@@ -66,19 +75,24 @@ class CompositionalOracle(AUCOracle):
             self.inner.load([point] if buffers is None else [point, buffers])
         return self.inner.parameters
 
-    def inner_buffers(self) -> FloatArray | None:
-        """A copy of the statistics (b,) at h, if there are any."""
+    def inner_buffers(self) -> Float[np.ndarray, "buffers"] | None:
+        """A copy of the statistics at h, if there are any."""
         return self.inner.arrays()[1] if self.inner.num_buffers else None
 
-    def descend(self, z: Tensor, rows: Indices, rho: float, *, exact: bool = True) -> tuple[Tensor, Pull]:
-        """(g(x; rows), y) at z = (x, y), (d,), and the function that pulls a gradient (d,) back through g.
+    def descend(
+        self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"], rho: float, *, exact: bool = True
+    ) -> tuple[Float[Tensor, "d"], Pull]:
+        """Compute g, and the function that pulls a gradient back through g.
 
         Args:
+            z: the point (x, y).
+            rows: places of the samples.
+            rho: the step size of g.
             exact: use the Hessian of the cross-entropy; if False, the identity stands for grad g.
 
         Returns:
-            The point, and a function that turns q (d,) into grad g(x; rows)^T q in place and returns it. It is called
-            once, and before z changes.
+            The point (g(x; rows), y), and a function that turns q into grad g(x; rows)^T q in place and returns it. It
+            is called once, and before z changes.
         """
         features, labels = self._batch(rows)
         if not (exact and rho > 0):
@@ -104,12 +118,22 @@ class CompositionalOracle(AUCOracle):
 
         return point, pull_back
 
-    def outer_gradient(self, h: Tensor, rows: Indices) -> Tensor:
-        """(d,) the gradients of f(h, y; rows) in h and in y, at ``inner``'s (h, y); valid until the next call."""
+    def outer_gradient(self, h: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"]) -> Float[Tensor, "d"]:
+        """Return the gradients of f(h, y; rows) in h and in y.
+
+        Args:
+            h: the point (h, y) of ``inner``.
+            rows: places of the samples.
+
+        Returns:
+            A tensor that is valid until the next call.
+        """
         return self._gradient(self.inner, h, *self._batch(rows))
 
-    def _errors(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """(n,) d CE / d logits."""
+    def _errors(
+        self, logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
+    ) -> Float[Tensor, "*stack n"]:
+        """d CE / d logits."""
         errors: Tensor = self.weight * (torch.sigmoid(logits) - labels) / labels.shape[-1]
         return errors
 
@@ -135,15 +159,15 @@ class _LeanBatchNorm(TorchFunctionMode):
 
 
 def _batch_norm(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
+    input: Float[Tensor, "b channels *shape"],
+    running_mean: Float[Tensor, "channels"] | None,
+    running_var: Float[Tensor, "channels"] | None,
+    weight: Float[Tensor, "channels"] | None = None,
+    bias: Float[Tensor, "channels"] | None = None,
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Tensor:
+) -> Float[Tensor, "b channels *shape"]:
     channels = input.shape[1]
     if not training or input.numel() == channels:  # PyTorch raises for one value a channel
         return functional.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
@@ -229,7 +253,12 @@ class _BatchNormGradient(torch.autograd.Function):
 
 
 def _gradients(
-    g: Tensor, x: Tensor, weight: Tensor, mean: Tensor, r: Tensor, wanted: tuple[bool, bool, bool]
+    g: Float[Tensor, "b channels *shape"],
+    x: Float[Tensor, "b channels *shape"],
+    weight: Float[Tensor, "channels"],
+    mean: Float[Tensor, "channels"],
+    r: Float[Tensor, "channels"],
+    wanted: tuple[bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Those of (c P g, sum g z, sum g) that are wanted."""
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.native_batch_norm_backward(

@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.minimax.problem import PAGE, MinimaxProblem, ProblemError
@@ -19,54 +20,90 @@ class Oracle(Protocol):
     f_i depends on the other sites only by two numbers, p and omega_i, which `weigh` sets in a copy.
 
     Attributes:
-        parameters: (d,) the client's point z, changed in place.
+        parameters: the client's point z, changed in place.
         primal_dim: p; the last d - p entries are the dual block.
         num_samples: n.
         prior: the share p of positives; NaN until `weigh` sets it.
         weight: omega_i, the weight of the site's samples in f_i.
-        buffers: (b,) what computing a gradient changes (batch-norm statistics); b may be 0.
+        buffers: what computing a gradient changes (batch-norm statistics); there may be none.
         stochastic: whether a gradient draws random numbers (dropout).
     """
 
-    parameters: Tensor
+    parameters: Float[Tensor, "d"]
     device: torch.device
     primal_dim: int
     num_samples: int
     prior: float = float("nan")
     weight: float = 1.0
-    buffers: Tensor
+    buffers: Float[Tensor, "buffers"]
     stochastic: bool
 
     def load(self, arrays: Sequence[FloatArray]) -> None:
-        """Set the client's point (and the buffers)."""
+        """Set the client's point.
 
-    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
-        """The client's point (and the buffers), as copies that ``copy`` makes."""
+        Args:
+            arrays: the point and, if there are any, the buffers, each flat.
+
+        Raises:
+            ValueError: arrays that do not fit.
+        """
+
+    def arrays(self, copy: Copy = np.array) -> list[Float[np.ndarray, "_"]]:
+        """Return the client's point and, if there are any, the buffers.
+
+        Args:
+            copy: makes the copies that are returned.
+        """
 
     def value(self) -> float:
         """f_i at the client's point, over all samples."""
 
-    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
-        """(d,) the gradient of f_i(.; rows) at z (d,); over all samples where ``rows`` is None.
+    def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
+        """Return the gradient of f_i(.; rows).
 
-        Valid until the next call.
+        Args:
+            z: the point.
+            rows: places of the samples; None for all of them.
+
+        Returns:
+            A tensor that is valid until the next call.
         """
 
-    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
-        """The gradients (d,) at one point for K batches of one size, or None if `peek` is as fast."""
+    def batch_gradients(
+        self, z: Float[Tensor, "d"], batches: Iterable[Int64[np.ndarray, "b"]]
+    ) -> Sequence[Float[Tensor, "d"]] | None:
+        """Return the gradients at one point for several batches.
+
+        Args:
+            z: the point.
+            batches: places of the samples of each, all of one size.
+
+        Returns:
+            One gradient for each batch; None if `peek` is as fast, or there is no batch.
+        """
         return None
 
     def weigh(self, prior: float, weight: float = 1.0) -> Self:
-        """A copy with another p and omega_i, which shares point and network."""
+        """Return a copy for other sites beside this one, which shares point and network.
+
+        Args:
+            prior: p, the share of positives in all sites' samples.
+            weight: omega_i.
+        """
         found = copy.copy(self)
         found.prior, found.weight = prior, weight
         return found
 
 
-def peek(f: Oracle, z: Tensor, rows: Indices | None) -> Tensor:
-    """(d,) a gradient without side effects, in a new tensor.
+def peek(f: Oracle, z: Float[Tensor, "*stack d"], rows: Indices | None) -> Float[Tensor, "*stack d"]:
+    """Return a gradient without side effects, in a new tensor.
 
     Batch-norm statistics are restored, and so are torch's generators: later draws (dropout) repeat those made here.
+
+    Args:
+        f: whose gradient.
+        z: as of `Oracle.gradient`.
+        rows: as of `Oracle.gradient`.
     """
     statistics = f.buffers.clone()
     with torch.random.fork_rng([f.device] if f.device.type == "cuda" else [], enabled=f.stochastic):
@@ -99,7 +136,7 @@ class FunctionOracle(Oracle):
             raise ValueError(f"expected one array of shape {tuple(self.parameters.shape)}, got {shapes}")
         self.parameters.copy_(torch.from_numpy(arrays[0].astype(NUMPY_DTYPES[self.parameters.dtype])))
 
-    def arrays(self, copy: Copy = np.array) -> list[FloatArray]:
+    def arrays(self, copy: Copy = np.array) -> list[Float[np.ndarray, "d"]]:
         return [copy(self.parameters.detach().cpu().numpy())]
 
     def value(self) -> float:
@@ -112,21 +149,23 @@ class FunctionOracle(Oracle):
         with torch.no_grad():
             return dict(self.problem.metrics(*self._split(self.parameters)))
 
-    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+    def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
         selected = None if rows is None else on_device(rows, self.device)
         return torch.cat(self._blocks("gradients", self.problem.gradients(*self._split(z), selected))).mul_(self.weight)
 
-    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
+    def batch_gradients(
+        self, z: Float[Tensor, "d"], batches: Iterable[Int64[np.ndarray, "b"]]
+    ) -> Sequence[Float[Tensor, "d"]] | None:
         rows = list(batches)
         if not rows:
             return None
         together = self.problem.batch_gradients(*self._split(z), on_device(np.stack(rows), self.device))
         return None if together is None else torch.cat(together, dim=1).mul_(self.weight).unbind()
 
-    def _split(self, point: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(self, point: Float[Tensor, "d"]) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]]:
         return point[: self.primal_dim], point[self.primal_dim :]
 
-    def _blocks(self, what: str, blocks: Any) -> tuple[Tensor, Tensor]:
+    def _blocks(self, what: str, blocks: Any) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]]:
         key = f"{type(self.problem).__name__}.{what}"
         expected = ((self.primal_dim,), (len(self.parameters) - self.primal_dim,))
         if not (isinstance(blocks, tuple) and len(blocks) == 2 and all(isinstance(b, Tensor) for b in blocks)):

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.errors import InputError
@@ -31,8 +32,8 @@ class MinimaxProblem(ABC):
     """f_i of one site.
 
     Attributes:
-        primal_dim: p of the primal block x (p,).
-        dual_dim: q of the dual block y (q,); q may be 0.
+        primal_dim: p, the length of the primal block x.
+        dual_dim: q, the length of the dual block y; may be 0.
         num_samples: n, the samples of the site.
         stochastic: whether `value` draws from torch's generators; both gradients of a step then draw the same.
     """
@@ -43,39 +44,75 @@ class MinimaxProblem(ABC):
     num_samples: int
 
     @abstractmethod
-    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
-        """f_i(x, y; rows), a scalar: the mean over the samples ``rows`` (b,), or over all where it is None."""
+    def value(self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "b"] | None) -> Float[Tensor, ""]:
+        """Return f_i(x, y; rows), the mean over some samples.
 
-    def checked_value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
-        """`value`, checked to be a scalar tensor."""
+        Args:
+            x: the primal block.
+            y: the dual block.
+            rows: places of the samples; None for all of them.
+        """
+
+    def checked_value(
+        self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "b"] | None
+    ) -> Float[Tensor, ""]:
+        """Return `value`, of the same arguments.
+
+        Raises:
+            ProblemError: it is not a scalar tensor.
+        """
         value = self.value(x, y, rows)
         if not isinstance(value, Tensor) or value.ndim:
             got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise ProblemError(f"{type(self).__name__}.value", got=got, allowed="a scalar tensor", hint=f"see {PAGE}")
         return value
 
-    def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The gradients of `value` in x (p,) and in y (q,); by automatic differentiation unless overridden."""
+    def gradients(
+        self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "b"] | None
+    ) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]]:
+        """Return the gradients of `value` in x and in y; by automatic differentiation unless overridden.
+
+        Args:
+            x: as of `value`.
+            y: as of `value`.
+            rows: as of `value`.
+
+        Raises:
+            ProblemError: `value` returns no scalar tensor.
+        """
         with torch.enable_grad():
             x, y = x.detach().requires_grad_(), y.detach().requires_grad_()
             primal, dual = torch.autograd.grad(self.checked_value(x, y, rows), (x, y), materialize_grads=True)
         return primal, dual
 
-    def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor] | None:
-        """(K, p) and (K, q) gradients at one point for K batches ``rows`` (K, b) at once; None if not implemented."""
+    def batch_gradients(
+        self, x: Float[Tensor, "p"], y: Float[Tensor, "q"], rows: Int64[Tensor, "K b"]
+    ) -> tuple[Float[Tensor, "K p"], Float[Tensor, "K q"]] | None:
+        """Return what `gradients` returns at one point for K batches, computed at once; None if not implemented.
+
+        Args:
+            x: as of `value`.
+            y: as of `value`.
+            rows: places of the samples of each batch.
+        """
         return None
 
-    def start(self) -> tuple[Tensor, Tensor] | None:
+    def start(self) -> tuple[Float[Tensor, "p"], Float[Tensor, "q"]] | None:
         """The starting point (x, y), the same on every site; None for zeros."""
         return None
 
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
+    def metrics(self, x: Float[Tensor, "p"], y: Float[Tensor, "q"]) -> dict[str, float]:
         """Further metrics of a point, besides ``loss`` (`value` on all samples), by name."""
         return {}
 
 
-def build_problem(path: str, features: Tensor, labels: Tensor) -> MinimaxProblem:
-    """Call a user's factory ``package.module:factory(features, labels)``.
+def build_problem(path: str, features: Float[Tensor, "n *shape"], labels: Float[Tensor, "n"]) -> MinimaxProblem:
+    """Call a user's factory.
+
+    Args:
+        path: ``package.module:factory``.
+        features: the site's, the factory's first argument.
+        labels: the site's, the factory's second argument.
 
     Raises:
         ProblemError: nothing is found there, or what it returns is not a `MinimaxProblem` with its sizes.

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from problems.minimax.oracle import FunctionOracle
 from problems.minimax.problem import MinimaxProblem
-from problems.sampling import Indices
 
 SYNTHETIC_PL = "synthetic-pl"
 _CHUNK = 4096  # samples whose (n, p) intermediate values are in memory at a time
@@ -21,31 +20,39 @@ class SyntheticPL(MinimaxProblem):
     """F(x, y; a, b, c) = sum_l (1 - exp(-(x_l - a_l)^2 / (2 nu))) + (x - a)^T b b^T (y - c) - mu/2 ||y - c||^2.
 
     Args:
-        data: (n, 3, p), the samples' a, b and c.
+        data: the samples' a, b and c.
         labels: not used.
+        nu: the width of the bumps, > 0.
+        mu: the curvature in y, > 0.
     """
 
-    def __init__(self, data: Tensor, labels: Tensor | None = None, nu: float = 1.0, mu: float = 1.0) -> None:
+    def __init__(
+        self, data: Float[Tensor, "n 3 p"], labels: Tensor | None = None, nu: float = 1.0, mu: float = 1.0
+    ) -> None:
         self.data, self.nu, self.mu = data, nu, mu
         self.num_samples, _, self.primal_dim = data.shape
         self.dual_dim = self.primal_dim
 
-    def value(self, x: Tensor, y: Tensor, rows: Tensor | None) -> Tensor:
+    def value(self, x: Float[Tensor, "p"], y: Float[Tensor, "p"], rows: Int64[Tensor, "b"] | None) -> Float[Tensor, ""]:
         a, b, c = (self.data if rows is None else self.data[rows]).unbind(1)
         bumps = (1 - torch.exp((x - a) ** 2 / (-2 * self.nu))).sum(1)
         coupling = ((x - a) * b).sum(1) * (b * (y - c)).sum(1)
         return (bumps + coupling - self.mu / 2 * ((y - c) ** 2).sum(1)).mean()
 
-    def gradients(self, x: Tensor, y: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+    def gradients(
+        self, x: Float[Tensor, "p"], y: Float[Tensor, "p"], rows: Int64[Tensor, "b"] | None
+    ) -> tuple[Float[Tensor, "p"], Float[Tensor, "p"]]:
         data = self.data if rows is None else self.data.index_select(0, rows)
         return _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
 
-    def batch_gradients(self, x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def batch_gradients(
+        self, x: Float[Tensor, "p"], y: Float[Tensor, "p"], rows: Int64[Tensor, "K b"]
+    ) -> tuple[Float[Tensor, "K p"], Float[Tensor, "K p"]]:
         data = self.data.index_select(0, rows.reshape(-1)).view(*rows.shape, 3, -1)
         return _gradients(torch.exp, torch.stack((x, y)), data, self.nu, self.mu)
 
-    def grad_phi(self, x: Tensor) -> Tensor:
-        """(p,) grad Phi(x) = grad_x f(x, y*(x)), equation (3), for f the mean over this object's samples.
+    def grad_phi(self, x: Float[Tensor, "p"]) -> Float[Tensor, "p"]:
+        """grad Phi(x) = grad_x f(x, y*(x)), equation (3), for f the mean over this object's samples.
 
         f is quadratic and strongly concave in y: y*(x) = mean c + (1/mu) mean b b^T (x - a).
         """
@@ -54,11 +61,11 @@ class SyntheticPL(MinimaxProblem):
         _, b, own_c = self.data.unbind(1)
         return bumps + (b * ((y - own_c) * b).sum(1, keepdim=True)).mean(0)
 
-    def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
+    def metrics(self, x: Float[Tensor, "p"], y: Float[Tensor, "p"]) -> dict[str, float]:
         return {"grad_phi_sq": float(self.grad_phi(x).square().sum())}
 
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """mean b b^T (x - a), the gradient of the mean bump, mean c; each (p,)."""
+    def _moments(self, x: Float[Tensor, "p"]) -> tuple[Float[Tensor, "p"], Float[Tensor, "p"], Float[Tensor, "p"]]:
+        """mean b b^T (x - a), the gradient of the mean bump, mean c."""
         sums = [torch.zeros_like(x) for _ in range(3)]
         for data in torch.split(self.data, _CHUNK):
             a, b, c = data.unbind(1)
@@ -87,15 +94,17 @@ class SyntheticPLOracle(FunctionOracle):
         self._data = problem.data.numpy()
         self._constants = problem.nu, problem.mu
 
-    def gradient(self, z: Tensor, rows: Indices | None) -> Tensor:
+    def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
         return self._compute(z, self._data if rows is None else self._data[rows])
 
-    def batch_gradients(self, z: Tensor, batches: Iterable[Indices]) -> Sequence[Tensor] | None:
+    def batch_gradients(
+        self, z: Float[Tensor, "d"], batches: Iterable[Int64[np.ndarray, "b"]]
+    ) -> Sequence[Float[Tensor, "d"]] | None:
         rows = list(batches)
         return self._compute(z, self._data[np.stack(rows)]).unbind() if rows else None
 
-    def _compute(self, z: Tensor, data: NDArray[Any]) -> Tensor:
-        """(..., d) the gradients at z of the means over samples (..., b, 3, p)."""
+    def _compute(self, z: Float[Tensor, "d"], data: Float[np.ndarray, "*stack b 3 p"]) -> Float[Tensor, "*stack d"]:
+        """The gradients at z of the means over samples."""
         with np.errstate(over="ignore", invalid="ignore"):  # the receiver refuses values that are not finite
             found = _gradients(np.exp, z.numpy().reshape(2, -1), data, *self._constants)
         return torch.from_numpy(np.concatenate(found, axis=-1))

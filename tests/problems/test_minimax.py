@@ -194,7 +194,7 @@ def test_another_point_leaves_no_trace(rows: Array | None) -> None:
     kept = found.clone()
     np.testing.assert_array_equal(oracle.arrays()[0], point)
     np.testing.assert_array_equal(oracle.arrays()[1], moved)
-    assert oracle.batch_gradients(there, [rows]) is None
+    assert oracle.batch_gradients(there, [np.arange(2)]) is None
     np.testing.assert_array_equal(peek(oracle, there, rows), kept)
     assert float((oracle.gradient(oracle.parameters, rows) - found).abs().max()) > 1e-3
     np.testing.assert_array_equal(found, kept)  # a tensor of its own
