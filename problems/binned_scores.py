@@ -6,21 +6,18 @@ If their counts leave the AUC too uncertain, refined bins follow, which cut the 
 and M. S. Paterson, "Selection and sorting with limited storage", Theoretical Computer Science 12, 1980).
 """
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Float64, Int, Int8, Int32, Int64
+from numpy.typing import ArrayLike
 
 # accepted uncertainty of AUC and of average precision
 TOLERANCES = (1e-3, 4e-3)
 # A bin with a greater share of the rows keeps its edges, so that a score of many rows gets a bin of its own.
 _HEAVY = 2 * TOLERANCES[0]
 
-_Codes = NDArray[np.int64]
 
-
-def codes(scores: ArrayLike) -> NDArray[np.int32]:
-    """(n,) integer codes of (n,) scores, ordered like the scores in float32; 0 and -0 have one code.
+def codes(scores: ArrayLike) -> Int32[np.ndarray, "n"]:
+    """Return the integer codes of (n,) scores, ordered like the scores in float32; 0 and -0 have one code.
 
     Raises:
         ValueError: a score that is not finite as float32.
@@ -33,17 +30,17 @@ def codes(scores: ArrayLike) -> NDArray[np.int32]:
     return np.where(bits < 0, np.iinfo(np.int32).min - bits, bits)
 
 
-def scores_of(code: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """(n,) scores of (n,) codes."""
+def scores_of(code: Int[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+    """The scores of codes."""
     size = np.abs(code).astype(np.int32).view(np.float32).astype(np.float64)
-    scores: NDArray[np.float64] = np.where(code < 0, -size, size)
+    scores: np.ndarray = np.where(code < 0, -size, size)
     return scores
 
 
 _TOP = int(codes([np.finfo(np.float32).max])[0])
 
 
-def _both_signs(positive: NDArray[np.floating[Any]]) -> _Codes:
+def _both_signs(positive: Float64[np.ndarray, "scores"]) -> Int64[np.ndarray, "2*scores+1"]:
     code = codes(positive).astype(np.int64)
     return np.concatenate((-code[::-1], [0], code))
 
@@ -62,31 +59,36 @@ _FIRST = _both_signs(
 )
 
 
-def first_edges(bins: int) -> NDArray[np.int32]:
-    """(b - 1,) edges of the first b >= 2,048 bins, the same for every client; 0 has a bin of its own."""
+def first_edges(bins: int) -> Int32[np.ndarray, "{bins-1}"]:
+    """Edges of the first bins, the same for every client and 2,048 at least; 0 has a bin of its own."""
     return _fill(_FIRST, bins - 1)
 
 
-def places(code: NDArray[np.int32], edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
-    """(n,) the bin, 0 to b - 1, of each of (n,) codes, for (b - 1,) edges; a bin includes its lower edge."""
+def places(code: Int32[np.ndarray, "n"], edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "n"]:
+    """Return the bin of each code, counted from 0.
+
+    Args:
+        code: as `codes` returns it.
+        edges: between the bins, ascending; a bin includes its lower edge.
+    """
     return np.searchsorted(edges, code, side="right")
 
 
-def centres(edges: NDArray[np.signedinteger[Any]]) -> NDArray[np.float64]:
-    """(b,) the score of the middle code of each bin; bins between equal edges are empty."""
+def centres(edges: Int[np.ndarray, "edges"]) -> Float64[np.ndarray, "edges+1"]:
+    """The score of the middle code of each bin; bins between equal edges are empty."""
     ends = _ends(edges)
     return scores_of(np.maximum((ends[:-1] + ends[1:] - 1) // 2, ends[:-1]).clip(-_TOP, _TOP))
 
 
 def expand(
-    edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike
-) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """(n,) labels, 0 or 1, and (n,) scores of the counted rows; each score is the centre of its bin.
+    edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike
+) -> tuple[Int8[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
+    """Return labels, 0 or 1, and scores of the counted rows; each score is the centre of its bin.
 
     Args:
-        edges: (b - 1,) codes.
-        negatives: (b,) counts.
-        positives: (b,) counts.
+        edges: codes.
+        negatives: (edges + 1,) counts.
+        positives: (edges + 1,) counts.
     """
     scores = centres(edges)
     counts = [np.asarray(counts, np.int64) for counts in (negatives, positives)]
@@ -94,16 +96,16 @@ def expand(
     return labels, np.concatenate([np.repeat(scores, each) for each in counts])
 
 
-def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
+def bounds(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> tuple[float, float]:
     """How far AUC and average precision of binned scores can be from those of the exact scores.
 
     The bound for AUC is half the share of pairs of a positive and a negative in one bin of more than one code. For
     average precision it is the sum over these bins of the share of positives times the range of possible precision.
 
     Args:
-        edges: (b - 1,) codes.
-        negatives: (b,) counts. Both bounds are 0 without one of the classes.
-        positives: (b,) counts.
+        edges: codes.
+        negatives: (edges + 1,) counts. Both bounds are 0 without one of the classes.
+        positives: (edges + 1,) counts.
     """
     false, true = np.asarray(negatives, np.int64), np.asarray(positives, np.int64)
     if not false.any() or not true.any():
@@ -117,13 +119,13 @@ def bounds(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positive
     return auc, float(_shares(true) @ ((highest - lowest) * unequal * (true > 0)))
 
 
-def refine(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positives: ArrayLike) -> NDArray[np.int32]:
-    """(b - 1,) edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
+def refine(edges: Int[np.ndarray, "edges"], negatives: ArrayLike, positives: ArrayLike) -> Int32[np.ndarray, "edges"]:
+    """Return edges at equal shares of the rows; each class weighs one half, scores in a bin count as uniform.
 
     Args:
-        edges: (b - 1,) codes, of the counted bins.
-        negatives: (b,) counts.
-        positives: (b,) counts.
+        edges: codes, of the counted bins.
+        negatives: (edges + 1,) counts.
+        positives: (edges + 1,) counts.
     """
     ends = _ends(edges)
     shares = (_shares(negatives) + _shares(positives)) / 2
@@ -136,23 +138,23 @@ def refine(edges: NDArray[np.signedinteger[Any]], negatives: ArrayLike, positive
     return _fill(np.union1d(kept, cuts.astype(np.int64)), len(edges))
 
 
-def _fill(edges: _Codes, count: int) -> NDArray[np.int32]:
+def _fill(edges: Int64[np.ndarray, "some"], count: int) -> Int32[np.ndarray, "{count}"]:
     """``count`` edges: the last one is repeated as needed, and the bins between its copies are empty."""
     inside = edges[(edges > -_TOP) & (edges <= _TOP)]
     return np.pad(inside, (0, count - len(inside)), mode="edge").astype(np.int32)
 
 
-def _ends(edges: NDArray[np.signedinteger[Any]]) -> _Codes:
+def _ends(edges: Int[np.ndarray, "edges"]) -> Int64[np.ndarray, "edges+2"]:
     return np.concatenate(([-_TOP], edges.astype(np.int64), [_TOP + 1]))
 
 
-def _from_above(counts: _Codes) -> _Codes:
-    """(b,) the count of each bin and all bins above it."""
-    total: _Codes = np.cumsum(counts[::-1])[::-1]
+def _from_above(counts: Int64[np.ndarray, "bins"]) -> Int64[np.ndarray, "bins"]:
+    """The count of each bin and all bins above it."""
+    total: np.ndarray = np.cumsum(counts[::-1])[::-1]
     return total
 
 
-def _shares(counts: ArrayLike) -> NDArray[np.float64]:
+def _shares(counts: ArrayLike) -> Float64[np.ndarray, "bins"]:
     count = np.asarray(counts, dtype=np.float64)
-    shares: NDArray[np.float64] = count / max(count.sum(), 1.0)
+    shares: np.ndarray = count / max(count.sum(), 1.0)
     return shares

@@ -99,7 +99,15 @@ class InputError(Exception):
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """A question in brackets that has the name closest to a word; "" if none is close."""
+    """Return a question in brackets that has the name closest to a word.
+
+    Args:
+        word: what a user wrote.
+        names: what may be meant.
+
+    Returns:
+        Text that begins with a space, to be put behind a list of names; "" if no name is close.
+    """
     close = difflib.get_close_matches(word, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -128,6 +136,11 @@ def importable(module: str) -> bool:
 
 def require(what: str, extra: str, *modules: str) -> None:
     """Check that modules of an extra are installed, without importing them.
+
+    Args:
+        what: needs them, for the message.
+        extra: of this project, which installs them.
+        modules: their names.
 
     Raises:
         MissingExtraError: some are not there.

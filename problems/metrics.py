@@ -7,7 +7,8 @@ is area / 0.XX.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from jaxtyping import Bool, Float64
+from numpy.typing import ArrayLike
 
 PARTIAL_FPR = (0.3, 0.5)
 
@@ -50,7 +51,12 @@ def binary_metrics(labels: ArrayLike, scores: ArrayLike) -> dict[str, float]:
 
 
 def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
-    """Return the share of (n,) labels in {0, 1} that equal `score >= threshold`.
+    """Return the share of the labels that equal `score >= threshold`.
+
+    Args:
+        labels: (n,) of 0 and 1.
+        scores: (n,), larger for positives.
+        threshold: the least score that counts as positive.
 
     Raises:
         ValueError: when a score is NaN, there is no sample, or the shapes do not fit.
@@ -61,7 +67,7 @@ def accuracy(labels: ArrayLike, scores: ArrayLike, threshold: float) -> float:
     return float(np.mean((score >= threshold) == positive))
 
 
-def _area_up_to(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) -> float:
+def _area_up_to(x: Float64[np.ndarray, "corners"], y: Float64[np.ndarray, "corners"], limit: float) -> float:
     """Area under the polygon (x, y), x ascending from 0 to 1, left of `limit`."""
     stop = int(np.searchsorted(x, limit, side="right"))
     height = np.interp(limit, x[stop - 1 : stop + 1], y[stop - 1 : stop + 1])
@@ -69,7 +75,7 @@ def _area_up_to(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) ->
     return float(np.dot(np.diff(x), y[1:] + y[:-1])) / 2
 
 
-def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+def _check(labels: ArrayLike, scores: ArrayLike) -> tuple[Bool[np.ndarray, "n"], Float64[np.ndarray, "n"]]:
     label, score = np.asarray(labels), np.asarray(scores, dtype=np.float64)
     if label.ndim != 1 or label.shape != score.shape:
         raise ValueError(f"labels and scores must be (n,) alike, got {label.shape} and {score.shape}")

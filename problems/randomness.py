@@ -10,7 +10,7 @@ import zlib
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64
 from scipy.special import ndtri
 
 
@@ -35,7 +35,13 @@ class Purpose(StrEnum):
 
 
 def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:
-    """The seed of (seed, purpose, keys); the purpose is any fixed word."""
+    """Return the seed of a stream.
+
+    Args:
+        seed: the run's, >= 0.
+        purpose: what the stream is for: a member of `Purpose`, or any fixed word.
+        keys: what else tells the stream from others, such as a client and a round; each >= 0.
+    """
     words = (seed, zlib.crc32(purpose.encode()), *keys)
     if max(words) < 2**32 and min(words) >= 0:
         return np.random.SeedSequence(np.array(words, dtype=np.uint32))  # the same seed, made five times as fast
@@ -43,12 +49,18 @@ def seed_sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """A separate generator for (seed, purpose, keys)."""
+    """Return a generator of its own for each address.
+
+    Args:
+        seed: as of `seed_sequence`.
+        purpose: as of `seed_sequence`.
+        keys: as of `seed_sequence`.
+    """
     return np.random.default_rng(seed_sequence(seed, purpose, *keys))
 
 
-def secret_normal(count: int) -> NDArray[np.float64]:
-    """(count,) standard normal numbers from the system's generator: nobody can repeat them, not even with the seed."""
+def secret_normal(count: int) -> Float64[np.ndarray, "{count}"]:
+    """Standard normal numbers from the system's generator: nobody can repeat them, not even with the seed."""
     places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
-    normal: NDArray[np.float64] = ndtri((places + 0.5) * 2.0**-52)
+    normal: np.ndarray = ndtri((places + 0.5) * 2.0**-52)
     return normal

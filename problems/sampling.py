@@ -5,7 +5,9 @@ A batch of `EpochSampler` depends on its address (seed, purpose, client, positio
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from numpy.typing import NDArray
+from torch import Tensor
 
 from problems.randomness import Purpose, stream
 
@@ -13,14 +15,20 @@ Indices = NDArray[np.int64]
 _LARGE = 2**16
 
 
-def on_device(indices: Indices, device: torch.device) -> torch.Tensor:
+def on_device(indices: Int64[np.ndarray, "*shape"], device: torch.device) -> Int64[Tensor, "*shape"]:
     """Indices as a tensor on the device; from pinned memory to a GPU, so that nothing waits for the copy."""
     tensor = torch.from_numpy(indices)
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def draw_some(count: int, most: int, rng: np.random.Generator) -> Indices:
-    """A uniform subset of 0..count-1 of at most ``most``, in order."""
+def draw_some(count: int, most: int, rng: np.random.Generator) -> Int64[np.ndarray, "some"]:
+    """Draw a uniform subset of 0..count-1, in order.
+
+    Args:
+        count: how many there are.
+        most: how many are drawn; all if there are no more.
+        rng: whose numbers decide.
+    """
     return np.arange(count) if count <= most else np.sort(rng.choice(count, most, replace=False))
 
 
@@ -31,24 +39,26 @@ class EpochSampler:
     shuffled).
 
     Args:
-        indices: (n,) the samples to draw from; n = 0 gives empty batches.
+        indices: the samples to draw from; none gives empty batches.
         batch_size: samples a batch; 0 means all.
         seed: with ``purpose`` and ``keys`` the address of this sampler's streams.
         purpose: see `problems.randomness.Purpose`.
         keys: the rest of the address.
 
     Attributes:
-        drawn: the order (n,) of the newest epoch.
+        drawn: the order of the newest epoch, by the epoch's number.
     """
 
-    def __init__(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose, *keys: int) -> None:
+    def __init__(
+        self, indices: Int64[np.ndarray, "n"], batch_size: int, seed: int, purpose: Purpose, *keys: int
+    ) -> None:
         self.indices = indices
         self.batch_size = min(batch_size or len(indices), len(indices))
         self.address = (seed, purpose, keys)
         self.drawn: dict[int, Indices] = {}  # replaced as a whole, since threads may share a sampler
 
-    def batch(self, position: int) -> Indices:
-        """(batch_size,) the indices of batch number ``position``, counted from 0 over the whole run."""
+    def batch(self, position: int) -> Int64[np.ndarray, "b"]:
+        """The indices of batch number ``position``, counted from 0 over the whole run."""
         if self.batch_size == 0:
             return self.indices
         epoch, place = divmod(position, len(self.indices) // self.batch_size)
@@ -66,6 +76,10 @@ class PoolQueue:
     If every draw asks for ``size`` entries or more, each returns the whole pool, every entry once.
 
     Args:
+        size: of the pool.
+        seed: with ``purpose`` and ``keys`` the address of the stream that orders the entries.
+        purpose: see `problems.randomness.Purpose`.
+        keys: the rest of the address.
         wanted: how many entries will be taken; a large pool is then not shuffled for a few. 0: unknown.
     """
 
@@ -76,8 +90,8 @@ class PoolQueue:
         self._queue = self._rng.choice(size, wanted, replace=False) if few else self._rng.permutation(size)
         self._next = 0
 
-    def take(self, count: int) -> Indices:
-        """(min(count, size),) the next entries; a reshuffle in between may repeat one."""
+    def take(self, count: int) -> Int64[np.ndarray, "{min(count,self.size)}"]:
+        """The next entries; a reshuffle in between may repeat one."""
         count = min(count, self.size)
         taken = self._queue[self._next : self._next + count]
         self._next += count

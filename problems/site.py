@@ -1,14 +1,12 @@
 """A client's resident data, and the mini-batches that are drawn from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from jaxtyping import Float, Int64, Real
 from torch import Tensor
 
 from problems.models import NUMPY_DTYPES
@@ -22,18 +20,18 @@ class Site:
 
     Attributes:
         partition_id: the partition's number, a key of all random streams of the client.
-        features: (n, *shape) on the device and in the number type of the run.
-        labels: (n,) 0.0 or 1.0, on the same device and of the same type.
+        features: on the device and in the number type of the run.
+        labels: 0.0 or 1.0, on the same device and of the same type.
         positives, negatives: the indices of the rows of each class.
         held_out: rows that a client with a file of its own keeps out of training, if any.
     """
 
     partition_id: int
-    features: Tensor
-    labels: Tensor
-    positives: Indices
-    negatives: Indices
-    held_out: Site | None = None
+    features: Float[Tensor, "n *shape"]
+    labels: Float[Tensor, "n"]
+    positives: Int64[np.ndarray, "positives"]
+    negatives: Int64[np.ndarray, "negatives"]
+    held_out: "Site | None" = None
     _samplers: dict[Purpose, tuple[Indices, int, int, EpochSampler]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -42,8 +40,8 @@ class Site:
     def from_arrays(
         cls,
         partition_id: int,
-        features: NDArray[Any],
-        labels: NDArray[Any],
+        features: Real[np.ndarray, "n *shape"],
+        labels: Real[np.ndarray, "n"],
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -51,9 +49,11 @@ class Site:
         """Build a site.
 
         Args:
-            features: (n, *shape); on a CPU not copied if they have this ``dtype`` already.
-            labels: (n,) in {0, 1}.
+            partition_id: the partition's number.
+            features: on a CPU not copied if they have this ``dtype`` already.
+            labels: 0 or 1.
             dtype: of both tensors.
+            device: of both tensors.
         """
         return cls(
             partition_id,
@@ -72,18 +72,20 @@ class Site:
         return len(self.negatives), len(self.positives)
 
     @cached_property
-    def everyone(self) -> Indices:
-        """(n,) the indices of all rows."""
+    def everyone(self) -> Int64[np.ndarray, "n"]:
+        """The indices of all rows."""
         return np.arange(len(self))
 
-    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
+    def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
         """Return mini-batches of some of the rows.
 
         The same arguments give the same sampler, so that an epoch is drawn once and not in every message.
 
         Args:
-            indices: (k,) of the rows; "the same" means the same object.
-            batch_size: 0 stands for k.
+            indices: of the rows; "the same" means the same object.
+            batch_size: rows in a batch; 0 stands for all.
+            seed: the run's.
+            purpose: what the batches are for.
         """
         kept = self._samplers.get(purpose)
         if kept is None or kept[0] is not indices or kept[1:3] != (batch_size, seed):
@@ -93,25 +95,27 @@ class Site:
 
     # index_select, since features[places] takes two to three times as long
 
-    def rows(self, indices: Indices) -> Tensor:
-        """Return the features (b, *shape) of some samples.
+    def rows(self, indices: Int64[np.ndarray, "b"]) -> Float[Tensor, "b *shape"]:
+        """Return the features of some samples.
 
         Args:
-            indices: (b,) of their rows.
+            indices: of their rows.
         """
         return self.features.index_select(0, on_device(indices, self.labels.device))
 
-    def samples(self, indices: Indices) -> tuple[Tensor, Tensor]:
-        """Return the features (b, *shape) and the labels (b,) of some samples.
+    def samples(self, indices: Int64[np.ndarray, "b"]) -> tuple[Float[Tensor, "b *shape"], Float[Tensor, "b"]]:
+        """Return the features and the labels of some samples.
 
         Args:
-            indices: (b,) of their rows.
+            indices: of their rows.
         """
         places = on_device(indices, self.labels.device)
         return self.features.index_select(0, places), self.labels.index_select(0, places)
 
 
-def _as_tensor(array: NDArray[Any], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+def _as_tensor(
+    array: Real[np.ndarray, "n *shape"], dtype: torch.dtype, device: torch.device | str
+) -> Float[Tensor, "n *shape"]:
     if torch.device(device).type != "cpu" or array.dtype != NUMPY_DTYPES[dtype]:
         return torch.tensor(array, dtype=dtype, device=device)
     shared = array.view()
