@@ -6,15 +6,21 @@ Fractions are taken as the decimal numbers they are written as, so 0.3 of 10 is 
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float32, Int8, Int64
 
-from problems.data.samples import Labels, Rows
 from problems.data.spec import DataError
 from problems.randomness import stream
 
 
-def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
+def split(
+    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Return training and test rows, ascending; round(test_fraction * size) of each class are test rows, at least 1.
+
+    Args:
+        labels: 0 or 1.
+        test_fraction: in (0, 1).
+        seed: the run's.
 
     Raises:
         DataError: when a class is too small to be in both.
@@ -28,26 +34,41 @@ def split(labels: Labels, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
     return _split_classes(labels, test_fraction, stream(seed, "test split"))
 
 
-def hold_out(labels: Labels, test_fraction: float, seed: int, partition_id: int) -> tuple[Rows, Rows]:
-    """`split` for the rows of one site, which may hold one class only: a class of one row stays for training."""
+def hold_out(
+    labels: Int8[np.ndarray, "n"], test_fraction: float, seed: int, partition_id: int
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
+    """`split` for the rows of one site, which may hold one class only: a class of one row stays for training.
+
+    Args:
+        labels: as of `split`.
+        test_fraction: as of `split`.
+        seed: as of `split`.
+        partition_id: of the site, whose random draw is its own.
+    """
     return _split_classes(labels, test_fraction, stream(seed, "held out", partition_id))
 
 
-def validation_split(labels: Labels, train_rows: Rows, fraction: float, seed: int, site: int = 0) -> tuple[Rows, Rows]:
+def validation_split(
+    labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"], fraction: float, seed: int, site: int = 0
+) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
     """Return the remaining training rows and those held out for validation, ascending, in each class as in `split`.
 
     A class of one row stays for training.
 
     Args:
-        labels: (n,) of all rows.
+        labels: of all rows.
         train_rows: indices of the training rows.
+        fraction: the share to hold out, in (0, 1).
+        seed: the run's.
         site: number of the site, if each site holds out its own rows: each has a random draw of its own.
     """
     kept, held = _split_classes(labels[train_rows], fraction, stream(seed, "validation split", site))
     return train_rows[kept], train_rows[held]
 
 
-def split_rows(count: int, fraction: float, seed: int, purpose: str) -> tuple[Rows, Rows]:
+def split_rows(
+    count: int, fraction: float, seed: int, purpose: str
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Return indices of the remaining and of the held-out rows among ``count``, each ascending, at least one of each.
 
     Args:
@@ -66,7 +87,9 @@ def split_rows(count: int, fraction: float, seed: int, purpose: str) -> tuple[Ro
     return np.sort(order[held:]), np.sort(order[:held])
 
 
-def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
+def _split_classes(
+    labels: Int8[np.ndarray, "n"], test_fraction: float, rng: np.random.Generator
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     test = []
     for label in (0, 1):
         rows = np.flatnonzero(labels == label)
@@ -76,10 +99,13 @@ def _split_classes(labels: Labels, test_fraction: float, rng: np.random.Generato
     return np.setdiff1d(np.arange(len(labels)), test_rows), test_rows
 
 
-def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
-    """Return the rows to keep, ascending: all negatives and floor(r / (1 - r) * negatives) positives; r = `imbalance`.
+def drop_positives(labels: Int8[np.ndarray, "n"], imbalance: float, seed: int) -> Int64[np.ndarray, "kept"]:
+    """Return the rows to keep, ascending: all negatives and floor(r / (1 - r) * negatives) positives.
 
-    All rows are kept if r is 0.
+    Args:
+        labels: 0 or 1.
+        imbalance: r, the share of positives that is left, in [0, 1); 0 keeps all rows.
+        seed: the run's.
 
     Raises:
         DataError: when that leaves no positive, or asks for more than there are.
@@ -101,8 +127,14 @@ def drop_positives(labels: Labels, imbalance: float, seed: int) -> Rows:
     return np.sort(np.concatenate((chosen, negatives)))
 
 
-def flip_labels(labels: Labels, noise: float, seed: int) -> Labels:
-    """Return the labels, with floor(noise * size) of each class flipped."""
+def flip_labels(labels: Int8[np.ndarray, "n"], noise: float, seed: int) -> Int8[np.ndarray, "n"]:
+    """Return a copy of the labels, with floor(noise * size) of each class flipped.
+
+    Args:
+        labels: 0 or 1.
+        noise: the share that is flipped, in [0, 0.5).
+        seed: the run's.
+    """
     flipped = labels.copy()
     rng = stream(seed, "label noise")
     for label in (0, 1):
@@ -112,12 +144,20 @@ def flip_labels(labels: Labels, noise: float, seed: int) -> Labels:
 
 
 def shift_client(
-    features: NDArray[np.float32], partition_id: int, num_clients: int, step: float, std: float, seed: int
-) -> NDArray[np.float32]:
+    features: Float32[np.ndarray, "n *shape"], partition_id: int, num_clients: int, step: float, std: float, seed: int
+) -> Float32[np.ndarray, "n *shape"]:
     """Return client i's features with N(mu_i, std^2) added to each, mu_i = step * (i - N / 2).
 
     Guo et al., "FedX: Federated Learning for Compositional Pairwise Risk Optimization": step 0.01 and std 0.2
     with N = 16, that is N(-0.08 + 0.01 i, 0.04).
+
+    Args:
+        features: of the client; not changed.
+        partition_id: i.
+        num_clients: N.
+        step: of the mean from client to client.
+        std: of the noise.
+        seed: the run's.
     """
     noise = stream(seed, "client shift", partition_id).standard_normal(features.shape, dtype=np.float32)
     noise *= np.float32(std)

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int8, Int64
 
 from problems.data.disturb import drop_positives, flip_labels, shift_client, split, validation_split
 from problems.data.formats.bundled import synthetic_pl, synthetic_sparse_logistic
@@ -11,8 +12,6 @@ from problems.data.formats.readers import DEFAULT_POSITIVE, read
 from problems.data.partitions import partition
 from problems.data.samples import (
     Columns,
-    Labels,
-    Rows,
     Samples,
     Source,
     as_float32,
@@ -22,6 +21,9 @@ from problems.data.samples import (
 )
 from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
+
+# labels of some rows, and each client's indices among these rows
+Spread = tuple[Int8[np.ndarray, "n"], list[Int64[np.ndarray, "_"]]]
 
 
 class FederatedData:
@@ -81,7 +83,11 @@ class FederatedData:
 
 
 def load(spec: DataSpec, num_clients: int) -> FederatedData:
-    """Read `spec.dataset` and spread its training part over `num_clients`; equal arguments give equal bytes.
+    """Read a data set and spread its training part over clients; equal arguments give equal bytes.
+
+    Args:
+        spec: the data set, and all that is done to it.
+        num_clients: how many clients there are.
 
     Raises:
         DataError: when `spec` is wrong, the data is missing or damaged, or cannot be spread so.
@@ -121,7 +127,7 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     features, columns = source.features(train_rows)
     check_finite(features)
 
-    def spread(rows: Rows) -> tuple[Labels, list[Rows]]:
+    def spread(rows: Int64[np.ndarray, "some"]) -> Spread:
         """The noisy labels of some training rows, and each client's indices among these rows."""
         noisy = flip_labels(labels[rows], spec.label_noise, spec.seed)
         sites, own = spec.partition_sites or num_clients, None if source.sites is None else source.sites[rows]
@@ -141,7 +147,9 @@ def _load(spec: DataSpec, num_clients: int) -> FederatedData:
     )
 
 
-def _validation(spec: DataSpec, source: Source, labels: Labels, train_rows: Rows) -> tuple[Rows, Rows]:
+def _validation(
+    spec: DataSpec, source: Source, labels: Int8[np.ndarray, "n"], train_rows: Int64[np.ndarray, "train"]
+) -> tuple[Int64[np.ndarray, "kept"], Int64[np.ndarray, "held"]]:
     """The remaining training rows, and those held out of each of the data set's own sites."""
     sites = np.zeros_like(train_rows) if source.sites is None else source.sites[train_rows]
     pairs = [
@@ -154,11 +162,7 @@ def _validation(spec: DataSpec, source: Source, labels: Labels, train_rows: Rows
     return kept, held
 
 
-def _refuse_lost_positives(
-    spec: DataSpec,
-    spread: tuple[Labels, list[Rows]],
-    without_imbalance: tuple[Labels, list[Rows]],
-) -> None:
+def _refuse_lost_positives(spec: DataSpec, spread: Spread, without_imbalance: Spread) -> None:
     """Raise DataError if a client has no positive, but would have some without `imbalance`."""
     now, before = ([int(labels[part].sum()) for part in parts] for labels, parts in (spread, without_imbalance))
     lost = [f"client {i} ({held} without it)" for i, held in enumerate(before) if held and not now[i]]

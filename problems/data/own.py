@@ -2,18 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64, Int8, Int64, Shaped
 
 from problems.data.disturb import hold_out, validation_split
 from problems.data.formats.readers import read_site
 from problems.data.samples import (
-    Array,
     Encoded,
-    Labels,
-    Rows,
     Samples,
     as_float32,
     check_finite,
@@ -33,18 +29,18 @@ class SiteRows:
     """The rows of one file, not yet scaled.
 
     Attributes:
-        features: (n, *shape).
-        labels: (n,) 0 or 1.
+        features: float, or uint8 pixels.
+        labels: 0 or 1.
         train_rows, test_rows: indices of the rows to train with and of those held out, ascending.
         label_values: the file's negative and its positive label values.
         columns: names of the features, empty if they have none.
         table: the features of a table that is to be standardised, else None.
     """
 
-    features: NDArray[Any]
-    labels: Labels
-    train_rows: Rows
-    test_rows: Rows
+    features: Shaped[np.ndarray, "n *shape"]
+    labels: Int8[np.ndarray, "n"]
+    train_rows: Int64[np.ndarray, "train"]
+    test_rows: Int64[np.ndarray, "test"]
     label_values: tuple[tuple[str, ...], tuple[str, ...]]
     columns: tuple[str, ...] = ()
     table: Encoded | None = None
@@ -54,13 +50,13 @@ class SiteRows:
         """Shape of one sample's features."""
         return tuple(self.features.shape[1:])
 
-    def class_counts(self, rows: Rows) -> tuple[int, int]:
+    def class_counts(self, rows: Int64[np.ndarray, "some"]) -> tuple[int, int]:
         """The numbers of negatives and of positives among some rows."""
         positives = int(self.labels[rows].sum())
         return len(rows) - positives, positives
 
-    def statistics(self) -> tuple[Array, Array] | None:
-        """(c,) means and (c,) variances of the training rows' columns; None where nothing is standardised.
+    def statistics(self) -> tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]] | None:
+        """The means and variances of the training rows' columns; None where nothing is standardised.
 
         Raises:
             DataError: the rows are so few that their means would reveal single rows.
@@ -73,11 +69,16 @@ class SiteRows:
             raise DataError("training rows", got=got, allowed=allowed, hint=f"bring more rows, or {_UNSCALED}")
         return self.table.statistics(self.train_rows)
 
-    def samples(self, rows: Rows, scaling: tuple[Array, Array] | None) -> Samples:
+    def samples(
+        self,
+        rows: Int64[np.ndarray, "some"],
+        scaling: tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]] | None,
+    ) -> Samples:
         """Some rows, scaled for training.
 
         Args:
-            scaling: (c,) means and (c,) deviations over all sites, if the table is standardised.
+            rows: their indices.
+            scaling: the columns' means and deviations over all sites, if the table is standardised.
 
         Raises:
             DataError: features that are not finite, or a scaling that is missing or of another number of columns.
@@ -96,12 +97,14 @@ class SiteRows:
 def read_own(path: str, spec: DataSpec, partition_id: int | None) -> SiteRows:
     """Read one site's own file, or its folder of class folders.
 
-    `dataset` in `spec` is the kind of file; `positive_label`, `label_column`, `feature_columns` and `standardise` are
-    read too. If the server has no test set (`data_dir` is empty) and the file has no test rows of its own,
-    `test_fraction` of each class is held out; with `validation_fraction`, rows of the training rows are held out in
-    their place. A site may hold one class only.
+    If the server has no test set (`data_dir` is empty) and the file has no test rows of its own, `test_fraction` of
+    each class is held out; with `validation_fraction`, rows of the training rows are held out in their place. A site
+    may hold one class only.
 
     Args:
+        path: of the file or folder.
+        spec: `dataset` is the kind of file; `positive_label`, `label_column`, `feature_columns` and `standardise` are
+            read too.
         partition_id: selects the random draw of the held-out rows; None: the server tests on all rows of the file.
 
     Raises:

@@ -9,9 +9,8 @@ import warnings
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Int8, Int64
 
-from problems.data.samples import Labels, Rows
 from problems.data.spec import GIVEN, OFFSET_SITES, DataError, DataSpec, parse_rows
 from problems.errors import require
 from problems.randomness import stream
@@ -22,18 +21,19 @@ _WAYS_OUT = {"dirichlet": ", or raise partition-alpha", "shard": ", or lower par
 
 def partition(
     spec: DataSpec,
-    labels: Labels,
-    classes: NDArray[np.int64],
+    labels: Int8[np.ndarray, "n"],
+    classes: Int64[np.ndarray, "n"],
     num_clients: int,
-    own_sites: Rows | None = None,
-) -> list[Rows]:
+    own_sites: Int64[np.ndarray, "n"] | None = None,
+) -> list[Int64[np.ndarray, "_"]]:
     """Return each client's rows of the training set; every row belongs to one client, with "given" to at most one.
 
     Args:
         spec: `partition`, `partition_alpha`, `partition_classes`, `partition_rows` and `seed` are read.
-        labels: (n,) binary labels.
-        classes: (n,) original classes, as integers.
-        own_sites: (n,) the site that each row comes from, if the data set has sites of its own.
+        labels: 0 or 1.
+        classes: original classes, as integers.
+        num_clients: how many parts there are.
+        own_sites: the site that each row comes from, if the data set has sites of its own.
 
     Raises:
         DataError: when there are more clients than rows, a client would hold none, or the rows cannot be
@@ -75,13 +75,13 @@ def _impossible(kind: str, num_clients: int, got: str, allowed: str) -> DataErro
     return DataError("partition", got=got, allowed=allowed, hint=way_out)
 
 
-def _iid(labels: Labels, num_clients: int, rng: np.random.Generator) -> list[Rows]:
+def _iid(labels: Int8[np.ndarray, "n"], num_clients: int, rng: np.random.Generator) -> list[Int64[np.ndarray, "_"]]:
     # Dealt like cards, positives first: sizes and numbers of positives each differ by one at most.
     deck = np.concatenate([rng.permutation(np.flatnonzero(labels == label)) for label in (1, 0)])
     return [rng.permutation(deck[client::num_clients]) for client in range(num_clients)]
 
 
-def _sites(own_sites: Rows, num_clients: int) -> list[Rows]:
+def _sites(own_sites: Int64[np.ndarray, "n"], num_clients: int) -> list[Int64[np.ndarray, "_"]]:
     number = int(own_sites.max()) + 1
     _check_number(num_clients, number, "the data set comes in {} sites", "")
     return [np.flatnonzero(own_sites == site) for site in range(number)]
@@ -93,7 +93,9 @@ def _check_number(got: int, given: int, why: str, otherwise: str) -> None:
         raise DataError("number of clients", got=got, allowed=allowed, hint=way_out)
 
 
-def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator) -> list[Rows]:
+def _mostly_sorted(
+    classes: Int64[np.ndarray, "n"], num_clients: int, rng: np.random.Generator
+) -> list[Int64[np.ndarray, "_"]]:
     """The "s % similarity" of Hsu et al. (2019) and of SCAFFOLD (Karimireddy et al., ICML 2020), s = 10."""
     order = rng.permutation(len(classes))
     cut = round(SORTED_SHARE * len(order))
@@ -103,7 +105,9 @@ def _mostly_sorted(classes: NDArray[np.int64], num_clients: int, rng: np.random.
     return [np.concatenate(pair) for pair in zip(np.array_split(in_order, num_clients), dealt, strict=True)]
 
 
-def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: np.random.Generator) -> list[Rows]:
+def _pathological(
+    classes: Int64[np.ndarray, "n"], num_clients: int, held: int, rng: np.random.Generator
+) -> list[Int64[np.ndarray, "_"]]:
     """Each client in turn takes the next `held` classes of a circle; the clients of a class share it evenly.
 
     flwr-datasets' partitioner of this name leaves classes out even where clients * `held` would cover them.
@@ -116,7 +120,7 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     takers: list[list[int]] = [[] for _ in circle]
     for place in range(num_clients * held):
         takers[place % len(circle)].append(place // held)
-    parts: list[list[Rows]] = [[] for _ in range(num_clients)]
+    parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label, clients in zip(circle, takers, strict=True):
         rows = rng.permutation(np.flatnonzero(classes == label))
         for client, chunk in zip(clients, np.array_split(rows, len(clients)), strict=True):
@@ -124,9 +128,11 @@ def _pathological(classes: NDArray[np.int64], num_clients: int, held: int, rng: 
     return [rng.permutation(np.concatenate(part)) for part in parts]
 
 
-def _cut_skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.Generator) -> list[Rows]:
+def _cut_skewed(
+    labels: Int8[np.ndarray, "n"], num_clients: int, alpha: float, rng: np.random.Generator
+) -> list[Int64[np.ndarray, "_"]]:
     by_label = [rng.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
-    parts: list[list[Rows]] = [[] for _ in range(num_clients)]
+    parts: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for rows in sorted(by_label, key=len, reverse=True):
         # One sample of the larger class for each client, so that none is empty.
         floor = int(rows is max(by_label, key=len) and len(rows) >= num_clients)
@@ -137,8 +143,8 @@ def _cut_skewed(labels: Labels, num_clients: int, alpha: float, rng: np.random.G
 
 
 def _cut_as_given(
-    labels: Labels, wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
-) -> list[Rows]:
+    labels: Int8[np.ndarray, "n"], wanted: list[tuple[int, int]], num_clients: int, rng: np.random.Generator
+) -> list[Int64[np.ndarray, "_"]]:
     _check_number(num_clients, len(wanted), "partition-rows says what {} clients hold", ", or change partition-rows")
     drawn = []
     for label, kind in enumerate(("negatives", "positives")):
@@ -152,8 +158,8 @@ def _cut_as_given(
 
 
 def _by_flwr_datasets(
-    spec: DataSpec, classes: NDArray[np.int64], num_clients: int, rng: np.random.Generator
-) -> list[Rows]:
+    spec: DataSpec, classes: Int64[np.ndarray, "n"], num_clients: int, rng: np.random.Generator
+) -> list[Int64[np.ndarray, "_"]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         require(f"partition {spec.partition!r}", "simulation", "flwr_datasets")

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float32, Float64, Int8, Int64, Shaped
 from numpy.typing import NDArray
 
 from problems.data.spec import DataError
@@ -13,8 +14,7 @@ from problems.errors import NOTHING
 
 Rows = NDArray[np.int64]
 Array = NDArray[np.float64]
-Labels = NDArray[np.int8]
-Encoder = Callable[[Rows], Any]
+Encoder = Callable[[Int64[np.ndarray, "train"]], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,14 +22,14 @@ class Columns:
     """What the features of a table are, and what they were scaled by.
 
     Attributes:
-        names: of the c columns; ``sex=f`` for the value f of a text column sex.
-        means: (c,) 0 where a column is not scaled.
-        deviations: (c,) 1 where a column is not scaled, 0 where it is constant.
+        names: of the columns; ``sex=f`` for the value f of a text column sex.
+        means: 0 where a column is not scaled.
+        deviations: 1 where a column is not scaled, 0 where it is constant.
     """
 
     names: tuple[str, ...]
-    means: Array
-    deviations: Array
+    means: Float64[np.ndarray, "f"]
+    deviations: Float64[np.ndarray, "f"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,19 +37,25 @@ class Encoded:
     """A table's features as numbers, not yet scaled.
 
     Attributes:
-        values: (n, c).
+        values: of the columns.
         names: as of `Columns`.
-        scaled: (c,) which columns to standardise.
+        scaled: which columns to standardise.
     """
 
-    values: Array
+    values: Float64[np.ndarray, "n f"]
     names: tuple[str, ...]
-    scaled: NDArray[np.bool_]
+    scaled: Bool[np.ndarray, "f"]
 
-    def statistics(self, rows: Rows) -> tuple[Array, Array]:
-        """(c,) means and (c,) variances over some rows; 0 and 1 for columns that are not scaled.
+    def statistics(self, rows: Int64[np.ndarray, "some"]) -> tuple[Float64[np.ndarray, "f"], Float64[np.ndarray, "f"]]:
+        """Return the columns' means and variances over some rows.
 
         A constant column has exactly its value as mean and exactly 0 as variance.
+
+        Args:
+            rows: their indices, one at least.
+
+        Returns:
+            Means and variances; 0 and 1 for columns that are not scaled.
         """
         chosen = self.values[rows]
         constant = chosen.max(axis=0) == chosen.min(axis=0)
@@ -57,15 +63,23 @@ class Encoded:
         variances = np.where(constant, 0.0, chosen.var(axis=0))
         return np.where(self.scaled, means, 0.0), np.where(self.scaled, variances, 1.0)
 
-    def features(self, train_rows: Rows) -> tuple[NDArray[np.float32], Columns]:
-        """(n, c) values scaled by the training rows' statistics, and the scaling."""
+    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Float32[np.ndarray, "n f"], Columns]:
+        """The values scaled by the training rows' statistics, and the scaling."""
         means, variances = self.statistics(train_rows)
         columns = Columns(self.names, means, np.sqrt(variances))
         return standardise(self.values, means, columns.deviations).astype(np.float32), columns
 
 
-def standardise(values: Array, means: Array, deviations: Array) -> Array:
-    """(n, c) values minus (c,) means, divided by (c,) deviations; a column whose deviation is 0 becomes 0."""
+def standardise(
+    values: Float64[np.ndarray, "n f"], means: Float64[np.ndarray, "f"], deviations: Float64[np.ndarray, "f"]
+) -> Float64[np.ndarray, "n f"]:
+    """Scale the columns of a table.
+
+    Args:
+        values: of the columns.
+        means: what to subtract from each column.
+        deviations: what to divide each column by; one whose deviation is 0 becomes 0.
+    """
     return np.where(deviations == 0.0, 0.0, (values - means) / np.where(deviations == 0.0, 1.0, deviations))
 
 
@@ -75,25 +89,25 @@ class Source:
 
     classes: tuple[str, ...]
     """The original labels as text, sorted: by value when all are numbers."""
-    codes: NDArray[np.int64]
-    """(n,) each row's index into `classes`."""
+    codes: Int64[np.ndarray, "n"]
+    """Each row's index into `classes`."""
     encode: Encoder
     """Maps the training rows to the features of all rows, (n, *shape), float or uint8 pixels; or to an unscaled
     `Encoded` for a table. Any statistics come from the training rows alone."""
     train_count: int | None = None
     """Rows before the set's own test split; None when it has none."""
-    sites: Rows | None = None
-    """(n,) the number of the site that each row comes from; None when there are none."""
+    sites: Int64[np.ndarray, "n"] | None = None
+    """The number of the site that each row comes from; None when there are none."""
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def features(self, train_rows: Rows) -> tuple[Any, Columns | None]:
+    def features(self, train_rows: Int64[np.ndarray, "train"]) -> tuple[Any, Columns | None]:
         """The features of all rows, scaled, and the `Columns` of a table, else None."""
         encoded = self.encode(train_rows)
         return encoded.features(train_rows) if isinstance(encoded, Encoded) else (encoded, None)
 
-    def own_split(self) -> tuple[Rows, Rows]:
+    def own_split(self) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
         """The rows of the set's own training and test split; without one, all rows and none."""
         train_count = len(self) if self.train_count is None else self.train_count
         return np.arange(train_count), np.arange(train_count, len(self))
@@ -103,9 +117,15 @@ def make_source(
     labels: NDArray[Any] | Sequence[Any],
     features: NDArray[Any] | Encoder,
     train_count: int | None = None,
-    sites: Rows | None = None,
+    sites: Int64[np.ndarray, "n"] | None = None,
 ) -> Source:
-    """Build a source from raw labels, (n,) numbers or text, and its features or their encoder.
+    """Build a source from raw labels and features.
+
+    Args:
+        labels: (n,) numbers or text.
+        features: (n, *shape), or the function that makes them: see `Source`.
+        train_count: rows before the set's own test split; None when it has none.
+        sites: the number of the site that each row comes from; None when there are none.
 
     Raises:
         DataError: when a label is missing, or features and labels differ in number.
@@ -119,8 +139,19 @@ def make_source(
     return Source(classes, codes, lambda train_rows: features, train_count, sites)
 
 
-def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the distinct labels as sorted text and each label's index among them; ``what`` they are, for errors."""
+def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str, ...], Int64[np.ndarray, "n"]]:
+    """Find the classes that labels name.
+
+    Args:
+        labels: (n,) numbers or text.
+        what: they are, for errors.
+
+    Returns:
+        The distinct labels as text, sorted by value when all are numbers, and each label's index among them.
+
+    Raises:
+        DataError: more than one column of labels, no label, or one that is missing.
+    """
     if labels.ndim != 1:
         raise DataError(what, got=f"shape {labels.shape}", allowed="one column, (n,)", hint="bring them so")
     if len(labels) == 0:
@@ -137,11 +168,14 @@ def label_classes(labels: NDArray[Any], what: str = "labels") -> tuple[tuple[str
     return tuple(classes), np.array([place[text] for text in texts], dtype=np.int64)[codes.reshape(-1)]
 
 
-def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False) -> NDArray[np.bool_]:
-    """Mark the classes that count as positive, (len(classes),) bool.
+def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False) -> Bool[np.ndarray, "{len(classes)}"]:
+    """Mark the classes that count as positive.
 
-    `wanted` is as `DataSpec.positive_label`. A site's file (`site`) may lack classes that other sites have:
-    there a label that does not occur is no error, but a choice that depends on all classes is one.
+    Args:
+        classes: as of `Source`.
+        wanted: as `DataSpec.positive_label`.
+        site: whether it is one site's file, which may lack classes that other sites have: there a label that does not
+            occur is no error, but a choice that depends on all classes is one.
 
     Raises:
         DataError: lists the labels that occur; of a site's file, only how many, since the message leaves the site.
@@ -177,8 +211,17 @@ def positive_classes(classes: Sequence[str], wanted: str, *, site: bool = False)
     return marked
 
 
-def check_both_classes(labels: Labels, what: str, classes: Sequence[str]) -> None:
-    """Raise DataError if some rows' labels, 0 or 1, are all the same."""
+def check_both_classes(labels: Int8[np.ndarray, "n"], what: str, classes: Sequence[str]) -> None:
+    """Check that some rows have both labels.
+
+    Args:
+        labels: 0 or 1.
+        what: the rows are, for the error.
+        classes: the data set's original labels, for the error.
+
+    Raises:
+        DataError: all labels are the same.
+    """
     positives = int(labels.sum())
     if positives in (0, len(labels)):
         got = f"one class only: {positives:,} positives and {len(labels) - positives:,} negatives"
@@ -202,7 +245,7 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Features (n, *shape) and labels (n,) int8 in {0, 1}; both contiguous and read-only.
+    """Features, and labels (n,) that are 0 or 1; both contiguous and read-only.
 
     Features are float32, or float64 if they are given so; those from files go through `as_float32`.
 
@@ -210,8 +253,8 @@ class Samples:
         ValueError: when the two lengths differ or a label is neither 0 nor 1.
     """
 
-    features: NDArray[np.float32] | Array
-    labels: Labels
+    features: Float32[np.ndarray, "n *shape"] | Float64[np.ndarray, "n *shape"]
+    labels: NDArray[np.int8]
 
     def __post_init__(self) -> None:
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
@@ -235,27 +278,31 @@ class Samples:
         return tuple(self.features.shape[1:])
 
     @cached_property
-    def positives(self) -> Rows:
+    def positives(self) -> Int64[np.ndarray, "positives"]:
         """Indices of the samples labelled 1, ascending."""
         return np.flatnonzero(self.labels == 1)
 
     @cached_property
-    def negatives(self) -> Rows:
+    def negatives(self) -> Int64[np.ndarray, "negatives"]:
         """Indices of the samples labelled 0, ascending."""
         return np.flatnonzero(self.labels == 0)
 
 
-def as_float32(features: NDArray[Any]) -> NDArray[np.float32]:
+def as_float32(features: Shaped[np.ndarray, "n *shape"]) -> Float32[np.ndarray, "n *shape"]:
     """Return `features` as float32; uint8 values are pixels, and are scaled to [0, 1]."""
     if features.dtype == np.uint8:
-        scaled: NDArray[np.float32] = np.divide(features, 255, dtype=np.float32)
+        scaled: np.ndarray = np.divide(features, 255, dtype=np.float32)
         return scaled
     with np.errstate(over="ignore"):  # `check_finite` reports overflows
         return features.astype(np.float32, copy=False)
 
 
-def check_finite(features: NDArray[Any]) -> None:
-    """Raise DataError if a sample's features are not finite in float32; says how many and which is the first."""
+def check_finite(features: Shaped[np.ndarray, "n *shape"]) -> None:
+    """Check features.
+
+    Raises:
+        DataError: those of a sample are not finite in float32; says how many samples and which is the first.
+    """
     if features.dtype.kind != "f":
         return
     finite = np.isfinite(as_float32(features)).reshape(len(features), -1).all(axis=1)

@@ -168,7 +168,12 @@ class DataSpec:
 
 
 def in_data_set(error: DataError, spec: DataSpec) -> DataError:
-    """The error, with the name of the data set and the page about data sets added."""
+    """Return an error with the name of the data set and the page about data sets added.
+
+    Args:
+        error: the error; further errors that it holds get the same.
+        spec: of the data set.
+    """
     place = "" if error.key.startswith(("dataset", "data set")) else f"dataset {spec.dataset!r}"
     errors = [DataError.of(error, place), *error.also]
     last = errors[-1].hint

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -23,7 +24,13 @@ MAX_DENSE_BYTES = 8 * 2**30
 
 
 def svmlight(train: Path, test: Path | None, features: int | None = None, *, site: bool = False) -> Source:
-    """Return svmlight text as dense rows, (n, d) float32; arguments as in `read_svmlight`.
+    """Return svmlight text as dense rows in float32.
+
+    Args:
+        train: as of `read_svmlight`.
+        test: as of `read_svmlight`.
+        features: as of `read_svmlight`.
+        site: as of `read_svmlight`.
 
     Raises:
         DataError: as `read_svmlight`, or when dense rows would not fit into memory.
@@ -37,7 +44,7 @@ def svmlight(train: Path, test: Path | None, features: int | None = None, *, sit
 
 
 def a9a(path: Path) -> Source:
-    """Return the rows of `path`, (n, 123), whose education, one of 16 columns, is their site.
+    """Return the rows of `path`, of 123 features, whose education, one of 16 columns, is their site.
 
     Raises:
         DataError: as `svmlight`, or a row has not one level of education.
@@ -53,12 +60,21 @@ def a9a(path: Path) -> Source:
 
 def read_svmlight(
     train: Path, test: Path | None, features: int | None, *, dtype: type = np.float64, site: bool = False
-) -> tuple[Any, NDArray[np.float64], int | None]:
-    """Return the rows of svmlight text as CSR (n, d), their labels (n,), and the number of training rows.
+) -> tuple[Any, Float64[np.ndarray, "n"], int | None]:
+    """Read svmlight text.
 
-    That number is None without a test file; `features` fixes d. Whether indices start at 0 or 1 is guessed from the
-    files. With a fixed d they start at 1, and in a site's file (`site`) too, because different guesses would shift the
-    columns of one site against another's.
+    Whether indices start at 0 or 1 is guessed from the files. With a fixed number of features they start at 1, and in a
+    site's file too, because different guesses would shift the columns of one site against another's.
+
+    Args:
+        train: the file of the training rows.
+        test: the file of the test rows; None for none.
+        features: how many there are; None for as many as occur.
+        dtype: of the features.
+        site: whether it is one site's file.
+
+    Returns:
+        The rows as CSR (n, f), their labels, and the number of training rows, None without a test file.
 
     Raises:
         DataError: when a file cannot be read as svmlight.
@@ -80,8 +96,12 @@ def read_svmlight(
 def npz(train: Path, test: Path | None) -> Source:
     """Return the arrays of an npz file: `X` and `y` (or `features` and `labels`), `X_test` and `y_test` if present.
 
-    A second file `test` may hold the test arrays instead. uint8 features are taken as pixels. A file of MedMNIST is
-    taken as it is; its validation images join the training images.
+    uint8 features are taken as pixels. A file of MedMNIST is taken as it is; its validation images join the training
+    images.
+
+    Args:
+        train: the file.
+        test: another one that holds the test arrays instead; None for none.
 
     Raises:
         DataError: a needed array is missing; lists the names in the file.

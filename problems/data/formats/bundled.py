@@ -4,9 +4,9 @@ import math
 from importlib.metadata import distribution
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float32, Float64, Int8, Int64
 
-from problems.data.samples import Encoded, Rows, Source, make_source, standardise
+from problems.data.samples import Encoded, Source, make_source, standardise
 from problems.data.spec import SPARSE_LOGISTIC
 from problems.randomness import stream
 
@@ -20,32 +20,32 @@ NOISY_ROWS = 4_000  # of each split
 
 
 def digits() -> Source:
-    """Return scikit-learn's digits: features (1797, 64) in [0, 1], classes "0" to "9"."""
+    """Return scikit-learn's digits: 1,797 rows of 64 features in [0, 1], classes "0" to "9"."""
     data, target = _read("digits.csv.gz")
     return make_source(target, (data / 16).astype(np.float32))
 
 
 def breast_cancer() -> Source:
-    """Return scikit-learn's breast cancer set: features (569, 30), classes "benign" and "malignant"."""
+    """Return scikit-learn's breast cancer set: 569 rows of 30 features, classes "benign" and "malignant"."""
     data, target = _read("breast_cancer.csv", header=1)
     table = Encoded(data, (), np.ones(data.shape[1], dtype=bool))
 
-    def encode(train_rows: Rows) -> NDArray[np.float64]:
+    def encode(train_rows: Int64[np.ndarray, "train"]) -> Float64[np.ndarray, "n f"]:
         means, variances = table.statistics(train_rows)
         return standardise(data, means, np.sqrt(variances))
 
     return make_source(np.where(target == 0, "malignant", "benign"), encode)
 
 
-def _read(name: str, header: int = 0) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """(n, d), (n,) as scikit-learn's loaders return, whose imports cost a deployed site seconds for each message."""
+def _read(name: str, header: int = 0) -> tuple[Float64[np.ndarray, "n f"], Int64[np.ndarray, "n"]]:
+    """What scikit-learn's loaders return, whose imports cost a deployed site seconds for each message."""
     path = distribution("scikit-learn").locate_file(f"sklearn/datasets/data/{name}")
     table = np.loadtxt(str(path), delimiter=",", skiprows=header)
     return table[:, :-1], table[:, -1].astype(np.int64)
 
 
-def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:
-    """Return the data of a nonconvex-PL minimax problem: (num_clients * 100, 3, 100), client by client.
+def synthetic_pl(seed: int, num_clients: int) -> Float32[np.ndarray, "{100*num_clients} 3 100"]:
+    """Return the data of a nonconvex-PL minimax problem, client by client.
 
     Xie et al., "A Federated Learning Framework for Nonconvex-PL Minimax Problems", Section 6.1: client i's
     samples (a, b, c) are N(w_i, 0.1 I), and w_i is N(0, 0.5 I); 0.1 and 0.5 are variances. A client's samples do
@@ -61,11 +61,17 @@ def synthetic_pl(seed: int, num_clients: int) -> NDArray[np.float32]:
 
 def synthetic_sparse_logistic(
     seed: int, client: int, alpha: float, beta: float, samples: int
-) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
-    """Return one client's samples, (n, 60) of unit norm, and their labels, (n,) in {0, 1}.
+) -> tuple[Float64[np.ndarray, "n 60"], Int8[np.ndarray, "n"]]:
+    """Return one client's samples, of unit norm, and their labels, 0 or 1; docs/data.md says how they are drawn.
 
-    n = samples + max(1, samples // 10): the training samples, then the test samples. docs/data.md says
-    how they are drawn.
+    The training samples come first, then max(1, samples // 10) test samples.
+
+    Args:
+        seed: the run's.
+        client: its number; each draws other samples.
+        alpha: variance over clients of their label vectors' mean.
+        beta: variance over clients of their samples' mean.
+        samples: how many there are to train with.
     """
     rng = stream(seed, SPARSE_LOGISTIC, client)
     label_mean = rng.normal(0.0, math.sqrt(alpha))
@@ -80,7 +86,10 @@ def synthetic_sparse_logistic(
 
 
 def synthetic_offset_sites(seed: int) -> Source:
-    """Return 16 sites with an offset each: features (11520, 10), classes "0" and "1"; docs/data.md says how drawn."""
+    """Return 16 sites with an offset each: 11,520 rows of 10 features, classes "0" and "1".
+
+    docs/data.md says how they are drawn.
+    """
     offsets = stream(seed, "offset-sites offsets").normal(0.0, 3.0, size=SITES)
     features, labels, sites = [], [], []
     for split, positives, negatives in (
@@ -105,7 +114,7 @@ def synthetic_offset_sites(seed: int) -> Source:
 
 
 def synthetic_long_servedio(seed: int) -> Source:
-    """Return samples on which a convex loss fails if labels are flipped: features (8000, 21), classes "0" and "1".
+    """Return 8,000 rows of 21 features on which a convex loss fails if labels are flipped, classes "0" and "1".
 
     Long and Servedio, "Random classification noise defeats all convex potential boosters", 2010. A feature is the label
     as -1 or 1, or its opposite; docs/data.md says which. Half of the rows are for training.

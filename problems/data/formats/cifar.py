@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Int64, UInt8
 
 from problems.data.formats.files import homes, read_bytes
 from problems.data.samples import Source, make_source
@@ -22,7 +22,8 @@ BATCHES: dict[str, tuple[tuple[str, ...], bytes, int]] = {
     "cifar100": (("train", "test"), b"fine_labels", 2),
 }
 
-Batch = tuple[NDArray[np.uint8], NDArray[np.int64]]
+# pixels and labels
+Batch = tuple[UInt8[np.ndarray, "n 3072"], Int64[np.ndarray, "n"]]
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -44,9 +45,14 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def cifar(name: str, root: Path) -> Source | None:
-    """Return `name` ("cifar10" or "cifar100", fine labels) from files in or one folder below `root`.
+    """Return a data set from its files.
 
-    None when no file of either form is there.
+    Args:
+        name: "cifar10", or "cifar100", of which the fine labels are read.
+        root: the folder of the files, or the one above it.
+
+    Returns:
+        All rows; None when no file of either form is there.
 
     Raises:
         DataError: when some batches are missing, damaged, or hold anything but arrays.

@@ -30,13 +30,29 @@ def homes(root: Path) -> list[Path]:
 
 
 def find(root: Path, *names: str) -> Path | None:
-    """Return the first file called one of `names`, in `root` or one folder below it, else None."""
+    """Find a file.
+
+    Args:
+        root: the folder to look in, and in those one below it.
+        names: that the file may have, the preferred one first.
+
+    Returns:
+        The first such file, or None.
+    """
     paths = (home / name for home in homes(root) for name in names)
     return next((path for path in paths if path.is_file()), None)
 
 
 def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
-    """Return for each file the path that `find` finds under its names; None if any file is missing."""
+    """Find several files that belong together.
+
+    Args:
+        root: as of `find`.
+        files: the names that each file may have.
+
+    Returns:
+        The path of each file; None if any is missing.
+    """
     paths = [path for path in (find(root, *names) for names in files) if path is not None]
     return paths if len(paths) == len(files) else None
 
@@ -44,8 +60,10 @@ def find_all(root: Path, files: Sequence[Sequence[str]]) -> list[Path] | None:
 def locate(dataset: str, data_dir: str, endings: Sequence[str]) -> tuple[Path, Path | None]:
     """Return a generic set's training file and, if there is one, its test file.
 
-    `data_dir` is the file itself, a folder with `train.*` and perhaps `test.*`, or a folder with one such
-    file.
+    Args:
+        dataset: its name, for the error.
+        data_dir: the file itself, a folder with `train.*` and perhaps `test.*`, or a folder with one such file.
+        endings: that the files' names may have.
 
     Raises:
         DataError: says which endings were looked for and what was there.

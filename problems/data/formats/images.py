@@ -1,6 +1,6 @@
 """Image readers: IDX files (Fashion-MNIST), STL-10's binary files, folders of class folders, and the Hugging Face hub.
 
-Pixels stay uint8, (n, channels, height, width), until the samples are chosen.
+Pixels stay uint8 until the samples are chosen.
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import UInt8
 
 from problems.data.formats.files import find_all, homes, read_bytes
 from problems.data.samples import Source, make_source
 from problems.data.spec import DataError
 from problems.errors import install
-
-Pixels = NDArray[np.uint8]
 
 FASHION_FILES = tuple(f"{split}-{part}-ubyte" for split in ("train", "t10k") for part in ("images-idx3", "labels-idx1"))
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
@@ -31,7 +29,7 @@ HUB: dict[str, tuple[str, str, str]] = {
 PROBE_SECONDS = 5.0
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
+def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """Return the array of an IDX file of bytes, plain or .gz.
 
     Raises:
@@ -53,7 +51,11 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
 
 
 def fashion_mnist(root: Path) -> Source | None:
-    """Return Fashion-MNIST from its IDX files in or below `root`; None when they are not there."""
+    """Return Fashion-MNIST from its IDX files in or below `root`; None when they are not there.
+
+    Raises:
+        DataError: the files are damaged or do not belong together.
+    """
     paths = find_all(root, [(name, f"{name}.gz", name.replace("-idx", ".idx")) for name in FASHION_FILES])
     if paths is None:
         return None
@@ -67,7 +69,11 @@ def fashion_mnist(root: Path) -> Source | None:
 
 
 def stl10(root: Path) -> Source | None:
-    """Return STL-10's labelled images from its binary files in or below `root`; None if they are not there."""
+    """Return STL-10's labelled images from its binary files in or below `root`; None if they are not there.
+
+    Raises:
+        DataError: the files do not belong together.
+    """
     paths = find_all(root, [(name,) for name in STL10_FILES])
     if paths is None:
         return None
@@ -84,9 +90,14 @@ def stl10(root: Path) -> Source | None:
 
 
 def class_folders(root: Path, *, bare: bool = True) -> Source | None:
-    """Return the images of `train/<class>/` and, if there, `test/<class>/`, in or one folder below `root`.
+    """Return the images of `train/<class>/` and, if there, `test/<class>/`.
 
-    Without a `train` folder, `root` itself may hold the class folders, if `bare`. None when there is no class folder.
+    Args:
+        root: the folder of `train`, or the one above it.
+        bare: whether without a `train` folder `root` itself may hold the class folders.
+
+    Returns:
+        All images; None when there is no class folder.
 
     Raises:
         DataError: when images differ in size, cannot be read, or a test class has no training images.
@@ -119,7 +130,7 @@ def _read_folders(train: Path, test: Path | None) -> Source:
     return make_source(labels, _read_images(paths), len(training) if held_out else None)
 
 
-def _read_images(paths: list[Path]) -> Pixels:
+def _read_images(paths: list[Path]) -> UInt8[np.ndarray, "n channels height width"]:
     from PIL import Image, UnidentifiedImageError
 
     grey, sizes = True, dict[tuple[int, int], Path]()
@@ -169,8 +180,8 @@ def fetch(name: str) -> Source:
     return make_source(np.concatenate(labels), np.concatenate(pixels), train_count=len(labels[0]))
 
 
-def _channels_first(picture: Any) -> Pixels:
-    """(channels, height, width) the pixels of a grey or coloured picture."""
+def _channels_first(picture: Any) -> UInt8[np.ndarray, "channels height width"]:
+    """The pixels of a grey or coloured picture."""
     array = np.asarray(picture, dtype=np.uint8)
     return array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
 

@@ -1,14 +1,12 @@
 """Checks for table columns that must not be encoded silently: gaps, ids, dates, numbers as text."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float64
 
 from problems.data.spec import Column, DataError
 
@@ -34,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_columns(
-    frame: pd.DataFrame,
+    frame: "pd.DataFrame",
     columns: Sequence[Column],
     found: Sequence[DataError] = (),
     *,
@@ -64,7 +62,7 @@ def check_columns(
         _log.warning(text, ", ".join(doubts))
 
 
-def is_numeric(column: pd.Series[Any]) -> bool:
+def is_numeric(column: "pd.Series[Any]") -> bool:
     """Tell numbers (and booleans) from text.
 
     Raises:
@@ -83,13 +81,13 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     )
 
 
-def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
-    """Return a numeric column, (n,) float64.
+def numeric_column(column: "pd.Series[Any]") -> Float64[np.ndarray, "n"]:
+    """Return a numeric column.
 
     Raises:
         DataError: names a column with missing or infinite values, and says how many and where the first is.
     """
-    values: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    values: np.ndarray = column.to_numpy(dtype=np.float64, na_value=np.nan)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
         got = f"{len(bad):,} of {len(values):,} values missing or not finite, the first in row {bad[0] + 1:,}"
@@ -97,7 +95,7 @@ def numeric_column(column: pd.Series[Any]) -> NDArray[np.float64]:
     return values
 
 
-def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) -> Iterator[DataError]:
+def _faults(values: "pd.Series[Any]", column: Column, site: bool, listing: str) -> Iterator[DataError]:
     def fault(got: str, allowed: str, hint: str) -> DataError:
         return DataError(f"column {column.name!r}", got=got, allowed=allowed, hint=hint)
 
@@ -139,7 +137,7 @@ def _faults(values: pd.Series[Any], column: Column, site: bool, listing: str) ->
         yield fault("text", "numbers, and text whose values are listed", f"encode it alike at every site{listing}")
 
 
-def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
+def _is_id(numbers: Float64[np.ndarray, "n"], name: str) -> bool:
     """Whether whole numbers count the rows, or are nearly all different in a column named like an id."""
     if len(numbers) < FEWEST_ROWS or not (numbers == np.round(numbers)).all():
         return False
@@ -147,7 +145,7 @@ def _is_id(numbers: NDArray[np.float64], name: str) -> bool:
     return counted or bool(_ID_NAME.fullmatch(name) and len(np.unique(numbers)) > MOSTLY * len(numbers))
 
 
-def _sentinels(values: pd.Series[Any]) -> str:
+def _sentinels(values: "pd.Series[Any]") -> str:
     """The value that may mean "missing", and how often it occurs; "" if there is none."""
     numbers = numeric_column(values)
     least = numbers.min()
@@ -156,8 +154,8 @@ def _sentinels(values: pd.Series[Any]) -> str:
     return f"{str(values.name)!r} {least:g} ({int((numbers == least).sum()):,} of {len(numbers):,})"
 
 
-def _marks(texts: pd.Series[str]) -> NDArray[np.bool_]:
-    """(n,) which texts are numbers."""
+def _marks(texts: "pd.Series[str]") -> Bool[np.ndarray, "n"]:
+    """Which texts are numbers."""
     import pandas as pd
 
     return pd.to_numeric(texts, errors="coerce").notna().to_numpy()

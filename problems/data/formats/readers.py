@@ -86,7 +86,14 @@ def read(spec: DataSpec) -> Source:
 
 
 def svmlight_files(spec: DataSpec) -> tuple[Path, Path | None, int | None]:
-    """The training file of "w8a" or "svmlight", its test file or None, and the number of features if fixed."""
+    """Find the files of "w8a" or "svmlight".
+
+    Returns:
+        The training file, the test file or None, and the number of features if it is fixed.
+
+    Raises:
+        DataError: they are not there.
+    """
     if spec.dataset == "w8a":
         return _named_file(spec, arrays.W8A_FILES), None, arrays.W8A_FEATURES
     return *locate("svmlight", spec.data_dir, arrays.SVMLIGHT_ENDINGS), _width(spec)
@@ -102,6 +109,10 @@ _SITE_ENDINGS: dict[str, tuple[str, ...]] = {
 
 def read_site(path: Path, spec: DataSpec) -> Source:
     """Return the rows of one site's own file, or of its folder of class folders.
+
+    Args:
+        path: of the file or folder.
+        spec: `dataset` is the kind of file; the keys for columns are read too.
 
     Raises:
         DataError: when it is missing, damaged, or not of the kind of `spec.dataset`.

@@ -1,17 +1,16 @@
 """Tables, csv or parquet: numbers are standardised, text becomes one column per value."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
 from problems.data.formats.inspection import check_columns, is_numeric, numeric_column
-from problems.data.samples import Array, Encoded, Rows, Source, as_text, label_classes, make_source
+from problems.data.samples import Encoded, Source, as_text, label_classes, make_source
 from problems.data.spec import Column, DataError, parse_columns
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ CSV_ENDINGS = (".csv", ".csv.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
 
 
-def read_table(path: Path, **options: Any) -> pd.DataFrame:
+def read_table(path: Path, **options: Any) -> "pd.DataFrame":
     """Return the table of a csv or parquet file.
 
     Args:
@@ -63,8 +62,17 @@ def table(
 
     Numeric columns are standardised by the training rows, if they are to be scaled. A text column becomes one 0/1
     column for each value in these rows, or for each that ``feature_columns`` lists; a value that only test rows have is
-    all zeros. Without ``feature_columns`` every column but the label's is a feature. For one site's file (``site``) the
-    columns are then in order of their names, and text must be listed. ``site_column`` names each row's site.
+    all zeros.
+
+    Args:
+        train: the file of the training rows.
+        test: the file of the test rows; None for none.
+        label_column: the name of the labels' column.
+        site_column: the name of the column with each row's site; "" for none.
+        feature_columns: as of `DataSpec`; "" for every column but the label's and the site's.
+        scale: whether numbers are standardised.
+        site: whether it is one site's file. Without ``feature_columns`` the columns are then in order of their names,
+            and text must be listed.
 
     Raises:
         DataError: names the column that is not there, or all that cannot be features; see `check_columns`.
@@ -85,7 +93,7 @@ def table(
         frame = pd.concat([frame[shared], other[shared]], ignore_index=True)
     files = train if test is None else f"{train} and {test}"
 
-    def take(key: str, name: str) -> pd.Series[Any]:
+    def take(key: str, name: str) -> "pd.Series[Any]":
         if name not in frame.columns:
             raise DataError(key, got=repr(name), allowed=_columns(frame), hint=f"choose a column of {files}")
         return frame.pop(name)
@@ -118,9 +126,25 @@ def table(
 
 
 def encode(
-    frame: pd.DataFrame, columns: Sequence[Column], train_rows: Rows, *, scale: bool = True, site: bool = False
+    frame: "pd.DataFrame",
+    columns: Sequence[Column],
+    train_rows: Int64[np.ndarray, "train"],
+    *,
+    scale: bool = True,
+    site: bool = False,
 ) -> Encoded:
-    """Return some columns of a table as numbers; the arguments are as in `table`."""
+    """Return some columns of a table as numbers.
+
+    Args:
+        frame: the table.
+        columns: which of its columns, in this order.
+        train_rows: whose values make the columns of a text column that lists none.
+        scale: as of `table`.
+        site: as of `table`.
+
+    Raises:
+        DataError: a column holds what it must not hold.
+    """
     blocks, names, scaled = [], list[str](), list[bool]()
     for column in columns:
         values, categories = frame[column.name], column.categories
@@ -137,15 +161,24 @@ def encode(
     return Encoded(np.concatenate(blocks, axis=1), tuple(names), np.array(scaled))
 
 
-def one_hot(column: pd.Series[Any], train_rows: Rows) -> tuple[Array, tuple[str, ...]]:
-    """Return one 0/1 column for each value that occurs in `train_rows`, (n, values), and the values, sorted."""
+def one_hot(
+    column: "pd.Series[Any]", train_rows: Int64[np.ndarray, "train"]
+) -> tuple[Float64[np.ndarray, "n values"], tuple[str, ...]]:
+    """Return one 0/1 column for each value that occurs in `train_rows`, and the values, sorted."""
     values = _texts(column)
     categories = np.unique(values[train_rows])
     return (values[:, None] == categories).astype(np.float64), tuple(categories.tolist())
 
 
-def one_column_each(column: pd.Series[Any], categories: Sequence[str], *, site: bool) -> Array:
-    """Return one 0/1 column for each of some values, (n, values).
+def one_column_each(
+    column: "pd.Series[Any]", categories: Sequence[str], *, site: bool
+) -> Float64[np.ndarray, "n {len(categories)}"]:
+    """Return one 0/1 column for each of some values.
+
+    Args:
+        column: of text, or of numbers that are taken as text.
+        categories: the values.
+        site: whether it is one site's file.
 
     Raises:
         DataError: when a value of a site's file is not among them.
@@ -156,15 +189,15 @@ def one_column_each(column: pd.Series[Any], categories: Sequence[str], *, site: 
         foreign = f"{len(strange):,} of {len(values):,} values that are none of those in feature-columns"
         got, allowed = f"{foreign}, the first in row {strange[0] + 1:,}", ", ".join(categories)
         raise DataError(f"column {str(column.name)!r}", got=got, allowed=allowed, hint="list them in feature-columns")
-    indicators: Array = (values[:, None] == np.array(categories)).astype(np.float64)
+    indicators: np.ndarray = (values[:, None] == np.array(categories)).astype(np.float64)
     return indicators
 
 
-def _texts(column: pd.Series[Any]) -> NDArray[np.str_]:
+def _texts(column: "pd.Series[Any]") -> NDArray[np.str_]:
     write = as_text if is_numeric(column) else str
     return np.array([write(value) for value in column.to_numpy(dtype=object)], dtype=str)
 
 
-def _columns(frame: pd.DataFrame) -> str:
+def _columns(frame: "pd.DataFrame") -> str:
     names = [str(name) for name in frame.columns]
     return f"one of {', '.join(names[:30])}{', ...' if len(names) > 30 else ''}"

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Bool, Float32, Float64, Int64
 
 from problems.data.formats.inspection import numeric_column
 from problems.data.formats.tables import read_table
-from problems.data.samples import Array, Encoded, Rows, Source, make_source
+from problems.data.samples import Encoded, Source, make_source
 from problems.data.spec import DataError
 
 CREDIT_FILES = ("UCI_Credit_Card.csv", "UCI_Credit_Card.csv.gz")
@@ -48,7 +48,7 @@ _AS_PUBLISHED = "take the file as it is published"
 
 
 def credit(path: Path) -> Source:
-    """Return the clients of `path`: features (n, 90), classes "0" and "1".
+    """Return the clients of `path`: 90 features, classes "0" and "1".
 
     Raises:
         DataError: names a column that is missing, not finite, or holds a code that is not in the published file.
@@ -61,7 +61,7 @@ def credit(path: Path) -> Source:
         allowed = "the UCI credit card file UCI_Credit_Card.csv"
         raise DataError(path, got=got, allowed=allowed, hint="set data-dir to that file")
 
-    def encode(train_rows: Rows) -> NDArray[np.float32]:
+    def encode(train_rows: Int64[np.ndarray, "train"]) -> Float32[np.ndarray, "n 90"]:
         blocks = []
         for name, codes in CREDIT_CODES.items():
             values = numeric_column(frame[name])
@@ -76,7 +76,7 @@ def credit(path: Path) -> Source:
 
 
 def heart_disease(paths: Sequence[Path]) -> Source:
-    """Return the patients of the hospitals' files: features (n, 13), classes "0" (healthy) to "4".
+    """Return the patients of the hospitals' files: 13 features, classes "0" (healthy) to "4".
 
     Training rows come first, hospital by hospital, then the test rows likewise; the hospitals are the data set's sites.
 
@@ -97,8 +97,8 @@ def heart_disease(paths: Sequence[Path]) -> Source:
     return make_source(patients[:, -1], lambda rows: encoded, sum(map(len, train)), sites)
 
 
-def _read(path: Path) -> Array:
-    """(n, 11) the complete rows of a hospital's file, the diagnosis last."""
+def _read(path: Path) -> Float64[np.ndarray, "n 11"]:
+    """The complete rows of a hospital's file, the diagnosis last."""
     # Copies in circulation have a header line, X1 to X14.
     frame = read_table(path, header=None, comment="X", na_values=["?"])
     numbers = sum(kind.kind in "if" for kind in frame.dtypes)
@@ -106,13 +106,13 @@ def _read(path: Path) -> Array:
         got = f"{frame.shape[1]} columns, {numbers} of them of numbers"
         raise DataError(path, got=got, allowed=f"{ALL_COLUMNS}, all of numbers or ?", hint=_AS_PUBLISHED)
     values = frame.to_numpy(dtype=np.float64)[:, [*range(len(COLUMNS)), -1]]
-    rows: Array = values[~(np.isnan(values) | (values == -9)).any(axis=1)]
+    rows: np.ndarray = values[~(np.isnan(values) | (values == -9)).any(axis=1)]
     for name, codes in HEART_CODES.items():
         _check_codes(path, name, rows[:, COLUMNS.index(name)], codes)
     return rows
 
 
-def _split(ill: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+def _split(ill: Bool[np.ndarray, "n"]) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """Training and test rows of a hospital, as FLamby draws them: within each class where both have three or more."""
     from sklearn.model_selection import train_test_split
 
@@ -126,7 +126,7 @@ def _split(ill: NDArray[np.bool_]) -> tuple[Rows, Rows]:
     return train, test
 
 
-def _check_codes(path: Path, name: str, values: Array, codes: tuple[int, ...]) -> None:
+def _check_codes(path: Path, name: str, values: Float64[np.ndarray, "n"], codes: tuple[int, ...]) -> None:
     unknown = np.setdiff1d(values, codes)
     if len(unknown):
         got, allowed = f"unknown code {', '.join(f'{code:g}' for code in unknown[:10])}", ", ".join(map(str, codes))
