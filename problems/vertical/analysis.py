@@ -4,31 +4,55 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+from jaxtyping import Float64
 
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, product, transposed_product
-from problems.vertical.objectives import Array, Objective
+from problems.vertical.objectives import Objective
 
 _MAX_STEPS, _MAX_PRODUCTS, _MAX_POWERS = 200, 2000, 1000
 
 
-def value(features: Features, labels: Array, objective: Objective, weights: Array) -> float:
-    """f(weights) = 1/n sum_i loss(x_i w, y_i) + weight * sum_j g(w_j)."""
+def value(
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, weights: Float64[np.ndarray, "d"]
+) -> float:
+    """Return f(weights) = 1/n sum_i loss(x_i w, y_i) + weight * sum_j g(w_j).
+
+    Args:
+        features: (n, d), dense or sparse.
+        labels: such as the objective takes.
+        objective: the losses and the regulariser.
+        weights: the point.
+    """
     return float(objective.losses(product(features, weights), labels).mean()) + objective.penalty(weights)
 
 
-def gradient(features: Features, labels: Array, objective: Objective, weights: Array) -> Array:
-    """(d,) X' theta / n + weight g'(w)."""
+def gradient(
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, weights: Float64[np.ndarray, "d"]
+) -> Float64[np.ndarray, "d"]:
+    """Return the gradient of f, X' theta / n + weight g'(w).
+
+    Args:
+        features: as of `value`.
+        labels: as of `value`.
+        objective: as of `value`.
+        weights: as of `value`.
+    """
     theta = objective.slopes(product(features, weights), labels)
-    return transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
+    found: np.ndarray = transposed_product(features, theta) / len(labels) + objective.penalty_slope(weights)
+    return found
 
 
 def second_moment(features: Features, *, tolerance: float = 1e-3) -> float:
-    """Estimate lmax(X' X / n) of (n, d) features; 0 without columns.
+    """Estimate lmax(X' X / n); 0 without columns.
 
     Power iteration from a random start. It ends once some eigenvalue is within `tolerance` of its Rayleigh quotient,
     relatively, or after 1,000 products; now and then that is a smaller eigenvalue, by some percent. It is never too
     large by more than `tolerance`, which is added.
+
+    Args:
+        features: X (n, d), dense or sparse.
+        tolerance: relative, >= 0.
 
     Raises:
         ValueError: a tolerance below 0, or a product that is not finite.
@@ -70,9 +94,9 @@ def largest_step(eigenvalue: float, delay: int) -> float:
 
 
 def minimum(
-    features: Features, labels: Array, objective: Objective, *, tolerance: float = 1e-10
-) -> tuple[Array, float]:
-    """Return the (d,) minimiser of f and f there, by Newton's method from 0.
+    features: Features, labels: Float64[np.ndarray, "n"], objective: Objective, *, tolerance: float = 1e-10
+) -> tuple[Float64[np.ndarray, "d"], float]:
+    """Return the minimiser of f and f there, by Newton's method from 0.
 
     For the convex `logistic` and `ridge` it is the global minimum. The other two are not convex: the result is a point
     of zero gradient reached by descent from 0, and another point may be lower.
@@ -82,7 +106,7 @@ def minimum(
 
     Args:
         features: (n, d), dense or sparse.
-        labels: (n,).
+        labels: such as the objective takes.
         objective: what to minimise; f must have a minimum: a logistic loss of separable rows with weight 0 has none.
         tolerance: > 0; the gradient's norm must be at most this times max(1, its norm at 0).
 
@@ -113,7 +137,13 @@ def minimum(
     )
 
 
-def _conjugate(features: Features, labels: Array, objective: Objective, w: Array, slope: Array) -> Array:
+def _conjugate(
+    features: Features,
+    labels: Float64[np.ndarray, "n"],
+    objective: Objective,
+    w: Float64[np.ndarray, "d"],
+    slope: Float64[np.ndarray, "d"],
+) -> Float64[np.ndarray, "d"]:
     """An approximate -H^-1 slope, always a direction of descent."""
     curvatures = objective.curvatures(product(features, w), labels) / len(labels)
     own = objective.penalty_curvature(w)
@@ -137,8 +167,12 @@ def _conjugate(features: Features, labels: Array, objective: Objective, w: Array
 
 
 def _line_search(
-    f: Callable[[Array], float], w: Array, at: float, down: Array, slope: float
-) -> tuple[Array, float] | None:
+    f: Callable[[Float64[np.ndarray, "d"]], float],
+    w: Float64[np.ndarray, "d"],
+    at: float,
+    down: Float64[np.ndarray, "d"],
+    slope: float,
+) -> tuple[Float64[np.ndarray, "d"], float] | None:
     """The first of w + down, w + down / 2, ... where f is low enough, and f there; None if none is."""
     rounding = 1e-14 * abs(at)
     length = 1.0
@@ -151,5 +185,5 @@ def _line_search(
     return None
 
 
-def _norm(vector: Array) -> float:
+def _norm(vector: Float64[np.ndarray, "d"]) -> float:
     return float(np.linalg.norm(vector))

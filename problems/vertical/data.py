@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Float64, Int64, Real
 
 from problems.data.disturb import drop_positives, flip_labels, split, split_rows, validation_split
 from problems.data.formats.arrays import read_svmlight
 from problems.data.formats.readers import DEFAULT_POSITIVE, read, svmlight_files
-from problems.data.samples import Rows, Source, check_both_classes, make_source, positive_classes
+from problems.data.samples import Source, check_both_classes, make_source, positive_classes
 from problems.data.spec import DRAWN, DataError, DataSpec, in_data_set
 from problems.data.validation import validate
 from problems.randomness import stream
 from problems.vertical.blocks.base import Features, canonical
-from problems.vertical.objectives import Array
 
 # in a random order or their own, cut into nearly equal shares
 COLUMN_PARTITIONS = ("random", "consecutive")
@@ -27,20 +26,20 @@ class VerticalData:
 
     Attributes:
         train_features: (n, d) float64, dense or CSR.
-        train_labels: (n,) float64, -1 or +1, or numbers where the data was loaded as a regression.
-        test_features: (k, d) as the training ones.
-        test_labels: (k,).
+        train_labels: -1 or +1, or numbers where the data was loaded as a regression.
+        test_features: as the training ones.
+        test_labels: as the training ones.
         columns: the ascending column numbers of each party; disjoint, together all d.
     """
 
     train_features: Features
-    train_labels: Array
+    train_labels: Float64[np.ndarray, "train"]
     test_features: Features
-    test_labels: Array
-    columns: tuple[NDArray[np.int64], ...]
+    test_labels: Float64[np.ndarray, "test"]
+    columns: tuple[Int64[np.ndarray, "_"], ...]
 
     def party(self, party: int) -> tuple[Features, Features]:
-        """Return the (n, d_p) training and the (k, d_p) test features of one party.
+        """Return the training and the test features of one party.
 
         Raises:
             DataError: when there is no such party.
@@ -78,7 +77,7 @@ def load_vertical(spec: DataSpec, parties: int, *, partition: str = "random", re
 
 def _load(spec: DataSpec, parties: int, partition: str, regression: bool) -> VerticalData:
     source = _read(spec)
-    labels: NDArray[Any]
+    labels: np.ndarray
     if regression:
         labels = _numbers(source.classes)[source.codes]
     else:
@@ -136,7 +135,7 @@ def _read(spec: DataSpec) -> Source:
     return read(spec)
 
 
-def _encode(source: Source, train_rows: Rows) -> Features:
+def _encode(source: Source, train_rows: Int64[np.ndarray, "train"]) -> Features:
     """The features of all rows, dense (n, d) float64 or CSR."""
     features = source.features(train_rows)[0]
     if not isinstance(features, np.ndarray):
@@ -145,7 +144,7 @@ def _encode(source: Source, train_rows: Rows) -> Features:
     return features.reshape(len(features), -1).astype(np.float64) / scale
 
 
-def _numbers(classes: Sequence[str]) -> NDArray[Any]:
+def _numbers(classes: Sequence[str]) -> Float64[np.ndarray, "{len(classes)}"]:
     """The labels of a regression, as numbers."""
     try:
         numbers = np.array([float(name) for name in classes])
@@ -160,7 +159,9 @@ def _numbers(classes: Sequence[str]) -> NDArray[Any]:
     return numbers
 
 
-def _split(source: Source, labels: NDArray[Any], spec: DataSpec, regression: bool) -> tuple[Rows, Rows]:
+def _split(
+    source: Source, labels: Real[np.ndarray, "n"], spec: DataSpec, regression: bool
+) -> tuple[Int64[np.ndarray, "train"], Int64[np.ndarray, "test"]]:
     """The training rows and the test rows; each set of a classification has both classes."""
     if source.train_count is not None:
         train_rows, test_rows = source.own_split()
@@ -184,7 +185,7 @@ def _split(source: Source, labels: NDArray[Any], spec: DataSpec, regression: boo
     return train_rows, test_rows
 
 
-def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDArray[np.int64], ...]:
+def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[Int64[np.ndarray, "_"], ...]:
     if columns < parties:
         got = f"{columns} for {parties} parties"
         raise DataError("columns", got=got, allowed="one for each at least", hint="take fewer parties")
@@ -195,7 +196,7 @@ def _spread(columns: int, parties: int, partition: str, seed: int) -> tuple[NDAr
 def _check_finite(features: Features) -> None:
     """Refuse features that are not finite, naming a column."""
     if isinstance(features, np.ndarray):
-        places: NDArray[Any] = np.argwhere(~np.isfinite(features))  # (u, 2)
+        places: np.ndarray = np.argwhere(~np.isfinite(features))  # (u, 2)
     else:
         entries = features.tocoo()
         places = np.stack(entries.coords, axis=1)[~np.isfinite(entries.data)]
@@ -212,11 +213,11 @@ def _check_finite(features: Features) -> None:
         )
 
 
-def _rows_of(features: Features, rows: Rows) -> Features:
+def _rows_of(features: Features, rows: Int64[np.ndarray, "some"]) -> Features:
     return features[rows] if isinstance(features, np.ndarray) else canonical(features[rows])
 
 
-def _columns_of(features: Features, columns: NDArray[np.int64]) -> Features:
+def _columns_of(features: Features, columns: Int64[np.ndarray, "some"]) -> Features:
     if isinstance(features, np.ndarray):
         return np.ascontiguousarray(features[:, columns])
     return canonical(features[:, columns])

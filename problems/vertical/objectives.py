@@ -15,10 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from jaxtyping import Float64
 from numpy.typing import NDArray
 from scipy.special import expit
 
 Array = NDArray[np.float64]
+# predictions z and labels y -> a number for each row
+OfRows = Callable[[Float64[np.ndarray, "n"], Float64[np.ndarray, "n"]], Float64[np.ndarray, "n"]]
 
 LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST = "logistic", "nonconvex-logistic", "ridge", "robust"
 PROBLEMS: tuple[str, ...] = (LOGISTIC, NONCONVEX_LOGISTIC, RIDGE, ROBUST)
@@ -27,11 +30,11 @@ DEFAULT_WEIGHT = 1e-4
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss of one row: values, slopes and curvatures in z, each (k,) z and (k,) y -> (k,)."""
+    """A loss of one row: values, slopes and curvatures in z."""
 
-    values: Callable[[Array, Array], Array]
-    slopes: Callable[[Array, Array], Array]
-    curvatures: Callable[[Array, Array], Array]
+    values: OfRows
+    slopes: OfRows
+    curvatures: OfRows
     curvature_bound: float
     """The largest second derivative in z, over all z and y."""
     classification: bool
@@ -107,22 +110,37 @@ class Objective:
         """Whether the regulariser's slope is weight * w, so that a block without data shrinks by a constant factor."""
         return self.name != NONCONVEX_LOGISTIC or self.weight == 0.0
 
-    def losses(self, z: Array, y: Array) -> Array:
-        """(k,) losses of (k,) predictions and (k,) labels."""
+    def losses(self, z: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+        """Return the loss of each row.
+
+        Args:
+            z: predictions.
+            y: labels, such as `check_labels` accepts.
+        """
         values = self._loss.values(z, y)
         return values - self.tilt * y * z if self.tilt else values
 
-    def slopes(self, z: Array, y: Array) -> Array:
-        """(k,) theta, the derivatives of the losses in z."""
+    def slopes(self, z: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+        """Return theta, the derivatives of the losses in z.
+
+        Args:
+            z: as of `losses`.
+            y: as of `losses`.
+        """
         slopes = self._loss.slopes(z, y)
         return slopes - self.tilt * y if self.tilt else slopes
 
-    def curvatures(self, z: Array, y: Array) -> Array:
-        """(k,) second derivatives of the losses in z; negative for `robust` where |z - y| > sqrt(2)."""
+    def curvatures(self, z: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
+        """Return the second derivatives of the losses in z; negative for `robust` where |z - y| > sqrt(2).
+
+        Args:
+            z: as of `losses`.
+            y: as of `losses`.
+        """
         return self._loss.curvatures(z, y)
 
-    def penalty(self, weights: Array) -> float:
-        """weight * sum_j g(w_j) of a (d,) block."""
+    def penalty(self, weights: Float64[np.ndarray, "d"]) -> float:
+        """weight * sum_j g(w_j) of a block."""
         if not self.weight:
             return 0.0
         squares = np.square(weights)
@@ -130,18 +148,21 @@ class Objective:
             squares /= 1.0 + squares
         return self.weight * 0.5 * float(squares.sum())
 
-    def penalty_slope(self, weights: Array) -> Array:
-        """(d,) weight * g'(w_j)."""
+    def penalty_slope(self, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "d"]:
+        """weight * g'(w_j)."""
         if self.linear_decay:
-            return self.weight * weights
-        return self.weight * weights / np.square(1.0 + weights * weights)
+            slope: Array = self.weight * weights
+        else:
+            slope = self.weight * weights / np.square(1.0 + weights * weights)
+        return slope
 
-    def penalty_curvature(self, weights: Array) -> Array:
-        """(d,) weight * g''(w_j); negative for `nonconvex-logistic` where w_j^2 > 1/3."""
+    def penalty_curvature(self, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "d"]:
+        """weight * g''(w_j); negative for `nonconvex-logistic` where w_j^2 > 1/3."""
         if self.linear_decay:
             return np.full(len(weights), self.weight)
         squares = np.square(weights)
-        return self.weight * (1.0 - 3.0 * squares) / (1.0 + squares) ** 3
+        curvature: Array = self.weight * (1.0 - 3.0 * squares) / (1.0 + squares) ** 3
+        return curvature
 
     def check_labels(self, labels: Array) -> None:
         """Refuse labels that this problem has no loss for.
@@ -159,7 +180,11 @@ class Objective:
 
 
 def make_objective(name: str, weight: float | None = None) -> Objective:
-    """Return the problem `name` with its regulariser's weight; None is 1e-4, and 0 for `robust`, as in the paper.
+    """Return a problem.
+
+    Args:
+        name: one of `PROBLEMS`.
+        weight: of the regulariser; None is 1e-4, and 0 for `robust`, as in the paper.
 
     Raises:
         ValueError: an unknown name, or a weight below 0 or not finite.

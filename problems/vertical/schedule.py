@@ -4,18 +4,21 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
-from numpy.typing import NDArray
+from jaxtyping import Int64
 
 from problems.randomness import stream
 
 PURPOSE = "vertical batches"
 _KEPT_EPOCHS = 2
 
-Rows = NDArray[np.int64]
-
 
 def shares(rows: int, active: int) -> list[slice]:
-    """(active,) slices of the rows in their own order, one per active party, sized as by `np.array_split`."""
+    """Cut the rows, in their own order, into a slice for each active party, sized as by `np.array_split`.
+
+    Args:
+        rows: how many there are.
+        active: how many active parties there are, 1 or more.
+    """
     sizes = (rows // active + (place < rows % active) for place in range(active))
     return [slice(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0))]
 
@@ -50,10 +53,14 @@ class Schedule:
         self.chunks = shares(rows, active)
         self._drawn = lru_cache(_KEPT_EPOCHS)(self._draw)
 
-    def batches(self, epoch: int, place: int) -> list[Rows]:
-        """The rows of each update that active party `place` dominates in `epoch`: read-only (b,) arrays, in order.
+    def batches(self, epoch: int, place: int) -> list[Int64[np.ndarray, "_"]]:
+        """Return the rows of each update that an active party dominates in an epoch: read-only arrays, in order.
 
         The two epochs asked for last are kept, so these calls return the same arrays again.
+
+        Args:
+            epoch: counted over the whole run from 0.
+            place: of the party among the active ones, from 0.
 
         Raises:
             ValueError: an epoch below 0, or a place outside 0 .. active - 1.
@@ -73,7 +80,7 @@ class Schedule:
         length: int = self.chunks[place].stop - self.chunks[place].start
         return -(-length // (self.batch_size or length))
 
-    def _draw(self, epoch: int) -> list[list[Rows]]:
+    def _draw(self, epoch: int) -> list[list[Int64[np.ndarray, "_"]]]:
         order = stream(self.seed, PURPOSE, epoch).permutation(self.rows).astype(np.int64, copy=False)
         order.setflags(write=False)
         drawn = []

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar, cast
 
 import numpy as np
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -88,18 +89,18 @@ class Block(ABC):
         self._mean: Array | None = None  # (d,) mu of SVRG, avg of SAGA
 
     @property
-    def weights(self) -> Array:
-        """(d,) a copy of the weights, every update applied in full."""
+    def weights(self) -> Float64[np.ndarray, "d"]:
+        """A copy of the weights, every update applied in full."""
         self._settle()
         return self._w.copy()
 
     @property
-    def table(self) -> Array | None:
-        """(n,) a copy of SAGA's alpha; None before `remember`, and for other algorithms."""
+    def table(self) -> Float64[np.ndarray, "n"] | None:
+        """A copy of SAGA's alpha; None before `remember`, and for other algorithms."""
         return self._theta.copy() if self.algorithm == SAGA and self._theta is not None else None
 
-    def set_weights(self, weights: Array) -> None:
-        """Replace the weights by (d,) others; table and snapshot stay.
+    def set_weights(self, weights: Float64[np.ndarray, "d"]) -> None:
+        """Replace the weights by others; table and snapshot stay.
 
         Raises:
             ValueError: another shape, or a weight that is not finite.
@@ -120,8 +121,8 @@ class Block(ABC):
         self._settle()
         self.step = step
 
-    def remember(self, theta: Array) -> None:
-        """Keep the (n,) slopes of all rows at this point as SVRG's snapshot or SAGA's table.
+    def remember(self, theta: Float64[np.ndarray, "n"]) -> None:
+        """Keep the slopes of all rows at this point as SVRG's snapshot or SAGA's table.
 
         Raises:
             ValueError: the algorithm is SGD, or theta has another length or is not finite.
@@ -138,24 +139,34 @@ class Block(ABC):
         return self.objective.penalty(self._w)
 
     @abstractmethod
-    def partials(self, rows: Rows | None = None) -> Array:
-        """(b,) X[rows] w; (n,) of all rows if ``rows`` is None.
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
+        """Return X[rows] w.
+
+        Args:
+            rows: whose partial sums; None for those of all rows.
 
         Raises:
             ValueError: a row outside 0 .. n - 1.
         """
 
     @abstractmethod
-    def apply(self, rows: Rows, theta: Array) -> None:
-        """Do the algorithm's update with (b,) different rows and the (b,) slopes there.
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
+        """Do the algorithm's update.
+
+        Args:
+            rows: of the batch, all different.
+            theta: the slopes there.
 
         Raises:
             ValueError: theta of another length than rows, empty or not finite, a row outside 0 .. n - 1, or SVRG or
                 SAGA before `remember`.
         """
 
-    def predict(self, features: Features) -> Array:
-        """(k,) features @ weights, for (k, d) other rows of the same columns.
+    def predict(self, features: Features) -> Float64[np.ndarray, "n"]:
+        """Return features @ weights.
+
+        Args:
+            features: (n, d) of other rows, of the same columns.
 
         Raises:
             ValueError: another number of columns.
@@ -169,7 +180,7 @@ class Block(ABC):
     def _settle(self) -> None:
         """Apply the updates that were postponed."""
 
-    def _slopes(self, theta: Array, length: int) -> Array:
+    def _slopes(self, theta: Float64[np.ndarray, "{length}"], length: int) -> Float64[np.ndarray, "{length}"]:
         theta = np.asarray(theta, dtype=np.float64)
         if theta.shape != (length,) or not length or not np.isfinite(theta).all():
             raise ValueError(f"theta must be {length or '1 or more'} finite numbers, got {_nature(theta)}")
@@ -179,17 +190,27 @@ class Block(ABC):
         what = "a snapshot" if self.algorithm == SVRG else "a table"
         return ValueError(f"{self.algorithm} needs {what} before its first update: call remember")
 
-    def _outside(self, rows: Rows) -> ValueError:
+    def _outside(self, rows: Int64[np.ndarray, "b"]) -> ValueError:
         return ValueError(f"rows must be 0 to {self.rows - 1:,}, got {rows.min()} to {rows.max()}")
 
 
-def product(features: Features, weights: Array) -> Array:
-    """(k,) features @ weights, of dense or sparse (k, d) features."""
+def product(features: Features, weights: Float64[np.ndarray, "d"]) -> Float64[np.ndarray, "n"]:
+    """Return features @ weights.
+
+    Args:
+        features: (n, d), dense or sparse.
+        weights: of the columns.
+    """
     return cast(Array, features @ weights)
 
 
-def transposed_product(features: Features, values: Array) -> Array:
-    """(d,) features' values, of dense or sparse (n, d) features and (n,) values."""
+def transposed_product(features: Features, values: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "d"]:
+    """Return features' values.
+
+    Args:
+        features: (n, d), dense or sparse.
+        values: of the rows.
+    """
     return cast(Array, features.T @ values)
 
 

@@ -8,6 +8,7 @@ changes nothing.
 import math
 
 import numpy as np
+from jaxtyping import Float64, Int64
 from numba import types
 
 from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, jit
@@ -23,9 +24,9 @@ _NOTHING, _NO_ROWS = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 
 class DenseBlock(Block):
-    """A block of (n, d) float64 features in memory."""
+    """A block of features in memory."""
 
-    def __init__(self, features: Array, algorithm: str, objective: Objective, step: float) -> None:
+    def __init__(self, features: Float64[np.ndarray, "n d"], algorithm: str, objective: Objective, step: float) -> None:
         features = np.ascontiguousarray(features, dtype=np.float64)
         if features.ndim != 2:
             raise ValueError(f"features must be (n, d), got {features.shape}")
@@ -36,7 +37,7 @@ class DenseBlock(Block):
         self.partials(_NO_ROWS)
         self._update(_NO_ROWS, _NOTHING, _NOTHING, _NOTHING)
 
-    def partials(self, rows: Rows | None = None) -> Array:
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
         if rows is None:
             products: Array = self._x.dot(self._w)
             return products
@@ -45,7 +46,7 @@ class DenseBlock(Block):
             raise self._outside(rows)
         return sums
 
-    def apply(self, rows: Rows, theta: Array) -> None:
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
         table, mean = (_NOTHING, _NOTHING) if self.algorithm == SGD else (self._theta, self._mean)
         if table is None or mean is None:
             raise self._needs_theta()

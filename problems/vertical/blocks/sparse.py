@@ -18,6 +18,7 @@ import math
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from jaxtyping import Float64, Int64
 from numpy.typing import NDArray
 
 from problems.vertical.blocks.base import SAGA, SGD, Block, Rows, SparseRows, canonical, jit, product
@@ -37,17 +38,17 @@ class Lazy(NamedTuple):
     """Weights of a sparse block, with some updates postponed, and the terms of the drift.
 
     Attributes:
-        w: (d,) the weights, column j as it was after `settled[j]` updates.
-        settled: (d,) updates that column j has seen.
-        mean: (d,) constant of the drift; (0,) for none.
+        w: the weights, column j as it was after `settled[j]` updates.
+        settled: updates that column j has seen.
+        mean: constant of the drift of each column; (0,) for none.
         until: the number of updates to bring a column to.
         step: gamma.
         weight: of the regulariser.
         linear: whether g'(w) = w.
     """
 
-    w: Array
-    settled: Rows
+    w: Float64[np.ndarray, "d"]
+    settled: Int64[np.ndarray, "d"]
     mean: Array
     until: int
     step: float
@@ -73,7 +74,7 @@ class SparseBlock(Block):
         self._late = False
         self._compile()
 
-    def partials(self, rows: Rows | None = None) -> Array:
+    def partials(self, rows: Int64[np.ndarray, "b"] | None = None) -> Float64[np.ndarray, "b"]:
         if rows is None:
             self._settle()
             return product(self._features, self._w)
@@ -83,7 +84,7 @@ class SparseBlock(Block):
             raise self._outside(rows)
         return out
 
-    def apply(self, rows: Rows, theta: Array) -> None:
+    def apply(self, rows: Int64[np.ndarray, "b"], theta: Float64[np.ndarray, "b"]) -> None:
         theta = self._slopes(theta, len(rows))
         rows, change, share = _copy(rows), theta.copy(), 0.0
         if self.algorithm != SGD:
@@ -121,7 +122,7 @@ class SparseBlock(Block):
             self._late = False
 
 
-def _copy(rows: Rows) -> Rows:
+def _copy(rows: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
     """A copy, of the type that kernels are compiled for; read-only or strided arrays are of other types."""
     return np.array(rows, dtype=np.int64)
 
