@@ -102,7 +102,7 @@ def minimise(
     return Optimum(found, value, iteration, best, best <= max(target, allowance))
 
 
-def smoothness(features: Tensor, weights: Tensor | None = None) -> float:
+def smoothness(features: Float[Tensor, "n d"], weights: Float[Tensor, "n"] | None = None) -> float:
     """The largest eigenvalue of A' diag(w) A by power iteration from a fixed random start.
 
     Times the largest l'' it is a Lipschitz constant of the gradient of sum_i w_i l(a_i' x); l'' is at most 1 for the
@@ -111,8 +111,8 @@ def smoothness(features: Tensor, weights: Tensor | None = None) -> float:
     when it is within about 1 % whatever the spectrum (Kuczynski & Wozniakowski 1992, theorem 3.1).
 
     Args:
-        features: A (n, d).
-        weights: w (n,), none negative; None for ones.
+        features: A.
+        weights: w, none negative; None for ones.
 
     Raises:
         ValueError: shapes that do not fit, or a negative weight.

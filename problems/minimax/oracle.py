@@ -84,7 +84,7 @@ class Oracle(Protocol):
         return None
 
     def weigh(self, prior: float, weight: float = 1.0) -> Self:
-        """Return a copy for other sites beside this one, which shares point and network.
+        """Return a copy with another p and omega_i, which shares point and network.
 
         Args:
             prior: p, the share of positives in all sites' samples.

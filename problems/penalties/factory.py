@@ -41,7 +41,7 @@ class PenaltySettings(BaseModel, frozen=True, extra="forbid"):
 
 
 def make_penalty(settings: PenaltySettings, layout: Layout) -> Penalty:
-    """The penalty on some parameters of a flat vector (d,).
+    """The penalty on some parameters of a flat vector.
 
     All but the nuclear norm, which acts on each parameter separately, act on the selected parameters together.
 
