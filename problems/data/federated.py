@@ -23,7 +23,7 @@ from problems.data.spec import OWN, SPARSE_LOGISTIC, UNLABELLED, DataError, Data
 from problems.data.validation import validate
 
 # labels of some rows, and each client's indices among these rows
-Spread = tuple[Int8[np.ndarray, "n"], list[Int64[np.ndarray, "_"]]]
+Spread = tuple[Int8[np.ndarray, "_"], list[Int64[np.ndarray, "_"]]]
 
 
 class FederatedData:
