@@ -38,6 +38,8 @@ class Ring:
             ValueError: the values are too many or too large for a ring of so many bits.
         """
         fraction_bits = bits - 1 - math.ceil(math.log2(limit * terms))
+        if limit * terms * 2.0**fraction_bits + terms / 2 >= 2.0 ** (bits - 1):  # values may be rounded up
+            fraction_bits -= 1
         # an element must hold one value with room to spare for its rounding
         if not 0 <= fraction_bits <= bits + 10:
             raise ValueError(f"sums of {terms} values within +-{limit:g} do not fit into {bits} bits")
