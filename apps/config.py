@@ -118,7 +118,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
         training = _with_loss(training, run.strategy, algorithm, family)
-    privacy: PrivacySettings = tables[PRIVACY]
+    privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
     without_effect = _without_effect(flat, algorithm, data.dataset)
     return RunConfig(run, training, spec, family, algorithm, privacy, without_effect)

@@ -78,8 +78,9 @@ def uncovered_fields(client: type[PayloadClient[Any]]) -> list[str]:
 def _refuse(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """A mod that rejects unfit algorithms in the handshake, when the server still shows a client's reason."""
     config = client_app.run_config(context)
-    if config.algorithm.objection:
-        refused = f"the ClientApp has a mod that changes the model: {config.algorithm.objection}"
+    secure = "with privacy.secure-sum a reply holds a term of a sum, and no model" if config.privacy.secure_sum else ""
+    if objection := config.algorithm.objection or secure:
+        refused = f"the ClientApp has a mod that changes the model: {objection}"
         return Message(content(config=ConfigRecord({REFUSAL: refused})), reply_to=message)
     if fields := uncovered_fields(config.algorithm.client):
         beside = "the ClientApp's mods change the model only: %s may send beside it, as they are, %s"

@@ -4,10 +4,11 @@ The memory lies in the node's Flower context, as a client's other memory does, a
 """
 
 import dataclasses
-from typing import Any, Self
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import RecordDict
 
 from payloads.flower_internals import values_of
 from payloads.record import IntArray, Payload, array
@@ -28,16 +29,70 @@ from payloads.secure_sum import (
     by_place,
     rows_of,
 )
-from payloads.settings import PrivacySettings
-from payloads.wire import find
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
-from privacy.secure_sum import SEALED_BYTES, Group, Secrets, SecureSumError, agree_on_boxes, mask, reveal, share_out
+from privacy.secure_sum import (
+    FEWEST_MEMBERS,
+    SEALED_BYTES,
+    Group,
+    Secrets,
+    SecureSumError,
+    agree_on_boxes,
+    mask,
+    reveal,
+    share_out,
+)
 from privacy.shamir import SHARE_BYTES
 
-MEMORY = "secure-sum"
+# records in the node's context
+MEMORY, BOX_KEYS = "secure-sum", "secure-sum-boxes"
 # what the server sends in each stage
 QUESTIONS: dict[str, type[Payload] | None] = {KEYS: None, BOXES: Members, SHARES: Survivors}
+
+
+@dataclasses.dataclass(frozen=True)
+class Demands:
+    """What a site's owner demands of a sum.
+
+    Attributes:
+        fewest: how many clients it must have, or its terms are not unmasked.
+        box_key: the site's own private key for boxes; b"": a new one in every run.
+        peers: the box keys of the sites that may take part; empty: any.
+    """
+
+    fewest: int = FEWEST_MEMBERS
+    box_key: bytes = dataclasses.field(default=b"", repr=False)
+    peers: frozenset[bytes] = frozenset()
+
+    def check_members(self, group: Group, me: int) -> None:
+        """Check that all others are known; who has another's key cannot open the boxes for it.
+
+        Raises:
+            SecureSumError: names the first that is not.
+        """
+        for place, member in group.members.items() if self.peers else ():
+            if place != me and member.box_key not in self.peers:
+                raise SecureSumError(f"partition {place} has none of the keys in this site's sum-peers")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoxKeys(Payload):
+    """What a client keeps from sum to sum.
+
+    Attributes:
+        own: its private key for boxes.
+        keys, agreed: the public keys of others, and the secrets that it has agreed on with them.
+    """
+
+    own: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
+    keys: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True)
+    agreed: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True, secret=True)
+
+    def by_key(self) -> dict[bytes, bytes]:
+        """Return public key -> secret."""
+        if self.keys is None or self.agreed is None:
+            return {}
+        return {key.tobytes(): secret.tobytes() for key, secret in zip(self.keys, self.agreed, strict=True)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,122 +102,137 @@ class SumMemory(Payload):
     Attributes:
         answered: how many stages it has answered.
         purpose: of the sum, see `payloads.secure_sum.purpose_of`.
-        secrets: its `Secrets`; none after the last stage.
+        mask_key, seed: of its `Secrets`; none after the last stage.
         places, mask_keys, box_keys, commitments: the members, from stage 2 on.
-        peers, agreed: from stage 2 on, what it has agreed on with each neighbour, for their boxes.
         present: who takes part, from stage 3 on.
     """
 
     answered: IntArray = array(1, kind="int")
     purpose: ByteArray = array("p", kind="bytes")
-    secrets: ByteArray | None = array(3, KEY_BYTES, kind="bytes", optional=True, secret=True)
+    mask_key: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
+    seed: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
     places: IntArray | None = array("n", kind="int", optional=True)
     mask_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
     box_keys: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
     commitments: ByteArray | None = array("n", KEY_BYTES, kind="bytes", optional=True)
-    peers: IntArray | None = array("k", kind="int", optional=True)
-    agreed: ByteArray | None = array("k", KEY_BYTES, kind="bytes", optional=True, secret=True)
     present: IntArray | None = array("m", kind="int", optional=True)
 
-    @classmethod
-    def begin(cls, purpose: bytes, secrets: Secrets) -> Self:
-        """Return the memory after stage 1."""
-        rows = np.frombuffer(b"".join(vars(secrets).values()), np.uint8).reshape(3, KEY_BYTES)
-        return cls(answered=np.array([1]), purpose=np.frombuffer(purpose, np.uint8), secrets=rows)
 
-    def unpack_secrets(self) -> Secrets:
-        """Return the client's secrets.
+class SumClient:
+    """A client in a secure sum.
+
+    Args:
+        me: its place.
+        purpose: of the sum; see `payloads.secure_sum.purpose_of`.
+        state: of the node's context.
+        share: of a client's neighbours, that must be left to unmask it.
+        demands: of the site's owner.
+    """
+
+    def __init__(self, me: int, purpose: bytes, state: RecordDict, share: float, demands: Demands) -> None:
+        self.me, self.purpose, self.share, self.demands = me, purpose, share, demands
+        self._records = values_of(state)
+
+    def answer(self, stage: str, question: Any) -> Payload:
+        """Answer one of the stages `KEYS`, `BOXES` and `SHARES`.
+
+        Args:
+            question: of the type in `QUESTIONS`.
 
         Raises:
-            SecureSumError: they are gone.
+            SecureSumError: the stages come out of order or twice, or the answer would endanger the client's values.
         """
-        if self.secrets is None:
-            raise SecureSumError("the secrets of this sum are gone")
-        return Secrets(*(row.tobytes() for row in self.secrets))
+        if stage == KEYS:
+            return self._tell_keys()
+        return self._share_out(question) if stage == BOXES else self._reveal(question)
 
-    def group(self, share: float) -> Group:
-        """Return the group of the members that stage 2 has told."""
-        members = Members(**{name: getattr(self, name) for name in ("places", "mask_keys", "box_keys", "commitments")})
-        return Group(members.members(), share, self.purpose.tobytes())
+    def mask(self, values: MaskedValues, ring: Ring, asked: Present) -> MaskedValues:
+        """Answer the stage `VALUES`: return the client's values under its mask.
 
+        Args:
+            values: from `payloads.secure_sum.pack`.
+            asked: who takes part.
 
-def answer_stage(
-    stage: str, purpose: bytes, question: Any, state: RecordDict, me: int, settings: PrivacySettings, fewest: int
-) -> Payload:
-    """Answer one of the stages `KEYS`, `BOXES` and `SHARES`.
+        Raises:
+            SecureSumError: as for `answer`.
+        """
+        memory = self._recall(VALUES)
+        self._keep(memory, VALUES, present=asked.places)
+        present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
+        masked = mask(self.me, self._secrets(memory), self._group(memory), present, elements, ring.bits)
+        return dataclasses.replace(values, elements=masked.view(f"int{ring.bits}"))
 
-    Args:
-        question: of the type in `QUESTIONS`.
-        state: of the node's context.
-        me: the client's place.
-        fewest: how many clients a sum must have, or its terms are not unmasked.
-
-    Raises:
-        SecureSumError: the stages come out of order or twice, or the answer would endanger the client's values.
-    """
-    if stage == KEYS:
-        own = Secrets.make()
-        _keep(state, SumMemory.begin(purpose, own))
+    def _tell_keys(self) -> Payload:
+        kept = self._boxes()
+        own = Secrets.make(self.demands.box_key or (b"" if kept.own is None else kept.own.tobytes()))
+        if kept.own is None or kept.own.tobytes() != own.box_key:
+            self._records[BOX_KEYS] = BoxKeys(own=_bytes(own.box_key)).to_record()
+        memory = SumMemory(answered=np.array([0]), purpose=_bytes(self.purpose))
+        self._keep(memory, KEYS, mask_key=_bytes(own.mask_key), seed=_bytes(own.seed))
         return PublicKeys.of(own.member())
-    memory = _recall(state, purpose, stage)
-    if stage == BOXES:
-        memory = dataclasses.replace(memory, **question.arrays())
-        group, own = memory.group(settings.secure_threshold), memory.unpack_secrets()
-        if group.members.get(me) != own.member():
-            raise SecureSumError(f"the members' keys are not those that partition {me} has told")
-        agreed = agree_on_boxes(me, own, group)
-        peers, rows = rows_of(agreed, KEY_BYTES)
-        _keep(state, dataclasses.replace(_after(memory, BOXES), peers=peers, agreed=rows))
-        holders, boxes = rows_of(share_out(me, own, group, agreed), SEALED_BYTES)
+
+    def _share_out(self, question: Members) -> Payload:
+        memory = dataclasses.replace(self._recall(BOXES), **question.arrays())
+        group, own, kept = self._group(memory), self._secrets(memory), self._boxes()
+        if group.members.get(self.me) != own.member():
+            raise SecureSumError(f"the members' keys are not those that partition {self.me} has told")
+        self.demands.check_members(group, self.me)
+        agreed = agree_on_boxes(self.me, own, group, kept.by_key())
+        self._keep(memory, BOXES)
+        _, secrets = rows_of(agreed, KEY_BYTES)
+        keys = np.stack([_bytes(group.members[peer].box_key) for peer in agreed])
+        self._records[BOX_KEYS] = BoxKeys(own=kept.own, keys=keys, agreed=secrets).to_record()
+        holders, boxes = rows_of(share_out(self.me, own, group, agreed), SEALED_BYTES)
         return Boxes(holders=holders, boxes=boxes)
-    assert memory.present is not None
-    if memory.peers is None or memory.agreed is None:
-        raise SecureSumError("the secrets of this sum are gone")
-    group, sealed = memory.group(settings.secure_threshold), by_place(question.senders, question.boxes)
-    present, survivors = set(memory.present.tolist()), set(question.places.tolist())
-    _keep(state, dataclasses.replace(_after(memory, SHARES), secrets=None, peers=None, agreed=None))
-    owners, shares = rows_of(
-        reveal(me, by_place(memory.peers, memory.agreed), group, present, survivors, sealed, fewest), SHARE_BYTES
-    )
-    return Shares(owners=owners, shares=shares)
+
+    def _reveal(self, question: Survivors) -> Payload:
+        memory = self._recall(SHARES)
+        assert memory.present is not None
+        group, own = self._group(memory), self._secrets(memory)
+        agreed = agree_on_boxes(self.me, own, group, self._boxes().by_key())
+        self._keep(memory, SHARES, mask_key=None, seed=None)
+        present, survivors = set(memory.present.tolist()), set(question.places.tolist())
+        sealed = by_place(question.senders, question.boxes)
+        told = reveal(self.me, agreed, group, present, survivors, sealed, self.demands.fewest)
+        owners, shares = rows_of(told, SHARE_BYTES)
+        return Shares(owners=owners, shares=shares)
+
+    def _secrets(self, memory: SumMemory) -> Secrets:
+        kept = self._boxes()
+        if memory.mask_key is None or memory.seed is None or kept.own is None:
+            raise SecureSumError("the secrets of this sum are gone")
+        return Secrets(memory.mask_key.tobytes(), kept.own.tobytes(), memory.seed.tobytes())
+
+    def _group(self, memory: SumMemory) -> Group:
+        parts = (memory.places, memory.mask_keys, memory.box_keys, memory.commitments)
+        return _make_group(*(b"" if part is None else part.tobytes() for part in parts), self.share, self.purpose)
+
+    def _boxes(self) -> BoxKeys:
+        record = self._records.get(BOX_KEYS)
+        return BoxKeys() if record is None else BoxKeys.from_record(record)
+
+    def _recall(self, stage: str) -> SumMemory:
+        record = self._records.get(MEMORY)
+        memory = None if record is None else SumMemory.from_record(record)
+        if memory is None or memory.purpose.tobytes() != self.purpose or memory.answered[0] != STAGES.index(stage):
+            raise SecureSumError(f"secure sum, {self.purpose.decode()}: stage {stage!r} was asked out of turn or twice")
+        return memory
+
+    def _keep(self, memory: SumMemory, answered: str, **changes: Any) -> None:
+        changes["answered"] = np.array([STAGES.index(answered) + 1])
+        self._records[MEMORY] = dataclasses.replace(memory, **changes).to_record()
 
 
-def add_mask(
-    values: MaskedValues,
-    ring: Ring,
-    purpose: bytes,
-    asked: Present,
-    state: RecordDict,
-    me: int,
-    settings: PrivacySettings,
-) -> MaskedValues:
-    """Answer the stage `VALUES`: return the client's values under its mask.
-
-    Args:
-        values: from `payloads.secure_sum.pack`.
-        asked: who takes part.
-
-    Raises:
-        SecureSumError: as for `answer_stage`.
-    """
-    memory = _recall(state, purpose, VALUES)
-    group, present = memory.group(settings.secure_threshold), set(asked.places.tolist())
-    _keep(state, dataclasses.replace(_after(memory, VALUES), present=asked.places))
-    elements = mask(me, memory.unpack_secrets(), group, present, values.elements.view(ring.dtype), ring.bits)
-    return dataclasses.replace(values, elements=elements.view(f"int{ring.bits}"))
+def _bytes(value: bytes) -> ByteArray:
+    return np.frombuffer(value, np.uint8)
 
 
-def _recall(state: RecordDict, purpose: bytes, stage: str) -> SumMemory:
-    record = find(state, MEMORY, ConfigRecord)
-    memory = None if record is None else SumMemory.from_record(record)
-    if memory is None or memory.purpose.tobytes() != purpose or memory.answered[0] != STAGES.index(stage):
-        raise SecureSumError(f"secure sum, {purpose.decode()}: stage {stage!r} was asked out of turn or twice")
-    return memory
-
-
-def _after(memory: SumMemory, stage: str) -> SumMemory:
-    return dataclasses.replace(memory, answered=np.array([STAGES.index(stage) + 1]))
-
-
-def _keep(state: RecordDict, memory: SumMemory) -> None:
-    values_of(state)[MEMORY] = memory.to_record()
+@lru_cache(maxsize=4)
+def _make_group(
+    places: bytes, mask_keys: bytes, box_keys: bytes, commitments: bytes, share: float, purpose: bytes
+) -> Group:
+    """The group that stage 2 has told; clients that share a process share it."""
+    rows = (np.frombuffer(keys, np.uint8).reshape(-1, KEY_BYTES) for keys in (mask_keys, box_keys, commitments))
+    names = ("mask_keys", "box_keys", "commitments")
+    told = Members(places=np.frombuffer(places, np.int64), **dict(zip(names, rows, strict=True)))
+    return Group(told.members(), share, purpose)

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 from numpy.typing import NDArray
 
 KEY_BYTES = 32
@@ -20,6 +21,7 @@ BOX_BYTES = 16
 # A key makes one stream or one box, so that a fixed counter and nonce are used once.
 _COUNTER, _NONCE = bytes(16), bytes(12)
 _PIECE = 2**20
+_BEGIN = b"-----BEGIN PUBLIC KEY-----"
 
 
 def agree(private: X25519PrivateKey, peer_public: bytes, *, info: bytes) -> bytes:
@@ -77,6 +79,33 @@ def unseal(key: bytes, box: bytes, about: bytes) -> bytes:
         cryptography.exceptions.InvalidTag: another key or another ``about`` has sealed it, or it was changed.
     """
     return AESGCM(key).decrypt(_NONCE, box, about)
+
+
+def read_private(pem: bytes) -> bytes:
+    """Return the 32 bytes of an X25519 private key.
+
+    Raises:
+        ValueError, TypeError: it is none, or needs a password.
+    """
+    key = load_pem_private_key(pem, password=None)
+    if not isinstance(key, X25519PrivateKey):
+        raise ValueError("a private key of another kind than X25519")
+    return key.private_bytes_raw()
+
+
+def read_public(pem: bytes) -> frozenset[bytes]:
+    """Return the 32 bytes of each of the X25519 public keys that follow each other in a text.
+
+    Raises:
+        ValueError: one is none, or there are none.
+    """
+    keys = [load_pem_public_key(_BEGIN + block) for block in pem.split(_BEGIN)[1:]]
+    if not keys:
+        raise ValueError("there is no public key")
+    raw = [key.public_bytes_raw() for key in keys if isinstance(key, X25519PublicKey)]
+    if len(raw) < len(keys):
+        raise ValueError("a public key of another kind than X25519")
+    return frozenset(raw)
 
 
 @cache

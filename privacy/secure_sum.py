@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -53,16 +54,21 @@ class Member:
 
 @dataclass(frozen=True)
 class Secrets:
-    """A client's secrets for one sum, 32 bytes each: two private keys, and the seed of a stream of masks."""
+    """A client's secrets, 32 bytes each: two private keys, and the seed of a stream of masks.
+
+    The mask key and the seed are for one sum. The box key may be that of many: boxes are bound to their sum in another
+    way, and no share of it is ever given away.
+    """
 
     mask_key: bytes = field(repr=False)
     box_key: bytes = field(repr=False)
     seed: bytes = field(repr=False)
 
     @classmethod
-    def make(cls) -> Self:
-        """Draw new ones from the operating system."""
-        return cls(*(secrets.token_bytes(KEY_BYTES) for _ in range(3)))
+    def make(cls, box_key: bytes = b"") -> Self:
+        """Draw new ones from the operating system, or all but a box key."""
+        fresh = [secrets.token_bytes(KEY_BYTES) for _ in range(3)]
+        return cls(fresh[0], box_key or fresh[1], fresh[2])
 
     def member(self) -> Member:
         """Return their public side."""
@@ -120,10 +126,17 @@ class Group:
         return [place for place in sorted(left) if len(left.intersection(self.neighbours[place])) < self.threshold]
 
 
-def agree_on_boxes(me: int, own: Secrets, group: Group) -> dict[int, bytes]:
-    """Stage 2: return the secrets of 32 bytes that only the client and each of its neighbours can compute."""
-    key, info = X25519PrivateKey.from_private_bytes(own.box_key), b"boxes" + group.digest
-    return {peer: agree(key, group.members[peer].box_key, info=info) for peer in group.neighbours[me]}
+def agree_on_boxes(
+    me: int, own: Secrets, group: Group, known: Mapping[bytes, bytes] = MappingProxyType({})
+) -> dict[int, bytes]:
+    """Stage 2: return the secrets of 32 bytes that only the client and each of its neighbours can compute.
+
+    Args:
+        known: box key of a neighbour -> the secret, if it was computed before.
+    """
+    private = X25519PrivateKey.from_private_bytes(own.box_key)
+    keys = {peer: group.members[peer].box_key for peer in group.neighbours[me]}
+    return {peer: known.get(key) or agree(private, key, info=b"boxes") for peer, key in keys.items()}
 
 
 def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) -> dict[int, bytes]:

@@ -1,20 +1,26 @@
 """What a node does for secure sums beside its client's training: it answers stages, and masks what the client sends.
 
-Two keys of the node config say what its owner demands: ``secure-sum=true``, runs whose server sees sums only, and
-``fewest-summed``, at least so many clients in a sum.
+Keys of the node config say what its owner demands: ``secure-sum=true``, runs whose server sees sums only;
+``fewest-summed``, at least so many clients in a sum; ``sum-peers``, a file with the public keys of the sites that may
+take part; and ``sum-key``, a file with the site's own private key, which others may have in their ``sum-peers``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
-from clients.secure_sum import QUESTIONS, add_mask, answer_stage
+from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.record import FloatArray, Payload
 from payloads.secure_sum import Present, make_ring, pack, purpose_of
 from payloads.wire import CONFIG, LARGEST_SITE, NUM_EXAMPLES, PAYLOAD, PHASE, ROUND, STAGE, Values, content, need
+from privacy.keys import read_private, read_public
 from privacy.secure_sum import FEWEST_MEMBERS, SecureSumError
+
+T = TypeVar("T")
 
 
 def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
@@ -26,22 +32,33 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     demanded = node.get("secure-sum", False)
     if not isinstance(demanded, bool):
         raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the node config")
-    if (demanded or fewest_summed(node) > FEWEST_MEMBERS) and not config.privacy.secure_sum:
+    demands = demands_of(node)
+    if (demanded or demands.fewest > FEWEST_MEMBERS or demands.peers) and not config.privacy.secure_sum:
         got, allowed = "a run with privacy.secure-sum=false", "true, since this site's node config demands secure sums"
         raise ConfigError("secure-sum", got=got, allowed=allowed, hint="set privacy.secure-sum")
 
 
-def fewest_summed(node: Mapping[str, Scalar]) -> int:
-    """Return the fewest clients whose sum may be unmasked.
+def demands_of(node: Mapping[str, Scalar]) -> Demands:
+    """Return what the node config says of sums.
 
     Raises:
-        ConfigError: the key in the node config is no integer of at least `FEWEST_MEMBERS`.
+        ConfigError: ``fewest-summed`` is no integer of at least `FEWEST_MEMBERS`, or a file holds no keys.
     """
     fewest = node.get("fewest-summed", FEWEST_MEMBERS)
     if type(fewest) is not int or fewest < FEWEST_MEMBERS:
         allowed = f"an integer >= {FEWEST_MEMBERS}"
         raise ConfigError("fewest-summed", got=repr(fewest), allowed=allowed, hint="change the node config")
-    return fewest
+    own, peers = str(node.get("sum-key", "")), str(node.get("sum-peers", ""))
+    box_key = _read(own, "sum-key", read_private) if own else b""
+    return Demands(fewest, box_key, _read(peers, "sum-peers", read_public) if peers else frozenset())
+
+
+def _read(path: str, key: str, read: Callable[[bytes], T]) -> T:
+    try:
+        return read(Path(path).expanduser().read_bytes())
+    except (OSError, ValueError, TypeError) as error:
+        allowed = "a file of X25519 keys in PEM, such as `openssl genpkey -algorithm x25519` writes"
+        raise ConfigError(key, got=f"{path!r}: {error}", allowed=allowed, hint="give its whole path") from None
 
 
 def answer_question(records: RecordDict, context: Context, config: RunConfig, place: int) -> RecordDict:
@@ -60,8 +77,8 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
     kind = QUESTIONS[stage]
     question = None if kind is None else kind.from_record(need(records, PAYLOAD, ConfigRecord))
     purpose = purpose_of(server_round, str(asked[PHASE]))
-    fewest = fewest_summed(context.node_config)
-    told = answer_stage(stage, purpose, question, context.state, place, config.privacy, fewest)
+    client = SumClient(place, purpose, context.state, config.privacy.secure_threshold, demands_of(context.node_config))
+    told = client.answer(stage, question)
     return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: server_round})
 
 
@@ -94,4 +111,5 @@ def mask_reply(
     ring = make_ring(config.training.dtype, privacy.secure_range, len(present.places))
     weight = samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     values = pack(steps, payload, ring, privacy.secure_range, weight)
-    return add_mask(values, ring, purpose, present, context.state, place, privacy).to_record()
+    client = SumClient(place, purpose, context.state, privacy.secure_threshold, Demands())
+    return client.mask(values, ring, present).to_record()

@@ -211,10 +211,10 @@ class SecureSum:
 
     def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:
         config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage})
-        contents = {
-            place: content(config=config, payload=None if question is None else question.to_record())
-            for place, question in questions.items()
-        }
+        # clients that are asked the same share a record
+        records = {id(one): None if one is None else one.to_record() for one in questions.values()}
+        asked = {key: content(config=config, payload=record) for key, record in records.items()}
+        contents = {place: asked[id(question)] for place, question in questions.items()}
         label = f"{self.phase or 'secure sum'}, {stage}"
         exchange = StageExchange(
             self.family,

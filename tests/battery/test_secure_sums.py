@@ -5,15 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from flwr.app import Error, Message, RecordDict
+from flwr.clientapp.mod import LocalDpMod
 
 from apps.config import ConfigError, Scalar, parse_run_config
+from apps.mods import make_client_app
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
+from apps.server_app import app as server_app
 from payloads.secure_sum import MaskedValues
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PRESENT, STAGE
 from simulations.engines.in_process import FIRST_NODE_ID, task_identity
-from tests.battery.federation import Exchange, federate, flat_config
+from tests.battery.federation import Exchange, Wiretap, federate, flat_config, serve
 
 SUMMED = [
     name
@@ -177,3 +182,36 @@ def test_a_client_sends_nothing_outside_of_a_sum(kind: str, tmp_path: Path) -> N
         records = RecordDict({name: asked.content[name] for name in (ARRAYS, CONFIG)})
         (reply,) = grid.send_and_receive([Message(records, dst_node_id=FIRST_NODE_ID, message_type=kind)])
     assert "the server asked for values outside of a secure sum" in reply.error.reason
+
+
+def write_keys(folder: Path, count: int) -> list[Path]:
+    """Private keys of some sites as files, and beside each a file ``.pub`` with its public key."""
+    paths = [folder / f"site-{number}.pem" for number in range(count)]
+    for path in paths:
+        key = X25519PrivateKey.generate()
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        path.with_suffix(".pub").write_bytes(
+            key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        )
+    return paths
+
+
+def test_sites_that_know_each_other_s_keys_sum_with_nobody_else(tmp_path: Path) -> None:
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "num-server-rounds": 2}
+    keys, known = write_keys(tmp_path, 4), tmp_path / "known.pem"
+    known.write_bytes(b"".join(path.with_suffix(".pub").read_bytes() for path in keys[:3]))
+    nodes: list[dict[str, Scalar]] = [{"sum-key": str(path), "sum-peers": str(known)} for path in keys]
+    run, _ = federate(tmp_path / "known", config, nodes=nodes[:3])
+    plain, _ = federate(tmp_path / "plain", config, clients=3)
+    assert run.model_bytes == plain.model_bytes
+    with pytest.raises(RunFailedError, match="partition 3 has none of the keys in this site's sum-peers"):
+        federate(tmp_path / "stranger", {**config, "min-train-nodes": 1}, nodes=nodes)
+    with pytest.raises(RunFailedError, match=r"sum-peers: got .*there is no public key, allowed: a file"):
+        federate(tmp_path / "wrong", config, nodes=[*nodes[:2], {"sum-peers": str(keys[0])}])
+
+
+def test_a_mod_that_would_change_a_model_is_refused(tmp_path: Path) -> None:
+    flat = flat_config(tmp_path / "run", {**UNEQUAL, "strategy": "local-sgd"})
+    app = make_client_app(LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
+    with pytest.raises(RunFailedError, match="has a mod that changes the model: with privacy.secure-sum a reply holds"):
+        serve(Wiretap(app, 3, flat), server_app, flat)

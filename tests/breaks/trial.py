@@ -54,10 +54,12 @@ def run_tests(tree: Path, tests: str) -> Verdict:
         words = told.read()
     if hung:
         return Verdict(HUNG)
-    if child.exitcode not in (_ALL_PASSED, _SOME_FAILED) or "ERROR collecting" in words:
-        return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
     failed = re.search(r"^(?:FAILED|ERROR) tests/\S*?([^/]+?)(?: - .*)?$", words, re.MULTILINE)
-    return Verdict(CAUGHT, failed[1] if failed else "") if child.exitcode == _SOME_FAILED else Verdict(ESCAPED)
+    # an exception outside of pytest ends the child with the code of tests that failed
+    began = failed if child.exitcode == _SOME_FAILED else child.exitcode == _ALL_PASSED
+    if not began or "ERROR collecting" in words:
+        return Verdict(f"pytest ended with {child.exitcode}", words[-2000:])
+    return Verdict(CAUGHT, failed[1]) if failed else Verdict(ESCAPED)
 
 
 def _end(child: ForkServerProcess) -> None:
@@ -77,6 +79,7 @@ def _run(tree: str, tests: str, told: str) -> None:
     here = str(Path(__file__).parents[2])
     sys.path[:] = [tree, *(path for path in sys.path if path not in ("", here))]
     packages = {path.name for path in Path(tree).iterdir() if (path / "__init__.py").exists()}
+    packages.add("jaxtyping")  # a plugin of pytest, which warns of those that are imported already
     for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
     os.environ.update(PYTHONPATH=tree, PYTHONDONTWRITEBYTECODE="1")

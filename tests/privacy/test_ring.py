@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from privacy.ring import Ring, RingOverflowError
@@ -68,6 +68,7 @@ def test_the_limit_can_be_lowered() -> None:
             RING.encode([0.5], limit=limit)
 
 
+@example(bits=32, limit=1.0, terms=1)
 @given(bits=st.sampled_from([32, 64]), limit=st.floats(1e-3, 1e4), terms=st.integers(1, 5000))
 def test_the_finest_ring_holds_the_sum_of_the_largest_values_and_no_finer_one_does(
     bits: Literal[32, 64], limit: float, terms: int
