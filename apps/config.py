@@ -170,7 +170,7 @@ def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings
     if needed := algorithm.strategy.own_values(family):
         got = f"true, with strategy {strategy!r}"
         allowed = f"false, since its server needs each client's own {needed}"
-        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint="take another strategy")
+        raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.strategy.sums_instead)
 
 
 def _strategies_for(loss: str) -> list[str]:

@@ -29,6 +29,7 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 
 from methods import pairwise
+from methods.histograms import add_counts, collect_counts, count_scores, fill_from_counts
 from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, as_array
 from methods.pairwise import (
     ActiveBatch,
@@ -137,6 +138,8 @@ def score(x: Float[Tensor, "d"], down: None, task: PairwiseTask) -> FedXPredicti
     Returns:
         The predictions of these batches, without u.
     """
+    if task.settings.pool == "histogram":
+        return count_scores(x, task)
     samples = active_batches(task, task.f.positives, task.training.local_steps)
     return make_predictions([score_others(x, None, sample, None, task) for sample in samples], task)
 
@@ -167,7 +170,10 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     """
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
-    positives, partners = fill_buffers(task, pool)
+    if settings.pool == "histogram":
+        positives, partners = fill_from_counts(task, pool, observe)
+    else:
+        positives, partners = fill_buffers(task, pool)
     if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     first, second = queues(task, positives, partners)
@@ -178,8 +184,8 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     others: Iterator[Any] = rest if settings.independent_history else repeat(None)
     for iteration, active, other in zip(task.iterations, samples, others, strict=False):
         # line 12
-        lazy = positives.take(first.take(settings.positive_batch_size))
-        lazy_partners = partners.take(second.take(settings.negative_batch_size))
+        lazy = positives.take(first.take(settings.draws[0]))
+        lazy_partners = partners.take(second.take(settings.draws[1]))
         if unknown:
             lazy = lazy._replace(u=fill_in(lazy.u, observe(task, lazy.scores, lazy_partners)))
         yield task.eta(iteration), PairBatch(active, lazy, lazy_partners, other)
@@ -211,7 +217,8 @@ def step(carry: Carry, batch: PairBatch, eta: float, task: PairwiseTask) -> Carr
 def finish(carry: Carry, task: PairwiseTask) -> tuple[Float[Tensor, "d"], FedXPredictions, InnerEstimates | None]:
     """Lines 18 and 6 of Algorithm 1, 20 and 6 of Algorithm 2: the model, G and the history go up; u stays."""
     x, up, memory = pairwise.finish(carry, task)
-    return x, replace(make_predictions(carry.history, task), momentum=up.momentum), memory
+    known = count_scores(x, task) if task.settings.pool == "histogram" else make_predictions(carry.history, task)
+    return x, replace(known, momentum=up.momentum), memory
 
 
 # The server half.
@@ -226,8 +233,8 @@ def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], 
     """Lines 24 and 25 of Algorithm 1: the whole pool goes to every client; 26 and 27 of Algorithm 2: with U and G."""
     positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
     *_, p, q, with_u = state.runs.T
-    return FedXPool(
-        **{name: value for name, value in state.arrays().items() if name != "runs"},
+    pool = FedXPool(
+        **{name: value for name, value in state.arrays().items() if name not in ("runs", "recent")},
         totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
         positive_lengths=p[p > 0],
         positive_weights=weigh_runs(state, p, positives),
@@ -235,13 +242,23 @@ def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], 
         partner_lengths=q[q > 0],
         partner_weights=weigh_runs(state, q, partners),
     )
+    return add_counts(pool, state) if plan.settings.pool == "histogram" else pool
 
 
 def update(
     x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
 ) -> tuple[Float[np.ndarray, "d"], FedXState]:
     """Lines 23 and 26 of Algorithm 1, 25 and 27 of Algorithm 2: the histories, the means of the models and of G."""
-    return average(x, collect(x, state, replies, plan), replies, plan)
+    return average(x, take_in(x, state, replies, plan), replies, plan)
+
+
+def take_in(
+    x: Float[np.ndarray, "d"], state: FedXState, replies: Replies[FedXPredictions], plan: Plan[FedXSettings]
+) -> FedXState:
+    """Add to the pool what clients sent of their scores; see `collect` and `collect_counts`."""
+    if plan.settings.pool == "histogram":
+        return collect_counts(state, replies, plan)
+    return collect(x, state, replies, plan)
 
 
 FEDX1 = Method(

@@ -58,12 +58,21 @@ class FedXSettings(Settings):
     independent_history: bool = Field(
         False, description="true: record predictions of an independent sample (Algorithm 2, line 14); or false"
     )
-    pool: Literal["predictions", "uniform"] = Field(
-        "predictions", description="what partners are drawn from: predictions, or as a control uniform numbers"
+    pool: Literal["predictions", "histogram", "uniform"] = Field(
+        "predictions",
+        description="what clients know of the others: predictions, histogram, or as a control uniform (numbers)",
     )
+    bins: int = Field(32, ge=2, le=2**16, description="bins of a histogram, an integer from 2 to 65536")
     prediction_noise: float = Field(
         0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"
     )
+
+    @property
+    def draws(self) -> tuple[int, int]:
+        """How many positives and how many partners a step takes from the pool; of a histogram all bins."""
+        if self.pool == "histogram":
+            return self.bins, 2 * self.bins
+        return self.positive_batch_size, self.negative_batch_size
 
     @property
     def objective_options(self) -> dict[str, Any]:

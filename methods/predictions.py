@@ -36,7 +36,10 @@ class FedXPredictions(Payload):
     partner_scores: FloatArray = array("q")
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)  # auprc only
     positive_u: FloatArray | None = array("p", "k", optional=True)  # FedX2, from its first step on; none with noise
-    momentum: FloatArray | None = array("d", optional=True)  # FedX2
+    momentum: FloatArray | None = array("d", optional=True, combined="mean")  # FedX2
+    # in the place of scores, with ``pool = "histogram"``: all samples by class and by bin of their score
+    positive_counts: IntArray | None = array("h", kind="int", optional=True, combined="total")
+    negative_counts: IntArray | None = array("h", kind="int", optional=True, combined="total")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,8 @@ class FedXState(FedXPredictions):
     # of every run: the round and how many clients took part in it, the client's place, how many positives and partners
     # it sent, and whether (1 or 0) it sent u
     runs: IntArray = array("n", 6, kind="int")
+    # with ``pool = "histogram"``: of each of the last rounds the sums of the counts, positives first
+    recent: IntArray | None = array("t", "e", kind="int", optional=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +74,9 @@ class FedXPool(Payload):
     partner_labels: BoolArray | None = array("q", kind="bool", optional=True)
     # FedX2, from round 2 on: the average of the clients' momenta
     momentum: FloatArray | None = array("d", optional=True)
+    # with ``pool = "histogram"``, and then no entries: the samples of all sites by class and by bin of their score
+    positive_counts: IntArray | None = array("h", kind="int", optional=True)
+    negative_counts: IntArray | None = array("h", kind="int", optional=True)
 
 
 # From a client's history up.

@@ -204,7 +204,7 @@ def unpack(
             continue
         present = float(ring.decode(next(parts))[0]) if spec.optional else weights
         part = next(parts)
-        if present > 0 and len(part):
+        if present > 0 and (len(part) or not spec.optional):
             fields[name] = ring.decode(part) / present
     return means, fields
 

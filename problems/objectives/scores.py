@@ -22,16 +22,18 @@ class Score(NamedTuple):
     Attributes:
         value: raw outputs -> scores.
         slope: scores -> their derivatives in the raw outputs.
+        bounds: between which all scores lie; None where there are none.
     """
 
     value: Callable[[Tensor], Tensor]
     slope: Callable[[Tensor], Tensor]
+    bounds: tuple[float, float] | None = None
 
 
 SCORES = {
     "logit": Score(lambda output: output, torch.ones_like),
-    "sigmoid": Score(torch.sigmoid, lambda score: score * (1 - score)),
-    "tanh": Score(torch.tanh, lambda score: 1 - score**2),
+    "sigmoid": Score(torch.sigmoid, lambda score: score * (1 - score), (0.0, 1.0)),
+    "tanh": Score(torch.tanh, lambda score: 1 - score**2, (-1.0, 1.0)),
 }
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from methods.fedx import INDEPENDENT, PairBatch, observe
+from methods.histograms import fill_from_counts
 from methods.method import Task
 from methods.pairwise import ACTIVE, ActiveBatch, PairwiseRisk, fill_in
 from methods.predictions import FedXPool, Predictions, fill_buffers, queues
@@ -56,11 +57,14 @@ class PairStacking(Stacking):
             return
         first = tasks[0]
         steps, settings = first.training.local_steps, first.settings
-        positives, partners = fill_buffers(first, down)
+        if settings.pool == "histogram":
+            positives, partners = fill_from_counts(first, down, observe)
+        else:
+            positives, partners = fill_buffers(first, down)
         if first.f.tracked and not len(partners.scores):
             raise NotAlikeError("some positives may have to be left out")
         drawn = [queues(task, positives, partners) for task in tasks]
-        sizes = settings.positive_batch_size, settings.negative_batch_size
+        sizes = settings.draws
         lazy = [
             predictions.take(np.stack([np.stack([queue[side].take(size) for _ in range(steps)]) for queue in drawn]))
             for side, (predictions, size) in enumerate(zip((positives, partners), sizes, strict=True))

@@ -1,0 +1,133 @@
+"""FedX with histograms in the place of its pool: what is counted, what is made of it, and what it converges to."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from apps.config import Scalar, parse_run_config
+from apps.registry import ALGORITHMS
+from apps.sites import resources
+from clients.base import MethodClient
+from methods.fedx import observe
+from methods.histograms import count_scores, fill_from_counts
+from methods.method import Task
+from methods.predictions import FedXPool, FedXPredictions
+from payloads.wire import PAYLOAD
+from strategies.rounds.errors import SetupError
+from tests.battery.federation import federate, model_of, payloads_of, save_npz
+
+HISTOGRAM: dict[str, Scalar] = {"fedx.pool": "histogram", "score": "sigmoid", "dtype": "float64"}
+CASES = [("fedx1", "psm"), ("fedx2", "kl-opauc"), ("fedx2", "auprc")]
+
+
+def unequal_sites(path: Path) -> tuple[dict[str, Scalar], np.ndarray, np.ndarray]:
+    """Three sites of 30, 12 and 6 rows, the last with one class; their config, and all rows."""
+    rng = np.random.default_rng(2)
+    labels = np.array([0, 1, 1] * 10 + [0, 0, 1] * 4 + [0] * 6)
+    features = rng.normal(size=(48, 3)) + labels[:, None]
+    rows: dict[str, Scalar] = {"partition": "given", "partition-rows": "30:0.6666666667,12:0.3333333333,6:0"}
+    return {**save_npz(path / "rows.npz", features, labels), **rows, "model": "linear"}, features, labels
+
+
+def make_task(config: dict[str, Scalar], place: int) -> tuple[Task, MethodClient]:
+    """A client of a run, and its task in round 1."""
+    parsed = parse_run_config(config)
+    site = resources.site(parsed, 3, place)
+    client = parsed.algorithm.client(site, resources.get_trainee(parsed, site), parsed.training, parsed.family)
+    return client.task(1), client
+
+
+@pytest.mark.parametrize(("strategy", "loss"), CASES)
+def test_a_round_s_counts_are_those_of_all_rows_under_the_clients_models(
+    strategy: str, loss: str, tmp_path: Path
+) -> None:
+    config, _, _ = unequal_sites(tmp_path)
+    config |= {**HISTOGRAM, "strategy": strategy, "loss": loss, "num-server-rounds": 1}
+    run, grid = federate(tmp_path / "run", config)
+    for exchange in (one for one in grid.exchanges if one.server_round == 1 and not one.phase):
+        _, up = payloads_of(strategy, exchange)
+        assert isinstance(up, FedXPredictions)
+        assert not len(up.positive_scores)
+        assert not len(up.partner_scores)
+        assert up.positive_u is None
+        task, _ = make_task(config, exchange.partition)
+        w = torch.from_numpy(np.array(np.frombuffer(exchange.reply.content["arrays"]["parameters"].data[-32:])))
+        scores = torch.sigmoid(task.site.features @ w[:3] + w[3]).numpy()
+        for counts, label in ((up.positive_counts, 1), (up.negative_counts, 0)):
+            expected = np.histogram(scores[task.site.labels.numpy() == label], bins=32, range=(0, 1))[0]
+            assert counts.tolist() == expected.tolist()  # type: ignore[union-attr]
+    assert run.lines[-1]["bytes_up"] < 3 * (2 * 4 * 8 + 2 * 2 * 32 * 8)
+
+
+@pytest.mark.parametrize(("strategy", "loss"), CASES)
+def test_the_predictions_are_the_bins_and_u_is_the_mean_over_the_partners(
+    strategy: str, loss: str, tmp_path: Path
+) -> None:
+    config, _, _ = unequal_sites(tmp_path)
+    task, _ = make_task({**config, **HISTOGRAM, "strategy": strategy, "loss": loss}, 0)
+    rng = np.random.default_rng(0)
+    p, n = rng.integers(0, 9, 32), rng.integers(0, 9, 32)
+    none = np.zeros(0)
+    pool = FedXPool(
+        totals=np.array([3, 24, 24]), positive_scores=none, positive_lengths=np.zeros(0, int), positive_weights=none,
+        partner_scores=none, partner_lengths=np.zeros(0, int), partner_weights=none,
+        positive_counts=p, negative_counts=n,
+    )  # fmt: skip
+    positives, partners = fill_from_counts(task, pool, observe)
+    middles = (np.arange(32) + 0.5) / 32
+    assert np.average(positives.scores, weights=positives.weights) == pytest.approx(np.average(middles, weights=p))
+    counts = n if loss != "auprc" else np.concatenate([p, n])
+    values = middles if loss != "auprc" else np.tile(middles, 2)
+    np.testing.assert_allclose(partners.weights.mean(), 1)
+    np.testing.assert_allclose(partners.weights, counts * len(counts) / counts.sum())
+    if loss == "kl-opauc":
+        for place in (0, 13, 31):  # the inner mean of exp(hinge^2 / lambda), kept as its logarithm
+            hinge = np.maximum(1 + values - middles[place], 0) ** 2 / 3.0
+            assert float(positives.u[place, 0]) == pytest.approx(np.log(np.average(np.exp(hinge), weights=counts)))
+
+
+def test_with_fine_bins_full_batches_and_one_step_it_descends_the_pooled_risk(tmp_path: Path) -> None:
+    config, features, labels = unequal_sites(tmp_path)
+    step: dict[str, Scalar] = {
+        "strategy": "fedx1", "loss": "psm", "fedx.bins": 4096, "local-steps": 1, "num-server-rounds": 2,
+        "fedx.positive-batch-size": 24, "fedx.negative-batch-size": 24, "learning-rate": 0.5,
+    }  # fmt: skip
+    _, grid = federate(tmp_path / "run", {**config, **HISTOGRAM, **step})
+    sent = [model_of(one.message)[0] for one in grid.exchanges if one.partition == 0 and not one.phase]
+    x, y = torch.from_numpy(features.astype("f4").astype(float)), torch.from_numpy(labels)
+    w = torch.tensor(sent[0], requires_grad=True)
+    scores = torch.sigmoid(x @ w[:3] + w[3])
+    risk = torch.sigmoid(scores[y == 0][None] - scores[y == 1][:, None]).mean()
+    (slope,) = torch.autograd.grad(risk, w)
+    # the middle of a bin is off by 2^-13 at most
+    np.testing.assert_allclose(sent[1], (w - 0.5 * slope).detach().numpy(), atol=1e-5)
+    assert np.abs(0.5 * slope.numpy()).max() > 1e-2
+
+
+@pytest.mark.parametrize("strategy", ["fedx1", "fedx2"])
+def test_stacked_and_summed_it_finds_the_same_model(strategy: str, tmp_path: Path) -> None:
+    config, _, _ = unequal_sites(tmp_path)
+    config |= {**HISTOGRAM, "strategy": strategy, "fedx.tau": 2}
+    plain, _ = federate(tmp_path / "plain", config)
+    stacked, _ = federate(tmp_path / "stacked", config, stack=3)
+    summed, grid = federate(tmp_path / "summed", {**config, "privacy.secure-sum": True})
+    for name, value in plain.model.items():
+        np.testing.assert_allclose(stacked.model[name], value, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(summed.model[name], value, rtol=1e-9, atol=1e-12)
+    sent = {name for one in grid.exchanges for name in one.reply.content.get(PAYLOAD, {})}
+    assert not sent.intersection(FedXPredictions.__dataclass_fields__)
+
+
+def test_scores_without_bounds_are_refused() -> None:
+    config = parse_run_config({"strategy": "fedx1", "fedx.pool": "histogram"})
+    with pytest.raises(SetupError, match="'histogram' with score='auto', allowed: a score that is bounded"):
+        ALGORITHMS["fedx1"].strategy(config.training, config.family)
+
+
+def test_a_score_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    config, _, _ = unequal_sites(tmp_path)
+    task, client = make_task({**config, **HISTOGRAM, "strategy": "fedx1"}, 0)
+    with pytest.raises(ValueError, match="a score is not finite"):
+        count_scores(torch.full_like(client.model.parameters, np.nan), task)
