@@ -126,12 +126,18 @@ def documented() -> dict[str, set[str]]:
 
 # FedX1 shares FedX2's record, of which its linear f needs less.
 UNUSED = {"fedx1": {"partner_labels", "positive_u", "momentum"}}
-CASES = [*((strategy, "auto") for strategy in OF_ROWS), ("fedx2", "auprc")]
+CASES: list[tuple[str, dict[str, Scalar]]] = [
+    *((strategy, {}) for strategy in OF_ROWS),
+    ("fedx2", {"loss": "auprc"}),
+    ("fedx2", {"fedx.pool": "histogram"}),
+]
 
 
-@pytest.mark.parametrize(("strategy", "loss"), CASES)
-def test_no_message_holds_a_row_and_each_what_the_page_lists(strategy: str, loss: str, tmp_path: Path) -> None:
-    replies = heard(tmp_path, {"strategy": strategy, "loss": loss})
+@pytest.mark.parametrize(("strategy", "keys"), CASES)
+def test_no_message_holds_a_row_and_each_what_the_page_lists(
+    strategy: str, keys: dict[str, Scalar], tmp_path: Path
+) -> None:
+    replies = heard(tmp_path, {"strategy": strategy, **keys})
     hidden, labels = secrets(tmp_path)
     assert len(replies) >= SITES * (1 + 3 + 4)
     assert [place for message in replies for place in disclosed(message, hidden, labels)] == []
