@@ -41,7 +41,7 @@ from payloads.wire import (
     model_record,
     need,
 )
-from privacy.secure_sum import SecureSumError
+from privacy.secure_sum import SecureSumError, fewest_in_sum
 from problems.errors import NOTHING
 
 STATE = "client-state"
@@ -219,6 +219,8 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
         PayloadError: the request's payload does not fit the algorithm.
     """
     client, config = make_client(context, request.scaling), request.config
+    if request.present is not None:
+        client.summed = fewest_in_sum(len(request.present.places), run_config(context).privacy.secure_threshold)
     run_config(context).algorithm.sites.begin(client, facts)
     kind: Any = client.down
     if request.extras is not None and kind is not None:

@@ -201,7 +201,7 @@ class Training:
             "state_lost": report.state_lost,
             "seconds": seconds,
             "server_seconds": seconds - exchange,
-            **report.timings,
+            **report.extras,
         }
         # writing an event takes longer than the line, and a round without metrics has little to draw
         notable = bool(metrics or report.dropped or report.state_lost)

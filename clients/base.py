@@ -72,6 +72,7 @@ class PayloadClient(NumPyClient, Generic[M]):
         self.inbox: Any = None
         self.outbox: Any = None
         self.state: Any = None
+        self.summed = 1
 
     def begin(self, parameters: list[FloatArray], config: Config) -> int:
         """Load the model, seed torch (dropout) for this client and round, clear the outbox; returns the round.
@@ -134,7 +135,7 @@ class MethodClient(PayloadClient[M]):
         return self.model.arrays(ready_to_send), len(self.site), {}
 
     def task(self, server_round: int) -> Task[Any, Any]:
-        return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss)
+        return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss, self.summed)
 
     def received(self, config: Config) -> Any:
         """Return what the server sent beside the model: the inbox.

@@ -5,6 +5,9 @@ What FedX needs of the others is the distribution of their scores: the lazy part
 the score's range; the server adds the counts up, and a client takes every bin's middle as a prediction, weighted by its
 share. So a step has no noise from drawing. The u of a lazy positive is the inner mean over the partners' histogram.
 
+With ``pool-epsilon`` each client adds Gaussian noise to its counts, drawn by the system's generator and rounded; in a
+secure sum of at least n clients, a share of 1 / n of its variance. A sample counts once in each histogram of the run.
+
 Site j's samples count |S_j| times, so that the shares are those of the union and need no omega_j.
 """
 
@@ -19,6 +22,9 @@ from torch import Tensor
 from methods.method import Plan, Replies
 from methods.pairwise import FedXSettings, PairwiseTask
 from methods.predictions import FedXPool, FedXPredictions, FedXState, Predictions
+from payloads.settings import TrainingSettings
+from privacy.budget import noise_for
+from problems.randomness import secret_normal
 
 
 def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
@@ -44,9 +50,22 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
     places = np.clip(((scores - low) / (high - low) * bins).astype(np.int64), 0, bins - 1)
     positive = site.labels.cpu().numpy() > 0.5
     counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
+    if deviation := deviation_of(task.settings, task.training):
+        share = deviation / np.sqrt(task.summed)
+        counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
     return FedXPredictions(
         positive_scores=none, partner_scores=none, positive_counts=counts[0], negative_counts=counts[1]
     )
+
+
+def deviation_of(settings: FedXSettings, training: TrainingSettings) -> float:
+    """Return the standard deviation of the noise in a sum of counts; 0 without a budget.
+
+    A run releases the histogram of its scoring round, and one in each round.
+    """
+    if not settings.pool_epsilon:
+        return 0.0
+    return noise_for(settings.pool_epsilon, settings.pool_delta, training.num_server_rounds + 1)
 
 
 def bounds_of(task: PairwiseTask) -> tuple[float, float]:
@@ -95,7 +114,7 @@ def fill_from_counts(task: PairwiseTask, pool: FedXPool, observe: Any) -> tuple[
     middles = low + (high - low) * (np.arange(bins) + 0.5) / bins
 
     def predict(*counts: Int64[np.ndarray, "bins"]) -> Predictions:
-        both = np.concatenate(counts)
+        both = np.maximum(np.concatenate(counts), 0)  # noise makes small counts negative
         if not both.sum():
             return Predictions(*(torch.zeros(0, dtype=torch.float64, device=device) for _ in range(2)))
         values = np.tile(middles, len(counts)), both * (len(both) / both.sum())

@@ -59,6 +59,8 @@ class Task(Generic[S, F]):
         site: the site's samples.
         f: the site's own objective f_i.
         loss: the name of the loss.
+        summed: how many clients there are at least in a sum in which the server sees what this one sends; 1 if it sees
+            that alone.
     """
 
     server_round: int
@@ -67,6 +69,7 @@ class Task(Generic[S, F]):
     site: Site
     f: F
     loss: str
+    summed: int = 1
 
     @property
     def iterations(self) -> range:

@@ -62,6 +62,10 @@ class FedXSettings(Settings):
         "predictions",
         description="what clients know of the others: predictions, histogram, or as a control uniform (numbers)",
     )
+    pool_epsilon: float = Field(
+        0.0, ge=0, description="epsilon that the histograms of a whole run may spend, a number >= 0 (0: no noise)"
+    )
+    pool_delta: float = Field(1e-5, gt=0, lt=1, description="delta of the same budget, in (0, 1)")
     bins: int = Field(32, ge=2, le=2**16, description="bins of a histogram, an integer from 2 to 65536")
     prediction_noise: float = Field(
         0.0, ge=0, description="standard deviation of Gaussian noise on the scores that a client sends, a number >= 0"

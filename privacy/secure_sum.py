@@ -126,6 +126,16 @@ class Group:
         return [place for place in sorted(left) if len(left.intersection(self.neighbours[place])) < self.threshold]
 
 
+def fewest_in_sum(present: int, share: float) -> int:
+    """Return how many clients' values there are at least in a sum that can be unmasked.
+
+    Args:
+        present: how many take part.
+        share: see `Group`.
+    """
+    return max(FEWEST_MEMBERS, threshold_of(share, min(smallest_degree(present, share), present - 1)))
+
+
 def agree_on_boxes(
     me: int, own: Secrets, group: Group, known: Mapping[bytes, bytes] = MappingProxyType({})
 ) -> dict[int, bytes]:

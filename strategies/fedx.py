@@ -6,11 +6,13 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND, take_in
+from methods.histograms import deviation_of
 from methods.local_pair import LOCAL_PAIR
 from methods.pairwise import FedXSettings, count_halves
 from methods.predictions import FedXPredictions
-from payloads.record import PayloadError
+from payloads.record import FloatArray, PayloadError
 from payloads.settings import Settings, TrainingSettings
+from privacy.budget import epsilon_of
 from problems.objectives.pairwise import make_objective, pairwise_score
 from strategies.method import MethodStrategy
 from strategies.rounds.errors import SetupError
@@ -59,6 +61,15 @@ class FedX1(PairwiseStrategy):
         if self.counts and pairwise_score(self.training.score, self.loss).bounds is None:
             got, allowed = f"'histogram' with score={self.training.score!r}", "a score that is bounded"
             raise SetupError("fedx.pool", got=got, allowed=allowed, hint="set score to sigmoid or tanh")
+        if self.settings.pool_epsilon and not self.counts:
+            got = f"{self.settings.pool_epsilon:g} with fedx.pool={self.settings.pool!r}"
+            hint = "set fedx.pool to histogram"
+            raise SetupError("fedx.pool-epsilon", got=got, allowed="0, without histograms", hint=hint)
+
+    def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
+        if deviation := deviation_of(self.settings, self.training):
+            self.report.extras["pool_epsilon"] = epsilon_of(deviation, self.settings.pool_delta, server_round + 1)
+        return super().combine(server_round, replies)
 
     @property
     def counts(self) -> bool:
@@ -107,7 +118,7 @@ class FedX1(PairwiseStrategy):
         if len(counts) != 2 * self.counts:
             raise PayloadError("positive_counts, negative_counts: needed with fedx.pool='histogram', and only then")
         for one in counts:
-            if len(one) != self.settings.bins or (one < 0).any():
+            if len(one) != self.settings.bins or ((one < 0).any() and not self.settings.pool_epsilon):
                 raise PayloadError(f"counts in {len(one)} bins, expected numbers >= 0 in {self.settings.bins}")
         if self.counts:
             return

@@ -240,7 +240,7 @@ class VFB2(VerticalStrategy):
         self.finished = self.under_way
         self.measured = reports[self.active[0]].metrics()
         seconds = [float(report.counters[COUNTERS.index("seconds_training")]) for report in reports]
-        self.report.timings = {"training_seconds": max(seconds)}
+        self.report.extras = {"training_seconds": max(seconds)}
         blocks = [report.weights for report in reports if report.weights is not None]
         self.blocks = blocks if len(blocks) == len(reports) else []
 

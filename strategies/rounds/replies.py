@@ -42,8 +42,8 @@ class RoundReport:
     bytes_up: int = 0
     # spent on messages that the strategy sends itself: in further exchanges, retries and replacements
     exchange_seconds: float = 0.0
-    # times that clients measured themselves, by name
-    timings: dict[str, float] = field(default_factory=dict)
+    # further entries of the round's line, by name
+    extras: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
 
 from apps.config import Scalar, parse_run_config
 from apps.registry import ALGORITHMS
@@ -14,7 +16,8 @@ from methods.fedx import observe
 from methods.histograms import count_scores, fill_from_counts
 from methods.method import Task
 from methods.predictions import FedXPool, FedXPredictions
-from payloads.wire import PAYLOAD
+from payloads.wire import ARRAYS, PAYLOAD
+from privacy.budget import epsilon_of, noise_for
 from strategies.rounds.errors import SetupError
 from tests.battery.federation import federate, model_of, payloads_of, save_npz
 
@@ -131,3 +134,37 @@ def test_a_score_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     task, client = make_task({**config, **HISTOGRAM, "strategy": "fedx1"}, 0)
     with pytest.raises(ValueError, match="a score is not finite"):
         count_scores(torch.full_like(client.model.parameters, np.nan), task)
+
+
+@pytest.mark.parametrize("rounds", [1, 25])
+def test_the_noise_spends_the_budget_that_the_accountant_counts(rounds: int) -> None:
+    deviation = noise_for(1.0, 1e-5, rounds + 1)
+    assert epsilon_of(deviation, 1e-5, rounds + 1) == pytest.approx(1.0, abs=1e-6)
+    accountant = PLDAccountant()
+    accountant.compose(GaussianDpEvent(deviation), rounds + 1)
+    # a privacy loss distribution in steps of 1e-4, rounded up
+    assert 1.0 <= accountant.get_epsilon(1e-5) + 1e-6 <= 1.01
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_the_counts_have_the_noise_of_the_budget(secure: bool, tmp_path: Path) -> None:
+    config, _, labels = unequal_sites(tmp_path)
+    noisy: dict[str, Scalar] = {"fedx.pool-epsilon": 2.0, "fedx.bins": 2000, "num-server-rounds": 1}
+    config |= {**HISTOGRAM, **noisy, "strategy": "fedx1", "privacy.secure-sum": secure}
+    run, grid = federate(tmp_path / "run", config)
+    last = [one for one in grid.exchanges if one.server_round == 1 and ARRAYS in one.message.content]
+    pool = FedXPool.from_record(last[0].message.content.config_records[PAYLOAD])
+    # three clients' noise; in a sum of three at least each has a third of the variance
+    deviation = noise_for(2.0, 1e-5, 2) * (1 if secure else np.sqrt(3))
+    for counts, label in ((pool.positive_counts, 1), (pool.negative_counts, 0)):
+        assert counts is not None
+        assert counts.std() == pytest.approx(deviation, rel=0.1)  # six deviations of 2,000 numbers
+        assert abs(counts.sum() - (labels == label).sum()) < 5 * deviation * np.sqrt(2000)
+    assert run.lines[0].get("pool_epsilon") is None
+    assert run.lines[1]["pool_epsilon"] == pytest.approx(2.0)
+
+
+def test_a_budget_without_histograms_is_refused() -> None:
+    config = parse_run_config({"strategy": "fedx1", "fedx.pool-epsilon": 1.0})
+    with pytest.raises(SetupError, match="got 1 with fedx.pool='predictions', allowed: 0, without histograms"):
+        ALGORITHMS["fedx1"].strategy(config.training, config.family)

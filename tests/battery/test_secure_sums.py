@@ -19,6 +19,7 @@ from payloads.secure_sum import MaskedValues
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PRESENT, STAGE
 from simulations.engines.in_process import FIRST_NODE_ID, task_identity
 from tests.battery.federation import Exchange, Wiretap, federate, flat_config, serve
+from tests.battery.test_resume import assert_same_run
 
 SUMMED = [
     name
@@ -215,3 +216,13 @@ def test_a_mod_that_would_change_a_model_is_refused(tmp_path: Path) -> None:
     app = make_client_app(LocalDpMod(clipping_norm=0.1, sensitivity=0.2, epsilon=0.9, delta=1e-5))
     with pytest.raises(RunFailedError, match="has a mod that changes the model: with privacy.secure-sum a reply holds"):
         serve(Wiretap(app, 3, flat), server_app, flat)
+
+
+@pytest.mark.parametrize("keys", [{"strategy": "scaffold"}, {"strategy": "fedx2", "fedx.tau": 2}])
+def test_a_run_that_was_cut_and_continued_is_the_whole_one(keys: dict[str, Scalar], tmp_path: Path) -> None:
+    histogram: dict[str, Scalar] = {"fedx.pool": "histogram", "score": "sigmoid"}
+    config: dict[str, Scalar] = {**UNEQUAL, **histogram, **keys, "checkpoint-every": 2, "num-server-rounds": 4}
+    whole, _ = federate(tmp_path / "whole", config, clients=4)
+    federate(tmp_path / "cut", {**config, "num-server-rounds": 2}, clients=4)
+    cut, _ = federate(tmp_path / "cut", {**config, "resume": True}, clients=4)
+    assert_same_run(cut, whole)
