@@ -18,7 +18,7 @@ from apps.server_app import app as server_app
 from payloads.secure_sum import MaskedValues
 from payloads.wire import ARRAYS, CONFIG, PAYLOAD, PRESENT, STAGE
 from simulations.engines.in_process import FIRST_NODE_ID, task_identity
-from tests.battery.federation import Exchange, Wiretap, federate, flat_config, serve
+from tests.battery.federation import Exchange, Wiretap, federate, flat_config, patients, serve
 from tests.battery.test_resume import assert_same_run
 
 SUMMED = [
@@ -226,3 +226,25 @@ def test_a_run_that_was_cut_and_continued_is_the_whole_one(keys: dict[str, Scala
     federate(tmp_path / "cut", {**config, "num-server-rounds": 2}, clients=4)
     cut, _ = federate(tmp_path / "cut", {**config, "resume": True}, clients=4)
     assert_same_run(cut, whole)
+
+
+def test_sites_that_evaluate_send_the_sum_of_their_counts(tmp_path: Path) -> None:
+    for site in range(4):
+        patients(60 + 20 * site, site).to_csv(tmp_path / f"{site}.csv", index=False)
+    nodes: list[dict[str, Scalar]] = [{"data-path": str(tmp_path / f"{site}.csv")} for site in range(4)]
+    config: dict[str, Scalar] = {
+        "dataset": "csv",
+        "partition": "own",
+        "label-column": "ill",
+        "positive-label": "yes",
+        "feature-columns": "age,sex[f|m],weight",
+        "strategy": "local-sgd",
+        "dtype": "float64",
+    }
+    plain, _ = federate(tmp_path / "plain", config, nodes=nodes)
+    summed, _ = federate(tmp_path / "summed", {**config, "privacy.secure-sum": True}, nodes=nodes)
+    for expected, line in zip(plain.lines, summed.lines, strict=True):
+        assert {name: line[name] for name in ("auc", "average_precision")} == pytest.approx(
+            {name: expected[name] for name in ("auc", "average_precision")}, abs=1e-12
+        )
+    assert not any(line["dropped"] for line in summed.lines)

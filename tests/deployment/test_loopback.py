@@ -55,3 +55,13 @@ def test_sites_with_own_files_compute_what_one_process_does(deployment_with_tabl
     assert comparable(run) == comparable(expected)
     assert run.model_bytes == expected.model_bytes
     assert not any(line["dropped"] for line in run.lines)
+
+
+def test_deployed_sites_find_the_same_secure_sums(deployment: Deployment, tmp_path: Path) -> None:
+    """Each stage of a sum is a process of its own, whose secrets are in the node's context."""
+    config = {"strategy": "scaffold", "num-server-rounds": 2, "privacy.secure-sum": True}
+    expected, _ = federate(tmp_path / "here" / "run", config, clients=3)
+    run = deployment.run(tmp_path / "deployed" / "run", config)
+    assert comparable(run) == comparable(expected)
+    assert run.model_bytes == expected.model_bytes
+    assert not any(line["dropped"] for line in run.lines)
