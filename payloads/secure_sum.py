@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from payloads.record import FloatArray, IntArray, Payload, PayloadError, array, specs_of
+from payloads.record import FloatArray, IntArray, Payload, array, specs_of
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
 from privacy.secure_sum import SEALED_BYTES, Member
@@ -214,13 +214,3 @@ def _length(dims: Sequence[str | int], dim: int) -> int:
     if any(isinstance(one, str) and one != "d" for one in dims):
         return 0
     return int(np.prod([dim if isinstance(one, str) else one for one in dims], dtype=np.int64))
-
-
-def check_lengths(got: IntArray, expected: IntArray) -> None:
-    """Check that a client's parts are as long as the others'.
-
-    Raises:
-        PayloadError: they are not.
-    """
-    if not np.array_equal(got, expected):
-        raise PayloadError(f"MaskedValues.lengths: got {got.tolist()}, expected {expected.tolist()}, as others sent")

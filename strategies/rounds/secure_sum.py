@@ -4,6 +4,7 @@ A strategy gets one reply a client, as without: each holds the mean over the cli
 model and payload, so that every mean over them is that mean. Totals are in the first reply, and zeros in the others.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from payloads.held_out import BINS, ScoreCounts
-from payloads.record import FloatArray, Payload, PayloadError, specs_of
+from payloads.record import FloatArray, IntArray, Payload, PayloadError, specs_of
 from payloads.secure_sum import (
     BOXES,
     KEYS,
@@ -25,7 +26,6 @@ from payloads.secure_sum import (
     Shares,
     Survivors,
     by_place,
-    check_lengths,
     make_ring,
     purpose_of,
     rows_of,
@@ -85,7 +85,9 @@ class MaskedExchange(Exchange):
     def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
         limits = {"v": self.secure.longest, "f": 64}
         masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
-        self.secure.check(masked)
+        if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
+            got = f"{masked.lengths.tolist()} for {len(masked.elements)} elements"
+            raise PayloadError(f"MaskedValues.lengths: got {got}")
         return [], masked
 
 
@@ -103,7 +105,6 @@ class SecureSum:
         # each field is at most as long as the model or the counts of scores
         fields = 1 if up is None else 1 + len(specs_of(up))
         self.longest = fields * (1 + sum(part.size for part in family.model) + BINS)
-        self.lengths: np.ndarray | None = None
         self.group: Group | None = None
         self.boxes: dict[int, dict[int, bytes]] = {}
         self.present: list[int] = []
@@ -143,20 +144,6 @@ class SecureSum:
         self.present = present
         return present
 
-    def check(self, masked: MaskedValues) -> None:
-        """Check that a client's values are as many as the others'.
-
-        Raises:
-            PayloadError: they are not.
-        """
-        if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
-            raise PayloadError(
-                f"MaskedValues.lengths: got {masked.lengths.tolist()} for {len(masked.elements)} elements"
-            )
-        if self.lengths is None:
-            self.lengths = masked.lengths
-        check_lengths(masked.lengths, self.lengths)
-
     def open(self, replies: list[Reply]) -> list[Reply]:
         """Do the stage `SHARES`, and return replies with the means and totals.
 
@@ -167,7 +154,7 @@ class SecureSum:
             StrategyError: the sum cannot be unmasked; names who is missing.
         """
         assert self.group is not None
-        assert self.lengths is not None
+        replies, lengths = self._keep_alike(replies)
         family, arrived = self.family, [reply.place for reply in replies]
         questions = {place: self._question(place, arrived) for place in arrived}
         revealed = {
@@ -182,7 +169,7 @@ class SecureSum:
         largest = self._largest()
         sizes = family.roster.class_counts.sum(axis=1)[arrived]
         weights = float(len(arrived) if largest is None else (sizes / largest).sum())
-        steps, values = unpack(total, self.lengths, self.parts, self.up, ring, weights)
+        steps, values = unpack(total, lengths, self.parts, self.up, ring, weights)
         model = [(old + step).astype(old.dtype) for old, step in zip(family.model, steps, strict=False)]
         payload = rest = None
         if self.up is not None:
@@ -191,6 +178,17 @@ class SecureSum:
         return [
             replace(reply, model=model, payload=payload if place == 0 else rest) for place, reply in enumerate(replies)
         ]
+
+    def _keep_alike(self, replies: list[Reply]) -> tuple[list[Reply], IntArray]:
+        """The replies whose parts are as long as most are, and these lengths. The others are dropped."""
+        lengths = {reply.place: tuple(reply.payload.lengths.tolist()) for reply in replies}
+        ((most, _),) = Counter(lengths.values()).most_common(1)
+        report = self.family.report
+        for place, got in lengths.items():
+            if got != most:
+                report.dropped[place] = f"MaskedValues.lengths: got {list(got)}, most clients sent {list(most)}"
+                report.answered = [other for other in report.answered if other != place]
+        return [reply for reply in replies if lengths[reply.place] == most], np.array(most, dtype=np.int64)
 
     def _payload(self, values: Mapping[str, Any], arrived: Sequence[int]) -> Payload:
         assert self.up is not None
@@ -205,8 +203,8 @@ class SecureSum:
         return payload
 
     def _question(self, place: int, arrived: Sequence[int]) -> Survivors:
-        sealed = {sender: boxes[place] for sender, boxes in self.boxes.items() if place in boxes}
-        senders, boxes = rows_of({sender: sealed[sender] for sender in sealed if sender in self.present}, SEALED_BYTES)
+        sealed = {sender: self.boxes[sender][place] for sender in self.present if place in self.boxes[sender]}
+        senders, boxes = rows_of(sealed, SEALED_BYTES)
         return Survivors(places=np.array(arrived), senders=senders, boxes=boxes)
 
     def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:

@@ -248,3 +248,20 @@ def test_sites_that_evaluate_send_the_sum_of_their_counts(tmp_path: Path) -> Non
             {name: expected[name] for name in ("auc", "average_precision")}, abs=1e-12
         )
     assert not any(line["dropped"] for line in summed.lines)
+
+
+def test_values_of_other_lengths_are_dropped_whoever_comes_first(tmp_path: Path) -> None:
+    def shorten(exchange: Exchange) -> Message:
+        if exchange.partition == 0 and stage_of(exchange) == "values" and exchange.server_round == 2:
+            record = exchange.reply.content.config_records[PAYLOAD]
+            odd = MaskedValues.from_record(record)
+            values = {"elements": odd.elements[:-1], "lengths": odd.lengths - 1}
+            exchange.reply.content[PAYLOAD] = MaskedValues(**values).to_record()
+        return exchange.reply
+
+    config: dict[str, Scalar] = {**UNEQUAL, "strategy": "local-sgd", "dtype": "float64"}
+    run, _ = federate(tmp_path / "run", config, clients=5, tamper=shorten)
+    expected, _ = federate(tmp_path / "expected", config, clients=5, tamper=silence("values", (0,)))
+    assert run.lines[2]["dropped"] == {"0": "MaskedValues.lengths: got [30], most clients sent [31]"}
+    assert run.lines[2]["clients_answered"] == 4
+    assert run.model_bytes == expected.model_bytes
