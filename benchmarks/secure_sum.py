@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--only", choices=STRATEGIES, help="one strategy")
     options = parser.parse_args()
     rows, failures = [], []
-    repeats, rounds = (1, 2) if options.smoke else (5, 10)
+    repeats, rounds = (1, 2) if options.smoke else (5, 20)
     with data_file("", CLIENTS * ROWS, PIXELS) as path:
         for name in [options.only] if options.only else STRATEGIES:
             keys = {"strategy": name, "model": "mlp", "num-server-rounds": rounds, "pictures": False}

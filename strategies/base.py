@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import Payload
+from payloads.secure_sum import make_ring
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
 from strategies.rounds.exchange import Exchange
@@ -69,6 +70,11 @@ class PayloadStrategy(Family, Strategy):
         roster = self.join(grid)
         self.grid = grid
         if not self.prepared:
+            if self.privacy.secure_sum:
+                asked, most = roster.share(self.training), self.privacy.secure_range
+                ring = make_ring(self.training.dtype, most, asked)
+                text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
+                log(INFO, text, asked, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
             self.report = RoundReport(bytes_up=roster.bytes_up)
             self.model = model_arrays(arrays)
             if self.snapshot() is None:
