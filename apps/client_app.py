@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
@@ -36,6 +36,7 @@ from payloads.wire import (
     STATE_ROUND,
     STATE_SINCE,
     content,
+    digest,
     find,
     model_arrays,
     model_record,
@@ -151,6 +152,7 @@ def train(message: Message, context: Context) -> Message:
     asked = need(message.content, CONFIG, ConfigRecord)
     phase = str(asked.get(PHASE, "segment"))
     config = run_config(context)
+    check_demands(context.node_config, config)
     if STAGE in asked:
         return Message(answer_question(message.content, context, config, node_place(context)[0]), reply_to=message)
     sites = config.algorithm.sites
@@ -177,10 +179,15 @@ class Request:
     local: dict[str, Any]
     scaling: Scaling | None
     present: Present | None
+    question: bytes
 
     @classmethod
-    def of(cls, records: RecordDict) -> Self:
+    def of(cls, records: RecordDict, kind: str = MessageType.TRAIN) -> Self:
         """Read a message's records.
+
+        Args:
+            records: the message's content.
+            kind: the message's type; with the content it makes the hash ``question``, which a secure sum needs.
 
         Raises:
             PayloadError: it has no model, or an array or the scaling is malformed. The payload is read later.
@@ -193,6 +200,7 @@ class Request:
             dict(find(records, LOCAL, ConfigRecord) or {}),
             None if scaling is None else Scaling.from_record(scaling),
             None if present is None else Present.from_record(present),
+            b"" if present is None else digest(records, kind),
         )
 
 
@@ -220,7 +228,9 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
     """
     client, config = make_client(context, request.scaling), request.config
     if request.present is not None:
-        client.summed = fewest_in_sum(len(request.present.places), run_config(context).privacy.secure_threshold)
+        client.summed = fewest_in_sum(
+            len(set(request.present.places.tolist())), run_config(context).privacy.secure_threshold
+        )
     run_config(context).algorithm.sites.begin(client, facts)
     kind: Any = client.down
     if request.extras is not None and kind is not None:
@@ -262,7 +272,9 @@ def answer(work: Work, fitted: Fitted, context: Context) -> RecordDict:
 
 def _mask(steps: list[Any], payload: Payload | None, samples: int, request: Request, context: Context) -> ConfigRecord:
     config, place = run_config(context), node_place(context)[0]
-    return mask_reply(steps, payload, samples, request.config, request.present, context, config, place)
+    return mask_reply(
+        steps, payload, samples, request.config, request.present, request.question, context, config, place
+    )
 
 
 def _finite(state: Payload, arrays: list[FloatArray]) -> bool:
@@ -278,7 +290,8 @@ def evaluate(message: Message, context: Context) -> Message:
     Returns:
         What the client's ``evaluate`` finds; if the message names a phase, the held-out rows' scores, counted by bin.
     """
-    request = Request.of(message.content)
+    check_demands(context.node_config, run_config(context))
+    request = Request.of(message.content, MessageType.EVALUATE)
     if PHASE in request.config:
         return Message(_scores(context, request), reply_to=message)
     if run_config(context).privacy.secure_sum:

@@ -100,6 +100,7 @@ class SumMemory(Payload):
     """What a client remembers of the sum that it takes part in.
 
     Attributes:
+        number: of the sum, counted over the run.
         answered: how many stages it has answered.
         purpose: of the sum, see `payloads.secure_sum.purpose_of`.
         mask_key, seed: of its `Secrets`; none after the last stage.
@@ -107,6 +108,7 @@ class SumMemory(Payload):
         present: who takes part, from stage 3 on.
     """
 
+    number: IntArray = array(1, kind="int")
     answered: IntArray = array(1, kind="int")
     purpose: ByteArray = array("p", kind="bytes")
     mask_key: ByteArray | None = array(KEY_BYTES, kind="bytes", optional=True, secret=True)
@@ -123,14 +125,15 @@ class SumClient:
 
     Args:
         me: its place.
+        number: of the sum, counted over the run: no client takes part in an earlier one again.
         purpose: of the sum; see `payloads.secure_sum.purpose_of`.
         state: of the node's context.
         share: of a client's neighbours, that must be left to unmask it.
         demands: of the site's owner.
     """
 
-    def __init__(self, me: int, purpose: bytes, state: RecordDict, share: float, demands: Demands) -> None:
-        self.me, self.purpose, self.share, self.demands = me, purpose, share, demands
+    def __init__(self, me: int, number: int, purpose: bytes, state: RecordDict, share: float, demands: Demands) -> None:
+        self.me, self.number, self.purpose, self.share, self.demands = me, number, purpose, share, demands
         self._records = values_of(state)
 
     def answer(self, stage: str, question: Any) -> Payload:
@@ -146,12 +149,13 @@ class SumClient:
             return self._tell_keys()
         return self._share_out(question) if stage == BOXES else self._reveal(question)
 
-    def mask(self, values: MaskedValues, ring: Ring, asked: Present) -> MaskedValues:
+    def mask(self, values: MaskedValues, ring: Ring, asked: Present, question: bytes) -> MaskedValues:
         """Answer the stage `VALUES`: return the client's values under its mask.
 
         Args:
             values: from `payloads.secure_sum.pack`.
             asked: who takes part.
+            question: a hash of the whole message; see `payloads.wire.digest`.
 
         Raises:
             SecureSumError: as for `answer`.
@@ -159,15 +163,20 @@ class SumClient:
         memory = self._recall(VALUES)
         self._keep(memory, VALUES, present=asked.places)
         present, elements = set(asked.places.tolist()), values.elements.view(ring.dtype)
-        masked = mask(self.me, self._secrets(memory), self._group(memory), present, elements, ring.bits)
+        if len(present) < len(asked.places):
+            raise SecureSumError("a client is named twice among those that take part")
+        masked = mask(self.me, self._secrets(memory), self._group(memory), present, elements, ring.bits, question)
         return dataclasses.replace(values, elements=masked.view(f"int{ring.bits}"))
 
     def _tell_keys(self) -> Payload:
+        before = self._records.get(MEMORY)
+        if before is not None and SumMemory.from_record(before).number[0] >= self.number:
+            raise SecureSumError(f"sum {self.number} was asked for again")
         kept = self._boxes()
         own = Secrets.make(self.demands.box_key or (b"" if kept.own is None else kept.own.tobytes()))
         if kept.own is None or kept.own.tobytes() != own.box_key:
             self._records[BOX_KEYS] = BoxKeys(own=_bytes(own.box_key)).to_record()
-        memory = SumMemory(answered=np.array([0]), purpose=_bytes(self.purpose))
+        memory = SumMemory(number=np.array([self.number]), answered=np.array([0]), purpose=_bytes(self.purpose))
         self._keep(memory, KEYS, mask_key=_bytes(own.mask_key), seed=_bytes(own.seed))
         return PublicKeys.of(own.member())
 

@@ -234,7 +234,7 @@ def tell(x: Float[np.ndarray, "d"], state: FedXState, plan: Plan[FedXSettings], 
     positives, partners = count_halves(make_objective(plan.loss, **plan.settings.objective_options), plan.class_counts)
     *_, p, q, with_u = state.runs.T
     pool = FedXPool(
-        **{name: value for name, value in state.arrays().items() if name not in ("runs", "recent")},
+        **{name: value for name, value in state.arrays().items() if name not in ("runs", "recent", "precision")},
         totals=np.array([len(positives), positives.sum(), partners.sum()], dtype=np.int64),
         positive_lengths=p[p > 0],
         positive_weights=weigh_runs(state, p, positives),

@@ -51,7 +51,7 @@ def count_scores(x: Float[Tensor, "d"], task: PairwiseTask) -> FedXPredictions:
     positive = site.labels.cpu().numpy() > 0.5
     counts = [np.bincount(places[one], minlength=bins).astype(np.int64) for one in (positive, ~positive)]
     if deviation := deviation_of(task.settings, task.training):
-        share = deviation / np.sqrt(task.summed)
+        share = max(deviation / np.sqrt(task.summed), 1.0)  # rounding would take away what is much smaller
         counts = [count + np.rint(share * secret_normal(bins)).astype(np.int64) for count in counts]
     return FedXPredictions(
         positive_scores=none, partner_scores=none, positive_counts=counts[0], negative_counts=counts[1]
@@ -86,7 +86,11 @@ def collect_counts(state: FedXState, replies: Replies[FedXPredictions], plan: Pl
     rounds = np.concatenate(fresh)[None]
     if state.recent is not None:
         rounds = np.concatenate([state.recent, rounds])[-plan.settings.tau :]
-    return replace(state, recent=rounds)
+    deviation = deviation_of(plan.settings, plan.training)
+    if not deviation:
+        return replace(state, recent=rounds)
+    before = 0.0 if state.precision is None else state.precision[0]
+    return replace(state, recent=rounds, precision=np.array([before + deviation**-2]))
 
 
 def add_counts(pool: FedXPool, state: FedXState) -> FedXPool:

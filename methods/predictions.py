@@ -52,6 +52,8 @@ class FedXState(FedXPredictions):
     runs: IntArray = array("n", 6, kind="int")
     # with ``pool = "histogram"``: of each of the last rounds the sums of the counts, positives first
     recent: IntArray | None = array("t", "e", kind="int", optional=True)
+    # with a budget: the sum over all histograms so far of one over the noise's variance
+    precision: FloatArray | None = array(1, optional=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from payloads.record import FloatArray, IntArray, Payload, array, specs_of
 from privacy.keys import KEY_BYTES
 from privacy.ring import Ring
-from privacy.secure_sum import SEALED_BYTES, Member
+from privacy.secure_sum import SEALED_BYTES, Member, SecureSumError
 from privacy.shamir import SHARE_BYTES
 
 ByteArray = NDArray[np.uint8]
@@ -23,9 +23,13 @@ ByteArray = NDArray[np.uint8]
 KEYS, BOXES, VALUES, SHARES = STAGES = ("keys", "boxes", "values", "shares")
 
 
-def purpose_of(server_round: int, phase: str) -> bytes:
-    """Return what a sum is for: the one exchange that has it."""
-    return f"round {server_round}, {phase or 'its own exchange'}".encode()
+def purpose_of(server_round: int, phase: str, number: int) -> bytes:
+    """Return what a sum is for: the one exchange that has it.
+
+    Args:
+        number: of the sum, counted over the run.
+    """
+    return f"round {server_round}, {phase or 'its own exchange'}, sum {number}".encode()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,14 +151,15 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
         weight: of the client in a mean.
 
     Raises:
-        RingOverflowError: a value is outside of +-limit.
-        ValueError: a value is not finite.
+        SecureSumError: a value is outside of +-limit, or not finite. The error, which the server reads, has no value.
     """
     parts: list[NDArray[Any]] = []
     lengths: list[int] = []
 
     def add(values: NDArray[Any], present: bool = True) -> None:
         scaled = values.ravel().astype(np.float64) * weight if present else values.ravel()
+        if not np.max(np.abs(scaled), initial=0.0) <= limit:
+            raise SecureSumError(f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps")
         parts.append(ring.encode(scaled, np.nextafter(limit, np.inf)))
         lengths.append(values.size)
 

@@ -40,10 +40,10 @@ class PrivacySettings(Settings):
         False, description="true: the server learns sums over a round's clients, and nothing of one client; or false"
     )
     secure_range: float = Field(
-        16.0, gt=0, le=2**20, description="largest absolute value in a secure sum, above 0 and at most 2^20"
+        16.0, ge=1, le=2**20, description="largest absolute value in a secure sum, from 1 to 2^20"
     )
     secure_threshold: float = Field(
-        2 / 3, gt=0.5, le=1, description="share of the clients that must stay to the end of a secure sum, in (0.5, 1]"
+        2 / 3, ge=2 / 3, le=1, description="share of the clients that must stay to the end of a secure sum, in [2/3, 1]"
     )
 
 

@@ -5,6 +5,7 @@ import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +32,8 @@ PHASE = "phase"
 NUM_EXAMPLES = "num-examples"
 # in a message that asks for a stage of a secure sum: which
 STAGE = "stage"
+# in both: the number of the sum, counted over the run
+SUM_NUMBER = "sum-number"
 # in a message whose reply is a term of a secure sum: the most samples of a client; absent where all count the same
 LARGEST_SITE = "largest-site"
 # from a client with a memory: the round that made the memory it started from, 0 for none
@@ -188,6 +191,23 @@ def content(
         PRESENT: present,
     }
     return fill(RecordDict, {name: part for name, part in parts.items() if part is not None})
+
+
+def digest(records: RecordDict, kind: str) -> bytes:
+    """Return a hash of all that a message asks.
+
+    Args:
+        kind: Flower's type of the message.
+    """
+    asked = sha256(kind.encode())
+    for name, record in sorted(values_of(records).items()):
+        for key, value in sorted(values_of(record).items()):
+            data = (
+                value.data if isinstance(value, Array) else value if isinstance(value, bytes) else repr(value).encode()
+            )
+            asked.update(f"{name} {key} {len(data)} ".encode())
+            asked.update(data)
+    return asked.digest()
 
 
 def count_bytes(records: RecordDict) -> int:

@@ -12,8 +12,10 @@ Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4
    takes off the streams of the seeds of the clients in the sum, and those of the pairs that somebody who left has not
    cancelled.
 
-A neighbour's seed and mask key together would unmask it. So every client answers each question once, and more than half
-of the neighbours must answer the last one, whoever asks.
+A neighbour's seed and mask key together would unmask it. So every client answers each question once, the last one only
+where it is in the sum with a threshold of its neighbours, and a threshold of neighbours must answer it. Every mask is
+bound to all keys and to what the client was asked in stage 3, so that masks of clients that were told or asked
+different things do not cancel.
 """
 
 import secrets
@@ -166,11 +168,18 @@ def share_out(me: int, own: Secrets, group: Group, agreed: Mapping[int, bytes]) 
 
 
 def mask(
-    me: int, own: Secrets, group: Group, present: Collection[int], elements: NDArray[Any], bits: int
+    me: int,
+    own: Secrets,
+    group: Group,
+    present: Collection[int],
+    elements: NDArray[Any],
+    bits: int,
+    question: bytes = b"",
 ) -> NDArray[Any]:
     """Stage 3: return (k,) elements of Z_2^bits plus the client's mask.
 
     Args:
+        question: a hash of what the client was asked. Masks of clients that were asked different things do not cancel.
         present: the places whose boxes were given out; only these may take part.
 
     Raises:
@@ -178,10 +187,10 @@ def mask(
     """
     if me not in present or not set(present) <= group.members.keys() or me in group.alone(present):
         raise SecureSumError(f"{len(present)} clients take part, of which too few are neighbours of this one")
-    masked: NDArray[Any] = elements + _own_stream(own.seed, group, len(elements), bits)
+    masked: NDArray[Any] = elements + _own_stream(own.seed, group, question, len(elements), bits)
     private = X25519PrivateKey.from_private_bytes(own.mask_key)
     for peer in set(group.neighbours[me]).intersection(present):
-        shared = stream(_pair_key(private, peer, group), len(elements), bits)
+        shared = stream(_pair_key(private, peer, group, question), len(elements), bits)
         (np.add if me < peer else np.subtract)(masked, shared, out=masked)
     return masked
 
@@ -200,21 +209,23 @@ def reveal(
     Args:
         agreed: from `agree_on_boxes`.
         survivors: whose values are in the sum.
-        boxes: place of a neighbour -> the box that it has sealed for this client.
+        boxes: place of a neighbour -> the box that it has sealed for this client. One that does not open is left out.
         fewest: how many clients a sum must have, or its terms are not unmasked.
 
     Raises:
-        SecureSumError: the survivors are too few or did not take part, or a box is not for this client and this sum.
+        SecureSumError: the survivors are too few, did not take part, or include too few of those around this client.
     """
     if not set(survivors) <= set(present) or len(survivors) < max(fewest, FEWEST_MEMBERS):
         raise SecureSumError(f"a sum over {len(survivors)} clients of {len(present)}, allowed: at least {fewest}")
+    if me not in survivors or len(set(survivors).intersection(group.neighbours[me])) < group.threshold:
+        raise SecureSumError(f"a sum without this client, or with fewer than {group.threshold} of its neighbours")
     shares = {}
     for peer in sorted(set(boxes).intersection(group.neighbours[me], present)):
         key, about = _box(agreed[peer], peer, me, group)
         try:
             content = unseal(key, boxes[peer], about)
-        except InvalidTag:
-            raise SecureSumError(f"the box from partition {peer} is not for this client and this sum") from None
+        except InvalidTag:  # of another sum, or junk: its sender will be found to lack shares
+            continue
         shares[peer] = content[:SHARE_BYTES] if peer in survivors else content[SHARE_BYTES:]
     return shares
 
@@ -225,12 +236,14 @@ def unmask(
     uploads: Mapping[int, NDArray[Any]],
     revealed: Mapping[int, Mapping[int, bytes]],
     bits: int,
+    question: bytes = b"",
 ) -> NDArray[Any]:
     """Return (k,) the sum of the values behind the uploads.
 
     Args:
         present: as in `mask`.
         uploads: place -> (k,) what arrived in stage 3.
+        question: as in `mask`.
         revealed: place of one who answered in stage 4 -> place of its neighbour -> share.
 
     Raises:
@@ -241,7 +254,8 @@ def unmask(
         raise SecureSumError(f"the values of {len(uploads)} clients arrived, needed: {FEWEST_MEMBERS}")
     total: NDArray[Any] = np.sum(list(uploads.values()), axis=0, dtype=f"uint{bits}")
     for owner in sorted(present):
-        shares = {holder: told[owner] for holder, told in revealed.items() if owner in told}
+        near = revealed.keys() & set(group.neighbours[owner])
+        shares = {holder: revealed[holder][owner] for holder in near if owner in revealed[holder]}
         arrived, member = owner in uploads, group.members[owner]
         what = "seed" if arrived else "mask key"
         if len(shares) < group.threshold:
@@ -258,11 +272,11 @@ def unmask(
         if not secret or (sha256(secret).digest() if arrived else _public(secret)) != told:
             raise SecureSumError(f"partition {owner}: the shares of its {what} are wrong, from {sorted(shares)}")
         if arrived:
-            total -= _own_stream(secret, group, len(total), bits)
+            total -= _own_stream(secret, group, question, len(total), bits)
             continue
         private = X25519PrivateKey.from_private_bytes(secret)
         for peer in set(group.neighbours[owner]).intersection(uploads):
-            shared = stream(_pair_key(private, peer, group), len(total), bits)
+            shared = stream(_pair_key(private, peer, group, question), len(total), bits)
             (np.subtract if peer < owner else np.add)(total, shared, out=total)
     return total
 
@@ -271,12 +285,12 @@ def _public(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def _own_stream(seed: bytes, group: Group, count: int, bits: int) -> NDArray[Any]:
-    return stream(derive(seed, b"own mask" + group.digest), count, bits)
+def _own_stream(seed: bytes, group: Group, question: bytes, count: int, bits: int) -> NDArray[Any]:
+    return stream(derive(seed, b"own mask" + group.digest + question), count, bits)
 
 
-def _pair_key(private: X25519PrivateKey, peer: int, group: Group) -> bytes:
-    return agree(private, group.members[peer].mask_key, info=b"pair's mask" + group.digest)
+def _pair_key(private: X25519PrivateKey, peer: int, group: Group, question: bytes) -> bytes:
+    return agree(private, group.members[peer].mask_key, info=b"pair's mask" + group.digest + question)
 
 
 def _box(agreed: bytes, sender: int, receiver: int, group: Group) -> tuple[bytes, bytes]:

@@ -17,7 +17,8 @@ from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import Payload
 from payloads.secure_sum import make_ring
 from payloads.settings import Settings, TrainingSettings
-from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, model_arrays, model_record
+from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
+from strategies.rounds.errors import SetupError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
@@ -34,6 +35,7 @@ class PayloadStrategy(Family, Strategy):
         prepared: whether everything before round 1 is done.
         exchange: the newest.
         secure: the secure sum of the newest exchange, if it has one.
+        sums: how many secure sums there have been.
     """
 
     exchange_type: ClassVar[type[Exchange]] = Exchange
@@ -44,6 +46,7 @@ class PayloadStrategy(Family, Strategy):
         self.prepared = False
         self.exchange: Exchange | None = None
         self.secure: SecureSum | None = None
+        self.sums = 0
 
     # Before round 1.
 
@@ -72,7 +75,13 @@ class PayloadStrategy(Family, Strategy):
         if not self.prepared:
             if self.privacy.secure_sum:
                 asked, most = roster.share(self.training), self.privacy.secure_range
-                ring = make_ring(self.training.dtype, most, asked)
+                try:
+                    ring = make_ring(self.training.dtype, most, asked)
+                except ValueError as error:
+                    hint = "lower it, or set dtype to float64"
+                    raise SetupError(
+                        "privacy.secure-range", got=str(error), allowed="a smaller one", hint=hint
+                    ) from None
                 text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
                 log(INFO, text, asked, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
             self.report = RoundReport(bytes_up=roster.bytes_up)
@@ -105,7 +114,10 @@ class PayloadStrategy(Family, Strategy):
         scalars = {**(config or {}), **self.extra_config, ROUND: server_round, **({PHASE: phase} if phase else {})}
         self.secure = None
         if self.privacy.secure_sum:
-            self.secure = SecureSum(self, server_round, phase, up, 0 if phase else len(self.model))
+            self.sums += 1
+            self.secure = SecureSum(self, self.sums, server_round, phase, up, 0 if phase else len(self.model))
+            if not phase:
+                self.report.asked = list(places)
             places = self.secure.gather(places)
             scalars |= self.secure.config
         if since := int(self.states.since[0]):
@@ -122,7 +134,8 @@ class PayloadStrategy(Family, Strategy):
         if self.secure is None:
             self.exchange = self.exchange_type(self, server_round, phase, up, records, wanted=len(places))
         else:
-            self.exchange = MaskedExchange(self, server_round, phase, up, records, len(places), secure=self.secure)
+            wanted = self.secure.wanted
+            self.exchange = MaskedExchange(self, server_round, phase, up, records, wanted, secure=self.secure)
         return self.exchange.write(places)
 
     def receive(self, server_round: int, replies: Iterable[Message]) -> list[Reply]:
@@ -136,7 +149,9 @@ class PayloadStrategy(Family, Strategy):
         """
         assert self.exchange is not None
         valid = self.exchange.receive(replies)
-        return valid if self.secure is None else self.secure.open(valid)
+        if self.secure is None:
+            return valid
+        return self.secure.open(valid, digest(self.exchange.content, self.exchange.kind))
 
     def ask(
         self,

@@ -6,7 +6,6 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND, take_in
-from methods.histograms import deviation_of
 from methods.local_pair import LOCAL_PAIR
 from methods.pairwise import FedXSettings, count_halves
 from methods.predictions import FedXPredictions
@@ -67,9 +66,12 @@ class FedX1(PairwiseStrategy):
             raise SetupError("fedx.pool-epsilon", got=got, allowed="0, without histograms", hint=hint)
 
     def combine(self, server_round: int, replies: list[Reply]) -> tuple[list[FloatArray], dict[str, float]]:
-        if deviation := deviation_of(self.settings, self.training):
-            self.report.extras["pool_epsilon"] = epsilon_of(deviation, self.settings.pool_delta, server_round + 1)
-        return super().combine(server_round, replies)
+        combined = super().combine(server_round, replies)
+        if self.state.precision is not None:
+            self.report.extras["pool_epsilon"] = epsilon_of(
+                self.state.precision[0] ** -0.5, self.settings.pool_delta, 1
+            )
+        return combined
 
     @property
     def counts(self) -> bool:

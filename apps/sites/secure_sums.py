@@ -16,7 +16,19 @@ from apps.run_config.settings import ConfigError, Scalar
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.record import FloatArray, Payload
 from payloads.secure_sum import Present, make_ring, pack, purpose_of
-from payloads.wire import CONFIG, LARGEST_SITE, NUM_EXAMPLES, PAYLOAD, PHASE, ROUND, STAGE, Values, content, need
+from payloads.wire import (
+    CONFIG,
+    LARGEST_SITE,
+    NUM_EXAMPLES,
+    PAYLOAD,
+    PHASE,
+    ROUND,
+    STAGE,
+    SUM_NUMBER,
+    Values,
+    content,
+    need,
+)
 from privacy.keys import read_private, read_public
 from privacy.secure_sum import FEWEST_MEMBERS, SecureSumError
 
@@ -76,8 +88,10 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
     stage, server_round = str(asked[STAGE]), int(asked[ROUND])
     kind = QUESTIONS[stage]
     question = None if kind is None else kind.from_record(need(records, PAYLOAD, ConfigRecord))
-    purpose = purpose_of(server_round, str(asked[PHASE]))
-    client = SumClient(place, purpose, context.state, config.privacy.secure_threshold, demands_of(context.node_config))
+    number = int(asked[SUM_NUMBER])
+    purpose = purpose_of(server_round, str(asked[PHASE]), number)
+    share, demands = config.privacy.secure_threshold, demands_of(context.node_config)
+    client = SumClient(place, number, purpose, context.state, share, demands)
     told = client.answer(stage, question)
     return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: server_round})
 
@@ -88,6 +102,7 @@ def mask_reply(
     samples: int,
     asked: Values,
     present: Present | None,
+    question: bytes,
     context: Context,
     config: RunConfig,
     place: int,
@@ -99,17 +114,21 @@ def mask_reply(
         samples: how many the client has.
         asked: the scalars of the message.
         present: who takes part in the sum; None: the server asks for the values as they are.
+        question: a hash of the message.
         place: the node's partition id.
 
     Raises:
-        RingOverflowError: a value is larger than ``privacy.secure-range``.
-        SecureSumError: as for `answer_question`.
+        SecureSumError: as for `answer_question`; or a value is larger than ``privacy.secure-range``.
     """
     if present is None:
         raise SecureSumError("the server asked for values outside of a secure sum")
-    privacy, purpose = config.privacy, purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")))
+    privacy, number = config.privacy, int(asked[SUM_NUMBER])
+    purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number)
     ring = make_ring(config.training.dtype, privacy.secure_range, len(present.places))
     weight = samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
+    if not 0 <= weight <= 1:
+        raise SecureSumError(f"{samples} samples, but the server says that no site has more than {asked[LARGEST_SITE]}")
     values = pack(steps, payload, ring, privacy.secure_range, weight)
-    client = SumClient(place, purpose, context.state, privacy.secure_threshold, Demands())
-    return client.mask(values, ring, present).to_record()
+    # what the owner demands is checked in the stages before and after this one
+    client = SumClient(place, number, purpose, context.state, privacy.secure_threshold, Demands())
+    return client.mask(values, ring, present, question).to_record()

@@ -73,15 +73,19 @@ class Exchange:
 
     # Out.
 
+    @property
+    def kind(self) -> str:
+        """Flower's type of the messages."""
+        return MessageType.EVALUATE if self.phase == SCORE_COUNTS else MessageType.TRAIN
+
     def write(self, places: Sequence[int]) -> list[Message]:
         """Messages to some more clients."""
         ids = self.roster.node_ids
-        kind = MessageType.EVALUATE if self.phase == SCORE_COUNTS else MessageType.TRAIN
-        first = Message(self.content, dst_node_id=ids[places[0]], message_type=kind)
+        first = Message(self.content, dst_node_id=ids[places[0]], message_type=self.kind)
         written = {place: readdress(first, ids[place]) for place in places}
         self.sent |= written
         if not self.phase:
-            self.report.asked = list(self.sent)
+            self.report.asked = list(dict.fromkeys([*self.report.asked, *self.sent]))
         self.report.bytes_down += len(written) * count_bytes(self.content)
         return list(written.values())
 

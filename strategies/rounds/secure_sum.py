@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from payloads.held_out import BINS, ScoreCounts
@@ -31,7 +32,9 @@ from payloads.secure_sum import (
     rows_of,
     unpack,
 )
-from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, content, count_bytes, need
+from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER, content, count_bytes, need
+from privacy.keys import agree
+from privacy.ring import Ring
 from privacy.secure_sum import FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
 from strategies.rounds.errors import StrategyError
 from strategies.rounds.exchange import Exchange
@@ -52,6 +55,7 @@ class StageExchange(Exchange):
 
     contents: Mapping[int, RecordDict] = field(default_factory=dict)
     secure: Any = None
+    seen: set[bytes] = field(default_factory=set)
     replaces = False
 
     def write(self, places: Sequence[int]) -> list[Message]:
@@ -67,6 +71,16 @@ class StageExchange(Exchange):
         return {"k": 0 if self.secure.group is None else len(self.secure.group.members)}
 
     def check_payload(self, place: int, payload: Any) -> None:
+        if isinstance(payload, PublicKeys):
+            keys = {payload.mask_key.tobytes(), payload.box_key.tobytes()}
+            if self.seen.intersection(keys) or len(keys) < 2:
+                raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
+            for key in keys:
+                try:
+                    agree(X25519PrivateKey.generate(), key, info=b"")
+                except ValueError as error:
+                    raise PayloadError(f"PublicKeys: {error}") from None
+            self.seen |= keys
         if isinstance(payload, Boxes) and sorted(payload.holders.tolist()) != self.secure.group.neighbours[place]:
             raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
 
@@ -85,6 +99,9 @@ class MaskedExchange(Exchange):
     def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
         limits = {"v": self.secure.longest, "f": 64}
         masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
+        bits, ring = 8 * masked.elements.dtype.itemsize, self.secure.ring
+        if bits != ring.bits:
+            raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {ring.bits}")
         if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
             got = f"{masked.lengths.tolist()} for {len(masked.elements)} elements"
             raise PayloadError(f"MaskedValues.lengths: got {got}")
@@ -96,16 +113,21 @@ class SecureSum:
 
     Args:
         family: the strategy.
+        number: of the sum, counted over the run.
         up: the type of the payload that the sum is of; None: there is none.
         parts: how many arrays of a model a client sends.
     """
 
-    def __init__(self, family: Family, server_round: int, phase: str, up: type[Payload] | None, parts: int) -> None:
+    def __init__(
+        self, family: Family, number: int, server_round: int, phase: str, up: type[Payload] | None, parts: int
+    ) -> None:
+        self.number = number
         self.family, self.server_round, self.phase, self.up, self.parts = family, server_round, phase, up, parts
         # each field is at most as long as the model or the counts of scores
         fields = 1 if up is None else 1 + len(specs_of(up))
-        self.longest = fields * (1 + sum(part.size for part in family.model) + BINS)
+        self.longest = fields * (1 + sum(part.size for part in family.model) + BINS + sum(family.limits(0).values()))
         self.group: Group | None = None
+        self.wanted = 0
         self.boxes: dict[int, dict[int, bytes]] = {}
         self.present: list[int] = []
 
@@ -118,7 +140,12 @@ class SecureSum:
     def config(self) -> dict[str, int]:
         """What tells the clients how much each counts."""
         largest = self._largest()
-        return {} if largest is None else {LARGEST_SITE: largest}
+        return {SUM_NUMBER: self.number} | ({} if largest is None else {LARGEST_SITE: largest})
+
+    @property
+    def ring(self) -> Ring:
+        """The ring in which the values are added up."""
+        return make_ring(self.family.training.dtype, self.family.privacy.secure_range, len(self.present))
 
     def gather(self, places: Sequence[int]) -> list[int]:
         """Do the stages `KEYS` and `BOXES`, and return the places of the clients that take part.
@@ -126,10 +153,11 @@ class SecureSum:
         Raises:
             StrategyError: too few are left.
         """
-        privacy = self.family.privacy
+        privacy, self.wanted = self.family.privacy, len(places)
+        purpose = purpose_of(self.server_round, self.phase, self.number)
         members = {reply.place: reply.payload.member() for reply in self._ask(KEYS, dict.fromkeys(places))}
         try:
-            self.group = Group(members, privacy.secure_threshold, purpose_of(self.server_round, self.phase))
+            self.group = Group(members, privacy.secure_threshold, purpose)
         except SecureSumError as error:
             raise self._explain(error) from None
         told = Members.of(members)
@@ -144,11 +172,12 @@ class SecureSum:
         self.present = present
         return present
 
-    def open(self, replies: list[Reply]) -> list[Reply]:
+    def open(self, replies: list[Reply], question: bytes) -> list[Reply]:
         """Do the stage `SHARES`, and return replies with the means and totals.
 
         Args:
             replies: with `MaskedValues`.
+            question: a hash of the message that they answer.
 
         Raises:
             StrategyError: the sum cannot be unmasked; names who is missing.
@@ -160,10 +189,10 @@ class SecureSum:
         revealed = {
             reply.place: by_place(reply.payload.owners, reply.payload.shares) for reply in self._ask(SHARES, questions)
         }
-        ring = make_ring(family.training.dtype, family.privacy.secure_range, len(self.present))
+        ring = self.ring
         uploads = {reply.place: reply.payload.elements.view(ring.dtype) for reply in replies}
         try:
-            total = unmask(self.group, self.present, uploads, revealed, ring.bits)
+            total = unmask(self.group, self.present, uploads, revealed, ring.bits, question)
         except SecureSumError as error:
             raise self._explain(error) from None
         largest = self._largest()
@@ -208,7 +237,7 @@ class SecureSum:
         return Survivors(places=np.array(arrived), senders=senders, boxes=boxes)
 
     def _ask(self, stage: str, questions: Mapping[int, Payload | None]) -> list[Reply]:
-        config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage})
+        config = ConfigRecord({ROUND: self.server_round, PHASE: self.phase, STAGE: stage, SUM_NUMBER: self.number})
         # clients that are asked the same share a record
         records = {id(one): None if one is None else one.to_record() for one in questions.values()}
         asked = {key: content(config=config, payload=record) for key, record in records.items()}
@@ -220,7 +249,7 @@ class SecureSum:
             label,
             UP[stage],
             RecordDict(),
-            len(questions),
+            self.wanted,
             contents=contents,
             secure=self,
         )
@@ -231,7 +260,7 @@ class SecureSum:
         family = self.family
         if family.weighted_gradients or not family.training.by_examples:
             return None
-        return int(family.roster.class_counts.sum(axis=1).max())
+        return int(family.roster.class_counts.sum(axis=1)[self.present].max())
 
     def _explain(self, reason: object) -> StrategyError:
         dropped = [f"; partition {place}: {why}" for place, why in self.family.report.dropped.items()]

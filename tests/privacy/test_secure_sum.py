@@ -8,7 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privacy import graph, keys, shamir
-from privacy.secure_sum import Group, Member, Secrets, SecureSumError, agree_on_boxes, mask, reveal, share_out, unmask
+from privacy.secure_sum import (
+    Group,
+    Member,
+    Secrets,
+    SecureSumError,
+    _own_stream,
+    agree_on_boxes,
+    mask,
+    reveal,
+    share_out,
+    unmask,
+)
 
 BITS = 32
 
@@ -101,8 +112,38 @@ def test_keys_that_agree_in_all_foldings_make_different_masks() -> None:
 def test_members_who_were_told_different_things_share_no_box() -> None:
     clients, others = Clients(4), Clients(4)
     mixed = Group({**clients.group.members, 3: others.group.members[3]}, 2 / 3, b"a round")
-    with pytest.raises(SecureSumError, match="box from partition 0 is not for this client and this sum"):
-        reveal(1, agree_on_boxes(1, clients.secrets[1], mixed), mixed, range(4), range(3), {0: clients.boxes[0][1]})
+    agreed = agree_on_boxes(1, clients.secrets[1], mixed)
+    assert reveal(1, agreed, mixed, range(4), range(4), {0: clients.boxes[0][1]}) == {}
+    assert list(reveal(1, agreed, clients.group, range(4), range(4), {0: clients.boxes[0][1]})) == [0]
+
+
+def test_masks_of_clients_that_were_asked_different_things_do_not_cancel() -> None:
+    clients, values, everyone = Clients(4), draw(4), list(range(4))
+    sent = {
+        place: mask(place, own, clients.group, everyone, values[place], BITS, b"this" if place else b"that")
+        for place, own in clients.secrets.items()
+    }
+    found = unmask(clients.group, everyone, sent, clients.reveal(everyone, everyone, everyone), BITS, b"this")
+    assert (found != np.array(total(values, everyone), np.uint32)).all()
+    # nor do those of the pairs, without the clients' own
+    for place, own in clients.secrets.items():
+        sent[place] -= _own_stream(own.seed, clients.group, b"this" if place else b"that", 5, BITS)
+    assert sum(sent.values()).tolist() != total(values, everyone)  # type: ignore[union-attr]
+
+
+def test_a_server_that_lies_about_who_left_learns_too_few_shares() -> None:
+    """Of the first client's seed, and of the mask keys of all others, which together would unmask it."""
+    clients, everyone = Clients(7), list(range(7))
+    told: dict[int, list[int]] = {place: [] for place in everyone}
+    for place in everyone[1:]:
+        for other in everyone[1:]:
+            survivors = sorted({0, place, other})
+            try:
+                shares = clients.reveal([place], everyone, survivors)[place]
+            except SecureSumError:
+                continue
+            told[place].append(len(shares))
+    assert not any(told.values())
 
 
 def test_wrong_shares_are_found_and_named() -> None:
@@ -128,6 +169,9 @@ def test_a_client_refuses_what_would_endanger_it() -> None:
             mask(0, own, clients.group, present, values[0], BITS)
     for survivors in ([0, 1], [0, 1, 9]):
         with pytest.raises(SecureSumError, match=r"a sum over \d clients of 5, allowed: at least 3"):
+            reveal(0, clients.agreed[0], clients.group, range(5), survivors, {})
+    for survivors in ([1, 2, 3, 4], [0, 1, 2]):  # without the client, too few of its neighbours
+        with pytest.raises(SecureSumError, match="a sum without this client, or with fewer than 3 of its neighbours"):
             reveal(0, clients.agreed[0], clients.group, range(5), survivors, {})
     with pytest.raises(SecureSumError, match="2 clients; a secure sum needs at least 3"):
         Group(dict(list(clients.group.members.items())[:2]), 2 / 3, b"")
