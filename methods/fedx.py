@@ -159,6 +159,13 @@ def start(x: Float[Tensor, "d"], pool: FedXPool | None, memory: InnerEstimates |
     return Carry(**vars(pairwise.start(x, pool, memory, task)), omegas=omegas, num_partners=partners, history=[])
 
 
+def read_pool(task: PairwiseTask, pool: FedXPool) -> tuple[Predictions, Predictions]:
+    """Return the positives and the partners that a pool brings: predictions of others, or the bins of histograms."""
+    if task.settings.pool == "histogram":
+        return fill_from_counts(task, pool, observe)
+    return fill_buffers(task, pool)
+
+
 def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, PairBatch]]:
     """Lines 8, 11 and 12 of both algorithms: what each step samples, and what it takes from the shuffled buffers.
 
@@ -170,10 +177,7 @@ def draw_batches(task: PairwiseTask, pool: FedXPool) -> Iterator[tuple[float, Pa
     """
     own, settings, training = task.f.positives, task.settings, task.training
     # line 8
-    if settings.pool == "histogram":
-        positives, partners = fill_from_counts(task, pool, observe)
-    else:
-        positives, partners = fill_buffers(task, pool)
+    positives, partners = read_pool(task, pool)
     if task.f.tracked and not len(partners.scores):  # u cannot be observed: leave out positives that need it
         own, positives = own[:0], positives.take(np.flatnonzero(as_array(~positives.u.isnan().any(dim=1))))
     first, second = queues(task, positives, partners)

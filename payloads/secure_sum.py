@@ -156,11 +156,12 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
     parts: list[NDArray[Any]] = []
     lengths: list[int] = []
 
-    def add(values: NDArray[Any], present: bool = True) -> None:
-        scaled = values.ravel().astype(np.float64) * weight if present else values.ravel()
-        if not np.max(np.abs(scaled), initial=0.0) <= limit:
-            raise SecureSumError(f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps")
-        parts.append(ring.encode(scaled, np.nextafter(limit, np.inf)))
+    def add(values: NDArray[Any]) -> None:
+        try:
+            parts.append(ring.encode(values.ravel().astype(np.float64) * weight, np.nextafter(limit, np.inf)))
+        except ValueError:
+            text = f"a value is not within +-{limit:g}: raise privacy.secure-range, or lower the steps"
+            raise SecureSumError(text) from None
         lengths.append(values.size)
 
     for values in model:
@@ -174,10 +175,7 @@ def pack(model: Sequence[FloatArray], payload: Payload | None, ring: Ring, limit
             continue
         if spec.optional:
             add(np.ones(1) if value is not None else np.zeros(1))
-        if value is None:
-            add(np.zeros(_length(spec.dims, dim)), present=False)
-        else:
-            add(value)
+        add(np.zeros(_length(spec.dims, dim)) if value is None else value)
     elements = np.concatenate(parts) if parts else np.zeros(0, ring.dtype)
     return MaskedValues(elements=elements.view(f"int{ring.bits}"), lengths=np.array(lengths))
 

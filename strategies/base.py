@@ -15,16 +15,14 @@ from flwr.serverapp.strategy import Strategy
 
 from payloads.held_out import SCORE_COUNTS, ScoreCounts
 from payloads.record import Payload
-from payloads.secure_sum import make_ring
 from payloads.settings import Settings, TrainingSettings
 from payloads.wire import NUM_EXAMPLES, PHASE, ROUND, STATE_SINCE, content, digest, model_arrays, model_record
-from strategies.rounds.errors import SetupError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.handshake import Roster, call_the_roll
 from strategies.rounds.replies import Reply, RoundReport, SiteStates
 from strategies.rounds.schema import Schema, agree
-from strategies.rounds.secure_sum import MaskedExchange, SecureSum
+from strategies.rounds.secure_sum import MaskedExchange, SecureSum, log_precision
 
 
 class PayloadStrategy(Family, Strategy):
@@ -74,16 +72,7 @@ class PayloadStrategy(Family, Strategy):
         self.grid = grid
         if not self.prepared:
             if self.privacy.secure_sum:
-                asked, most = roster.share(self.training), self.privacy.secure_range
-                try:
-                    ring = make_ring(self.training.dtype, most, asked)
-                except ValueError as error:
-                    hint = "lower it, or set dtype to float64"
-                    raise SetupError(
-                        "privacy.secure-range", got=str(error), allowed="a smaller one", hint=hint
-                    ) from None
-                text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
-                log(INFO, text, asked, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
+                log_precision(self, roster.share(self.training))
             self.report = RoundReport(bytes_up=roster.bytes_up)
             self.model = model_arrays(arrays)
             if self.snapshot() is None:

@@ -85,15 +85,11 @@ def answer_question(records: RecordDict, context: Context, config: RunConfig, pl
         PayloadError: the message is not what a server asks.
     """
     asked: Values = dict(need(records, CONFIG, ConfigRecord))
-    stage, server_round = str(asked[STAGE]), int(asked[ROUND])
+    stage = str(asked[STAGE])
     kind = QUESTIONS[stage]
     question = None if kind is None else kind.from_record(need(records, PAYLOAD, ConfigRecord))
-    number = int(asked[SUM_NUMBER])
-    purpose = purpose_of(server_round, str(asked[PHASE]), number)
-    share, demands = config.privacy.secure_threshold, demands_of(context.node_config)
-    client = SumClient(place, number, purpose, context.state, share, demands)
-    told = client.answer(stage, question)
-    return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: server_round})
+    told = _client(asked, context, config, place, demands_of(context.node_config)).answer(stage, question)
+    return content(payload=told.to_record(), metrics={NUM_EXAMPLES: 0, ROUND: int(asked[ROUND])})
 
 
 def mask_reply(
@@ -122,13 +118,18 @@ def mask_reply(
     """
     if present is None:
         raise SecureSumError("the server asked for values outside of a secure sum")
-    privacy, number = config.privacy, int(asked[SUM_NUMBER])
-    purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number)
-    ring = make_ring(config.training.dtype, privacy.secure_range, len(present.places))
+    limit = config.privacy.secure_range
+    ring = make_ring(config.training.dtype, limit, len(present.places))
     weight = samples / int(asked[LARGEST_SITE]) if LARGEST_SITE in asked else 1.0
     if not 0 <= weight <= 1:
         raise SecureSumError(f"{samples} samples, but the server says that no site has more than {asked[LARGEST_SITE]}")
-    values = pack(steps, payload, ring, privacy.secure_range, weight)
+    values = pack(steps, payload, ring, limit, weight)
     # what the owner demands is checked in the stages before and after this one
-    client = SumClient(place, number, purpose, context.state, privacy.secure_threshold, Demands())
-    return client.mask(values, ring, present, question).to_record()
+    return _client(asked, context, config, place, Demands()).mask(values, ring, present, question).to_record()
+
+
+def _client(asked: Values, context: Context, config: RunConfig, place: int, demands: Demands) -> SumClient:
+    """The node's client in the sum that a message's scalars name."""
+    number = int(asked[SUM_NUMBER])
+    purpose = purpose_of(int(asked[ROUND]), str(asked.get(PHASE, "")), number)
+    return SumClient(place, number, purpose, context.state, config.privacy.secure_threshold, demands)

@@ -7,11 +7,14 @@ model and payload, so that every mean over them is that mean. Totals are in the 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from logging import INFO
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.common import log
 
 from payloads.held_out import BINS, ScoreCounts
 from payloads.record import FloatArray, IntArray, Payload, PayloadError, specs_of
@@ -36,11 +39,13 @@ from payloads.wire import LARGEST_SITE, PAYLOAD, PHASE, ROUND, STAGE, SUM_NUMBER
 from privacy.keys import agree
 from privacy.ring import Ring
 from privacy.secure_sum import FEWEST_MEMBERS, SEALED_BYTES, Group, SecureSumError, unmask
-from strategies.rounds.errors import StrategyError
+from strategies.rounds.errors import SetupError, StrategyError
 from strategies.rounds.exchange import Exchange
 from strategies.rounds.family import Family
 from strategies.rounds.replies import Reply
 
+# with which the server tries whether a client's key is one
+_PROBE = X25519PrivateKey.generate()
 UP: dict[str, type[Payload]] = {KEYS: PublicKeys, BOXES: Boxes, SHARES: Shares}
 
 
@@ -51,10 +56,11 @@ class StageExchange(Exchange):
     Attributes:
         contents: place -> what its message carries.
         secure: the sum.
+        seen: the keys that clients have told.
     """
 
-    contents: Mapping[int, RecordDict] = field(default_factory=dict)
-    secure: Any = None
+    contents: Mapping[int, RecordDict] = field(kw_only=True)
+    secure: "SecureSum" = field(kw_only=True)
     seen: set[bytes] = field(default_factory=set)
     replaces = False
 
@@ -77,11 +83,12 @@ class StageExchange(Exchange):
                 raise PayloadError("PublicKeys: a key that another client has told, or one key twice")
             for key in keys:
                 try:
-                    agree(X25519PrivateKey.generate(), key, info=b"")
+                    agree(_PROBE, key, info=b"")
                 except ValueError as error:
                     raise PayloadError(f"PublicKeys: {error}") from None
             self.seen |= keys
-        if isinstance(payload, Boxes) and sorted(payload.holders.tolist()) != self.secure.group.neighbours[place]:
+        group = self.secure.group
+        if isinstance(payload, Boxes) and group and sorted(payload.holders.tolist()) != group.neighbours[place]:
             raise PayloadError(f"Boxes.holders: got {payload.holders.tolist()}, expected the client's neighbours")
 
 
@@ -89,7 +96,7 @@ class StageExchange(Exchange):
 class MaskedExchange(Exchange):
     """The exchange of stage 3, in which a reply brings masked values instead of a model and a payload."""
 
-    secure: Any = None
+    secure: "SecureSum" = field(kw_only=True)
     replaces = False
 
     @property
@@ -99,13 +106,29 @@ class MaskedExchange(Exchange):
     def read_values(self, place: int, records: RecordDict) -> tuple[list[FloatArray], Any]:
         limits = {"v": self.secure.longest, "f": 64}
         masked = MaskedValues.from_record(need(records, PAYLOAD, ConfigRecord), limits=limits)
-        bits, ring = 8 * masked.elements.dtype.itemsize, self.secure.ring
-        if bits != ring.bits:
-            raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {ring.bits}")
+        bits, expected = 8 * masked.elements.dtype.itemsize, self.secure.ring.bits
+        if bits != expected:
+            raise PayloadError(f"MaskedValues.elements: got {bits} bits, expected {expected}")
         if masked.lengths.min(initial=0) < 0 or masked.lengths.sum() != len(masked.elements):
             got = f"{masked.lengths.tolist()} for {len(masked.elements)} elements"
             raise PayloadError(f"MaskedValues.lengths: got {got}")
         return [], masked
+
+
+def log_precision(family: Family, clients: int) -> None:
+    """Log what a run's secure sums over so many clients can hold, and how exactly.
+
+    Raises:
+        SetupError: the range is too large for so many clients.
+    """
+    most = family.privacy.secure_range
+    try:
+        ring = make_ring(family.training.dtype, most, clients)
+    except ValueError as error:
+        got, hint = str(error), "lower it, or set dtype to float64"
+        raise SetupError("privacy.secure-range", got=got, allowed="a smaller one", hint=hint) from None
+    text = "secure sums over %d clients: %d bits, values within +-%g, each off by at most %.1g"
+    log(INFO, text, clients, ring.bits, most, 2.0 ** -(ring.fraction_bits + 1))
 
 
 class SecureSum:
@@ -142,9 +165,9 @@ class SecureSum:
         largest = self._largest()
         return {SUM_NUMBER: self.number} | ({} if largest is None else {LARGEST_SITE: largest})
 
-    @property
+    @cached_property
     def ring(self) -> Ring:
-        """The ring in which the values are added up."""
+        """The ring in which the values are added up, once it is known who takes part."""
         return make_ring(self.family.training.dtype, self.family.privacy.secure_range, len(self.present))
 
     def gather(self, places: Sequence[int]) -> list[int]:

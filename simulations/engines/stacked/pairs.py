@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from methods.fedx import INDEPENDENT, PairBatch, observe
-from methods.histograms import fill_from_counts
+from methods.fedx import INDEPENDENT, PairBatch, observe, read_pool
 from methods.method import Task
 from methods.pairwise import ACTIVE, ActiveBatch, PairwiseRisk, fill_in
-from methods.predictions import FedXPool, Predictions, fill_buffers, queues
+from methods.predictions import FedXPool, Predictions, queues
 from problems.randomness import Purpose
 from problems.sampling import Indices
 from simulations.engines.stacked.carries import NotAlikeError, stack, unstack
@@ -57,10 +56,7 @@ class PairStacking(Stacking):
             return
         first = tasks[0]
         steps, settings = first.training.local_steps, first.settings
-        if settings.pool == "histogram":
-            positives, partners = fill_from_counts(first, down, observe)
-        else:
-            positives, partners = fill_buffers(first, down)
+        positives, partners = read_pool(first, down)
         if first.f.tracked and not len(partners.scores):
             raise NotAlikeError("some positives may have to be left out")
         drawn = [queues(task, positives, partners) for task in tasks]
