@@ -8,6 +8,7 @@ on two threads). Two more runs are for comparison: Flower's own simulation of th
 installed.
 
     python benchmarks/fedavg.py [--smoke] [--data-dir DIR] [--no-check] [--threads 2] [--flower] [--pfl]
+        [--device cuda --clock wall]
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def pfl_version() -> str | None:
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__ or "", gpu=True)
     parser.add_argument("--flower", action="store_true", help="also Flower's simulation, a few rounds (minutes)")
     parser.add_argument("--pfl", action="store_true", help="also pfl's simulated backend, where it is installed")
     parser.add_argument("--threads", type=int, choices=STACKED, default=1, help="of stacked clients; 2: by wall time")
@@ -136,15 +137,21 @@ def main() -> None:
             fraction_train=cohort / clients,
             local_steps=plan.steps,
             batch_size=plan.batch,
+            device=options.device,
         )
-        sites = tensors(flat, clients)
-        loop = Averaging(sites, plan, mlp(PIXELS))
+        sites = [(x.to(options.device), y.to(options.device)) for x, y in tensors(flat, clients)]
+        loop = Averaging(sites, plan, mlp(PIXELS).to(options.device))
+
+        def bare() -> None:
+            loop.round()
+            if options.device == "cuda":
+                torch.cuda.synchronize()
 
         def one_thread() -> None:
             torch.set_num_threads(1)
-            loop.round()
+            bare()
 
-        measured = alternate(flat, clients, loop.round, clock=clock)
+        measured = alternate(flat, clients, bare, clock=clock)
         flat["torch-threads"] = options.threads
         stacked = alternate(flat, clients, one_thread, clock=clock, together=Stacker(AUTO))
         seconds = {"bare loop": median(measured.rival), "in-process engine": median(measured.whole)}

@@ -34,13 +34,15 @@ TRAIN_MESSAGE = "train"
 CLOCKS = {"cpu": time.process_time, "wall": time.perf_counter}
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+def arguments(description: str, *, gpu: bool = False) -> argparse.ArgumentParser:
+    """The options that every benchmark has, and ``--device`` for those that also measure a GPU."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="a few seconds: few clients and rounds")
     parser.add_argument("--data-dir", default="", help="folder of Fashion-MNIST's IDX files; without: synthetic data")
     parser.add_argument("--no-check", action="store_true", help="print, and end with 0 whatever the limits say")
     parser.add_argument("--clock", choices=list(CLOCKS), default="cpu", help="seconds of what; cpu ignores other jobs")
+    if gpu:
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: use --clock wall with it")
     return parser
 
 

@@ -3,7 +3,7 @@
 Every second round of a run is stacked (``--stack``), and its time is compared with that of the round before it; medians
 are taken. A round is everything from one train exchange to the next: messages, clients, aggregation and records.
 
-    python benchmarks/stacked.py [--smoke] [--no-check] [--only fedx1]
+    python benchmarks/stacked.py [--smoke] [--no-check] [--only fedx1] [--device cuda --clock wall]
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def measure(flat: dict[str, Scalar], clients: int, clock: str) -> tuple[float, f
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "")
+    parser = arguments(__doc__ or "", gpu=True)
     parser.add_argument("--only", choices=HORIZONTAL, help="one algorithm")
     options = parser.parse_args()
     rows, failures = [], []
@@ -58,7 +58,7 @@ def main() -> None:
         with data_file("", clients * ROWS, features) as path:
             for name in [options.only] if options.only else HORIZONTAL:
                 keys: dict[str, Scalar] = {"strategy": name, "model": model, "num-server-rounds": rounds}
-                flat = config(path, local_steps=steps, batch_size=BATCH, torch_threads=1) | keys
+                flat = config(path, local_steps=steps, batch_size=BATCH, torch_threads=1, device=options.device) | keys
                 alone, stacked = measure(flat, clients, options.clock)
                 ratio, limit = alone / stacked, LIMITS[model].get(name, 1.0)
                 times = f"{1000 * alone:.0f}", f"{1000 * stacked:.0f}"
