@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,14 +28,21 @@ def stack(carries: Sequence[T]) -> T:
     """The carry of all clients: tensors (C, ...) where each had (...), and the values that all of them share.
 
     Raises:
-        NotAlikeError: a field holds tensors of different shapes, or a tensor for some clients only.
+        NotAlikeError: a field holds tensors of different shapes, or a tensor for some clients only; or a carry is
+            neither a dataclass nor a tensor.
     """
-    first = carries[0]
-    return type(first)(**{field.name: join([getattr(c, field.name) for c in carries]) for field in fields(first)})  # type: ignore[arg-type]
+    first, kind = carries[0], type(carries[0])
+    if isinstance(first, Tensor):
+        return join(list(carries))  # type: ignore[no-any-return]
+    if not is_dataclass(first):
+        raise NotAlikeError(f"{type(first).__name__} is neither a dataclass nor a tensor")
+    return kind(**{field.name: join([getattr(c, field.name) for c in carries]) for field in fields(first)})
 
 
 def unstack(carry: T, count: int) -> list[T]:
     """The carries of ``count`` clients, whose tensors are views of the stacked ones: in one transfer from a GPU."""
+    if isinstance(carry, Tensor):
+        return list(split(carry, count))
     parts = {field.name: split(getattr(carry, field.name), count) for field in fields(carry)}  # type: ignore[arg-type]
     return [type(carry)(**{name: values[place] for name, values in parts.items()}) for place in range(count)]
 
