@@ -13,9 +13,11 @@ from flwr.clientapp import ClientApp
 from apps.config import ConfigError, RunConfig, Scalar, parse_run_config
 from apps.run_config.algorithm import HANDSHAKE, Held
 from apps.sites import resources
+from apps.sites.sample_privacy import guard_samples, keep_ledger
 from apps.sites.secure_sums import answer_question, check_demands, mask_reply
 from apps.sites.state_store import StateStore
 from clients.base import Fitted, PayloadClient, Site, score
+from methods.private import BudgetError
 from payloads.flower_internals import fill, values_of
 from payloads.handshake import REFUSAL, Scaling, SiteReport
 from payloads.held_out import ScoreEdges
@@ -161,7 +163,10 @@ def train(message: Message, context: Context) -> Message:
             request = Request.of(message.content)
             work = receive(request, context, facts)
             with resources.turn(work.client.model):
-                fitted = work.client.fit(request.parameters, request.config)
+                try:
+                    fitted = work.client.fit(request.parameters, request.config)
+                finally:
+                    keep_ledger(work.client, context)
             records = answer(work, fitted, context)
             sites.end(work.client, context, request.config)
             return Message(records, reply_to=message)
@@ -227,6 +232,7 @@ def receive(request: Request, context: Context, facts: dict[str, Any]) -> Work:
         PayloadError: the request's payload does not fit the algorithm.
     """
     client, config = make_client(context, request.scaling), request.config
+    guard_samples(client, run_config(context), context)
     if request.present is not None:
         client.summed = fewest_in_sum(
             len(set(request.present.places.tolist())), run_config(context).privacy.secure_threshold
@@ -294,8 +300,16 @@ def evaluate(message: Message, context: Context) -> Message:
     request = Request.of(message.content, MessageType.EVALUATE)
     if PHASE in request.config:
         return Message(_scores(context, request), reply_to=message)
-    if run_config(context).privacy.secure_sum:
+    privacy = run_config(context).privacy
+    if privacy.secure_sum:
         raise SecureSumError("the server asked for values outside of a secure sum")
+    if privacy.epsilon:
+        raise BudgetError(
+            "privacy.epsilon",
+            got="a request for the loss of training rows",
+            allowed="none, since its budget is for training alone",
+            hint="evaluate on held-out rows",
+        )
     client = make_client(context, request.scaling)
     loss, num_examples, metrics = client.evaluate(request.parameters, request.config)
     numbers = {NUM_EXAMPLES: num_examples, "loss": loss, **metrics}

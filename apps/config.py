@@ -21,6 +21,8 @@ from apps.run_config.settings import (
     SyntheticSettings,
     flatten,
 )
+from clients.base import MethodClient
+from methods.coda import CodaSettings
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.errors import did_you_mean
@@ -118,6 +120,7 @@ def parse_run_config(flat: Mapping[str, Scalar]) -> RunConfig:
         training = _with_own_problem(training, run.strategy, algorithm, spec.dataset)
     else:
         training = _with_loss(training, run.strategy, algorithm, family)
+    _check_budget(run.strategy, algorithm, training.loss, tables[PRIVACY], family)
     privacy = PrivacySettings() if algorithm.strategy.vertical else tables[PRIVACY]
     _check_privacy(run.strategy, algorithm, privacy, family)
     without_effect = _without_effect(flat, algorithm, data.dataset)
@@ -171,6 +174,35 @@ def _check_privacy(strategy: str, algorithm: Algorithm, privacy: PrivacySettings
         got = f"true, with strategy {strategy!r}"
         allowed = f"false, since its server needs each client's own {needed}"
         raise ConfigError("privacy.secure-sum", got=got, allowed=allowed, hint=algorithm.strategy.sums_instead)
+
+
+def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: PrivacySettings, family: Settings) -> None:
+    """Refuse a budget for samples where more than noisy gradients of single samples would be sent."""
+    if not privacy.epsilon:
+        return
+    if not keeps_samples_private(algorithm):
+        allowed = f"0, since its clients send more of samples than sums over them; or with {', '.join(_private())}"
+        given, hint = f"strategy {strategy!r}", "set strategy to one of them, or privacy.epsilon to 0"
+        if algorithm.table == "fedx":
+            hint += "; fedx.pool-epsilon is a budget for the scores"
+    elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
+        given, allowed = f"loss {loss!r}", "0, since its gradients are no sums over samples that can be clipped"
+        hint = "leave out loss, or set privacy.epsilon to 0"
+    elif isinstance(family, CodaSettings) and family.stage_rounds and family.restart_dual:
+        given, allowed = "coda.restart-dual=true", "0, since sites then send sums of their samples' scores"
+        hint = "set coda.restart-dual to false"
+    else:
+        return
+    raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {given}", allowed=allowed, hint=hint)
+
+
+def keeps_samples_private(algorithm: Algorithm) -> bool:
+    """Whether an algorithm can have a budget for its samples, ``privacy.epsilon``."""
+    return issubclass(algorithm.client, MethodClient) and algorithm.client.method.taken is not None
+
+
+def _private() -> list[str]:
+    return [name for name, row in ALGORITHMS.items() if keeps_samples_private(row)]
 
 
 def _strategies_for(loss: str) -> list[str]:

@@ -23,7 +23,9 @@ from clients.scoring import (
     FedMidClient,
     FedProxClient,
     FedSGDAClient,
+    FedSGDASpiderClient,
     FedSGDAStormClient,
+    FedSGDASvrgClient,
     FedX1Client,
     FedX2Client,
     LocalPairClient,
@@ -163,7 +165,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "fedsgda-spider": pair(
         FedSGDASPIDER,
-        FedSGDAClient,
+        FedSGDASpiderClient,
         "fedsgda",
         (AUC_MINIMAX,),
         "the same with the SPIDER estimator and a periodic large batch of clients (Appendix B)",
@@ -171,7 +173,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     ),
     "fedsgda-svrg": pair(
         FedSGDASVRG,
-        FedSGDAClient,
+        FedSGDASvrgClient,
         "fedsgda",
         (AUC_MINIMAX,),
         "the same with the SVRG estimator and a periodic large batch of clients (Remark 1)",

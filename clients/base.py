@@ -14,6 +14,7 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from methods.method import Method, Task
+from methods.private import Guard, PrivateSite, protect, refuse_phase
 from payloads.held_out import BINS, ScoreCounts, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.settings import Settings, TrainingSettings, refuse_other
@@ -99,6 +100,7 @@ class MethodClient(PayloadClient[M]):
     """Runs the client half of a `Method` under Flower. Subclasses name their `method`."""
 
     method: ClassVar[Method]
+    guard: Guard | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -123,6 +125,8 @@ class MethodClient(PayloadClient[M]):
         task, method, x = self.task(self.begin(parameters, config)), self.method, self.model.parameters
         down = self.received(config)
         if (phase := config.get(PHASE)) is not None:
+            if self.guard is not None and (method.taken is None or phase not in method.taken.phases):
+                raise refuse_phase(str(phase))
             self.outbox = method.phases[str(phase)].answer(x, down, task)
             return [], len(self.site), {}
         half = method.client
@@ -133,6 +137,15 @@ class MethodClient(PayloadClient[M]):
         if arrived is not x:
             x.copy_(arrived)
         return self.model.arrays(ready_to_send), len(self.site), {}
+
+    def protect(self, guard: Guard) -> None:
+        """Train on what a guard lets through of the site's samples; see `methods.private`.
+
+        Raises:
+            ModelError: the model's scores of a sample depend on others, or are random.
+        """
+        self.site, self.objective = PrivateSite.of(self.site, guard.ledger), protect(self.objective, guard)
+        self.guard = guard
 
     def task(self, server_round: int) -> Task[Any, Any]:
         return Task(server_round, self.training, self.settings, self.site, self.objective, self.loss, self.summed)

@@ -10,7 +10,7 @@ from methods.composite import COMPOSITE
 from methods.fast_fedda import FAST_FEDDA
 from methods.fedda import FEDDA, FEDMID
 from methods.fedprox import FEDPROX, PROXIMAL_MU
-from methods.fedsgda import MINIBATCH, STORM, make_method
+from methods.fedsgda import MINIBATCH, SPIDER, STORM, SVRG, make_method
 from methods.fedx import FEDX1, FEDX2, SCORING, SCORING_ROUND
 from methods.local_pair import LOCAL_PAIR
 from methods.local_sgd import LOCAL_SGD
@@ -85,8 +85,9 @@ class MinimaxClient(MethodClient[Oracle]):
 
 CodaClient = client_of(CODA, "Coda", MinimaxClient)
 CodascaClient = client_of(CODASCA, "Codasca", MinimaxClient)
-# for all estimators but STORM: they differ only in the decay that ``fedsgda.rho = "auto"`` means
 FedSGDAClient = client_of(make_method(MINIBATCH), "FedSGDA", MinimaxClient)
 FedSGDAStormClient = client_of(make_method(STORM), "FedSGDAStorm", MinimaxClient)
+FedSGDASpiderClient = client_of(make_method(SPIDER), "FedSGDASpider", MinimaxClient)
+FedSGDASvrgClient = client_of(make_method(SVRG), "FedSGDASvrg", MinimaxClient)
 LocalSCGDAMClient = client_of(LOCAL_SCGDAM, "LocalSCGDAM", MinimaxClient)
 LocalSGDAMClient = client_of(LOCAL_SGDAM, "LocalSGDAM", MinimaxClient)

@@ -29,7 +29,19 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import ClientHalf, Method, Phase, Plan, Records, Replies, ServerHalf, Task, as_array, as_tensor
+from methods.method import (
+    ClientHalf,
+    Method,
+    Phase,
+    Plan,
+    Records,
+    Replies,
+    SampleGradients,
+    ServerHalf,
+    Task,
+    as_array,
+    as_tensor,
+)
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, IntArray, Payload, array
 from payloads.settings import Settings
@@ -290,4 +302,5 @@ CODA = Method(
     CodaSettings,
     {CLASS_SCORES: Phase(ClassScores, sum_scores)},
     AUC_MINIMAX,
+    SampleGradients(),
 )

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import ClientHalf, Method, Task
+from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings
 
@@ -54,4 +54,6 @@ def step(carry: Carry, batch: Batch, eta: float, task: FedProxTask) -> Carry:
     return carry
 
 
-FEDPROX = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish), settings=FedProxSettings)
+FEDPROX = Method(
+    ClientHalf(SampleObjective, sample_batches, start, step, finish), settings=FedProxSettings, taken=SampleGradients()
+)

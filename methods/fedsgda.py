@@ -32,7 +32,18 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from methods.local_sgd import finish
-from methods.method import ClientHalf, Method, Phase, Plan, Records, ServerHalf, Task, as_array, as_tensor
+from methods.method import (
+    ClientHalf,
+    Method,
+    Phase,
+    Plan,
+    Records,
+    SampleGradients,
+    ServerHalf,
+    Task,
+    as_array,
+    as_tensor,
+)
 from methods.minimax import MinimaxDown, count_population, draw_batches, fill_blocks, take_oracle, weigh
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -133,11 +144,13 @@ class Estimator:
 
     Attributes:
         question: (t, state, settings) -> what to ask in round t = 0, 1, ..., given the state after the round before.
+        points: at how many points it takes gradients, at most.
         rho: the decay of the steps that ``fedsgda.rho = "auto"`` means.
         periodic: whether it takes a large batch every ``fedsgda.period`` rounds.
     """
 
     question: Callable[[int, EstimatorState | None, FedSGDASettings], Question]
+    points: int = 2
     rho: float = 0.0
     periodic: bool = False
 
@@ -181,7 +194,7 @@ def ask_svrg(t: int, state: EstimatorState | None, settings: FedSGDASettings) ->
     return Question(state.snapshot, 1.0, state.snapshot_gradient)
 
 
-MINIBATCH = Estimator(ask_minibatch)
+MINIBATCH = Estimator(ask_minibatch, points=1)
 STORM = Estimator(ask_storm, rho=1 / 3)
 SPIDER = Estimator(ask_spider, periodic=True)
 SVRG = Estimator(ask_svrg, periodic=True)
@@ -333,4 +346,5 @@ def make_method(estimator: Estimator) -> Method:
         FedSGDASettings,
         {GRADIENTS: Phase(LocalGradient, collect)},
         AUC_MINIMAX,
+        SampleGradients(of_batch=2, whole=estimator.points, phases=frozenset({GRADIENTS})),
     )

@@ -6,7 +6,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Task
+from methods.method import ClientHalf, Method, SampleGradients, Task
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.settings import Settings
 
@@ -35,4 +35,4 @@ def finish(carry: Any, task: Task[Any, Any]) -> tuple[Float[Tensor, "d"], None, 
     return carry.x, None, None
 
 
-LOCAL_SGD = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish))
+LOCAL_SGD = Method(ClientHalf(SampleObjective, sample_batches, start, step, finish), taken=SampleGradients())

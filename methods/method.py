@@ -196,6 +196,23 @@ def average_records(
 
 
 @dataclass(frozen=True)
+class SampleGradients:
+    """What a method takes of a site's samples, if it takes nothing but gradients of means over single samples.
+
+    Attributes:
+        of_batch: the gradients on each of a round's K batches.
+        whole: the gradients over all samples in a round.
+        first: the batches before the first step of a run.
+        phases: those of its phases in which nothing else of samples is taken.
+    """
+
+    of_batch: int = 1
+    whole: int = 0
+    first: int = 0
+    phases: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class ClientHalf:
     """What one client computes in one round.
 
@@ -254,6 +271,8 @@ class Method:
     Attributes:
         phases: the exchanges besides the rounds' own, by name.
         loss: what ``loss = "auto"`` means.
+        taken: what it takes of samples; None where it is more than gradients of means over single samples, so that
+            clipping single samples does not make it private.
     """
 
     client: ClientHalf
@@ -262,6 +281,7 @@ class Method:
     settings: type[Settings] = Settings
     phases: Mapping[str, Phase] = field(default_factory=dict)
     loss: str = CROSS_ENTROPY
+    taken: SampleGradients | None = None
 
 
 def as_tensor(array: Float[np.ndarray, "*shape"], like: Tensor) -> Float[Tensor, "*shape"]:

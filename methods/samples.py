@@ -89,7 +89,7 @@ def sample_batches(task: Task[Any, Any], down: object) -> Iterator[tuple[float, 
         least the site's number of samples.
     """
     site = task.site
-    if not 0 < task.training.batch_size < len(site):
+    if site.is_one_batch(task.training.batch_size):
         for iteration in task.iterations:
             yield task.eta(iteration), (site.features, site.labels)
         return

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, Replies, ServerHalf, Task, as_array
+from methods.method import ClientHalf, Method, Plan, Records, Replies, SampleGradients, ServerHalf, Task, as_array
 from methods.samples import Batch, SampleObjective, sample_batches
 from payloads.record import FloatArray, Payload, array
 from payloads.settings import Settings
@@ -145,4 +145,5 @@ SCAFFOLD = Method(
     ClientHalf(SampleObjective, sample_batches, start, step, finish),
     ServerHalf(tell=tell, update=update),
     Records(down=ControlVariate, up=ControlChange, memory=ControlVariate, state=ControlVariate),
+    taken=SampleGradients(),
 )

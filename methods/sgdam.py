@@ -22,7 +22,18 @@ from jaxtyping import Float
 from pydantic import AfterValidator, Field, ValidationInfo
 from torch import Tensor
 
-from methods.method import ClientHalf, Method, Plan, Records, ServerHalf, Task, as_array, as_tensor, average_records
+from methods.method import (
+    ClientHalf,
+    Method,
+    Plan,
+    Records,
+    SampleGradients,
+    ServerHalf,
+    Task,
+    as_array,
+    as_tensor,
+    average_records,
+)
 from methods.minimax import MinimaxDown, count_population, fill_blocks, take_oracle, weigh
 from methods.samples import make_sampler
 from payloads.record import FloatArray, Payload, array
@@ -103,8 +114,10 @@ def draw_next(task: SGDAMTask, down: object) -> Iterator[tuple[float, Indices]]:
 def start(x: Float[Tensor, "d"], down: SGDAMDown, memory: None, task: SGDAMTask) -> Carry:
     """In round 1 the momentum is the first batch's gradient."""
     f, own, given = weigh(task, down), task.settings, down.momentum
-    first = make_sampler(task).batch(task.iterations[0])
-    momentum = f.gradient(x, first).clone() if given is None else as_tensor(given, x)
+    if given is None:
+        momentum = f.gradient(x, make_sampler(task).batch(task.iterations[0])).clone()
+    else:
+        momentum = as_tensor(given, x)
     steps = fill_blocks(f, -own.gamma_x * own.eta, own.gamma_y * own.eta)
     return Carry(x, momentum, steps, fill_blocks(f, own.beta_x * own.eta, own.beta_y * own.eta), f)
 
@@ -132,4 +145,5 @@ LOCAL_SGDAM = Method(
     Records(down=SGDAMDown, up=SaddleMomentum, state=SaddleMomentum),
     SGDAMSettings,
     loss=AUC_MINIMAX,
+    taken=SampleGradients(first=1),
 )

@@ -22,6 +22,7 @@ from methods.method import (
     Method,
     Plan,
     Records,
+    SampleGradients,
     ServerHalf,
     Task,
     as_array,
@@ -106,4 +107,5 @@ LOCAL_SGDM = Method(
     ServerHalf(tell=tell, update=average_records),
     Records(down=SGDMDown, up=LocalMomentum, state=LocalMomentum),
     SGDMSettings,
+    taken=SampleGradients(),
 )

@@ -45,6 +45,13 @@ class PrivacySettings(Settings):
     secure_threshold: float = Field(
         2 / 3, ge=2 / 3, le=1, description="share of the clients that must stay to the end of a secure sum, in [2/3, 1]"
     )
+    epsilon: float = Field(
+        0.0, ge=0, description="differential privacy's epsilon of each training sample, a number >= 0 (0: no privacy)"
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="differential privacy's delta of the samples, in (0, 1)")
+    clip: float = Field(
+        1.0, ge=1e-6, le=1e6, description="longest gradient of one sample, to which it is clipped, from 1e-6 to 1e6"
+    )
 
 
 class TrainingSettings(Settings):

@@ -1,8 +1,8 @@
 """All randomness of a run, addressed instead of drawn in sequence.
 
 A stream is named by (seed, purpose, integers...), so that what a client draws depends on who it is and which round it
-is in, never on the order in which messages happen to arrive or on which process serves it. `secret_normal` is the
-exception: noise that hides something must not follow from a seed that others know.
+is in, never on the order in which messages happen to arrive or on which process serves it. `secret_normal` and
+`draw_secretly` are the exceptions: what hides something must not follow from a seed that others know.
 """
 
 import os
@@ -10,7 +10,7 @@ import zlib
 from enum import StrEnum
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from scipy.special import ndtri
 
 
@@ -64,3 +64,17 @@ def secret_normal(count: int) -> Float64[np.ndarray, "{count}"]:
     places = np.frombuffer(os.urandom(8 * count), dtype=np.uint64) >> np.uint64(12)  # 52 bits: adding 0.5 is exact
     normal: np.ndarray = ndtri((places + 0.5) * 2.0**-52)
     return normal
+
+
+def draw_secretly(count: int, rate: float) -> Int64[np.ndarray, "some"]:
+    """Draw each of 0..count-1 with the same chance, independently, by the system's generator.
+
+    Args:
+        count: how many there are.
+        rate: the chance, in (0, 1]; it is rounded down to a multiple of 2^-32.
+
+    Returns:
+        Those that were drawn, in order; there may be none.
+    """
+    words = np.frombuffer(os.urandom(4 * count), dtype=np.uint32)
+    return np.flatnonzero(words < np.uint64(rate * 2.0**32))

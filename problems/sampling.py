@@ -1,7 +1,9 @@
-"""Samplers: epochs of batches without replacement, and a pool that is walked as a queue.
+"""Samplers: epochs of batches without replacement, batches that nobody can foresee, and a pool walked as a queue.
 
 A batch of `EpochSampler` depends on its address (seed, purpose, client, position) only, so no state must be saved.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,7 +11,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from problems.randomness import Purpose, stream
+from problems.randomness import Purpose, draw_secretly, stream
 
 Indices = NDArray[np.int64]
 _LARGE = 2**16
@@ -68,6 +70,39 @@ class EpochSampler:
             order = self.indices[stream(seed, purpose, *keys, epoch).permutation(len(self.indices))]
             self.drawn = {epoch: order}
         return order[place * self.batch_size : (place + 1) * self.batch_size]
+
+
+class PoissonSampler:
+    """Batches that have each index with the same chance, independently; others cannot know which.
+
+    Args:
+        indices: the samples to draw from.
+        batch_size: samples a batch, on average; 0 means all.
+        drawn: called before each batch.
+    """
+
+    def __init__(
+        self, indices: Int64[np.ndarray, "n"], batch_size: int, drawn: Callable[[], None] = lambda: None
+    ) -> None:
+        self.indices = indices
+        self.rate = rate_of(batch_size, len(indices))
+        self.drawn = drawn
+
+    def batch(self, position: int) -> Int64[np.ndarray, "b"]:
+        """The indices of a batch: a new one at each call, whatever its number ``position``."""
+        self.drawn()
+        drawn: Indices = self.indices[draw_secretly(len(self.indices), self.rate)]
+        return drawn
+
+
+def rate_of(batch_size: int, count: int) -> float:
+    """Return the chance of each sample to be in a batch.
+
+    Args:
+        batch_size: samples a batch, on average; 0 means all.
+        count: how many samples there are.
+    """
+    return min(1.0, batch_size / count) if batch_size and count else 1.0
 
 
 class PoolQueue:

@@ -76,6 +76,14 @@ class Site:
         """The indices of all rows."""
         return np.arange(len(self))
 
+    def is_one_batch(self, batch_size: int) -> bool:
+        """Return whether every batch is the whole site.
+
+        Args:
+            batch_size: rows in a batch; 0 stands for all.
+        """
+        return not 0 < batch_size < len(self)
+
     def sampler(self, indices: Int64[np.ndarray, "some"], batch_size: int, seed: int, purpose: Purpose) -> EpochSampler:
         """Return mini-batches of some of the rows.
 

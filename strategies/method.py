@@ -1,22 +1,25 @@
 """The adapter between the server half of a `Method` and Flower."""
 
+from collections.abc import Iterable
 from logging import INFO
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from methods.method import Method, Plan, Replies
+from methods.private import releases_of
 from payloads.held_out import BINS, SCORE_COUNTS, ScoreEdges
 from payloads.record import FloatArray, Payload
 from payloads.wire import model_arrays, model_record
+from privacy.budget import epsilon_of_batches, noise_of_batches
 from problems.binned_scores import TOLERANCES, bounds, expand, first_edges, refine
 from problems.models.vectors import mean
 from strategies.base import PayloadStrategy
-from strategies.rounds.errors import check_both_classes
+from strategies.rounds.errors import SetupError, check_both_classes
 from strategies.rounds.handshake import Roster
 from strategies.rounds.replies import Reply
 
@@ -40,6 +43,9 @@ class MethodStrategy(PayloadStrategy):
     def meet(self, roster: Roster) -> None:
         held = roster.class_counts.sum(axis=1).tolist()
         self.check_batch("batch-size", self.training.batch_size, "samples", held)
+        if self.privacy.epsilon and self.privacy.delta * max(held) > 1:
+            got, allowed = f"{self.privacy.delta:g}", f"at most 1 / {max(held)}, one over the rows of the largest site"
+            raise SetupError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
 
     def plan(self, server_round: int) -> Plan[Any]:
         """Say what the method may know in a round.
@@ -75,6 +81,29 @@ class MethodStrategy(PayloadStrategy):
         point, self.state = self.method.server.update(self.model[0], self.state, read, self.plan(server_round))
         _, *buffers = zip(*(reply.model for reply in replies), strict=True)  # batch-norm statistics, site by site
         return [point, *(mean(values, read.weights) for values in buffers)], {}
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message], **more: Any
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Do what the base class does, and note what samples have spent of a budget."""
+        combined = super().aggregate_train(server_round, replies, **more)
+        if self.privacy.epsilon:
+            self.report.extras["epsilon"] = self.account(server_round)
+        return combined
+
+    def account(self, rounds: int) -> float:
+        """Return what a sample of the smallest site has spent of the budget, if the site took part in every round.
+
+        Args:
+            rounds: that have been.
+        """
+        taken, privacy, samples = self.method.taken, self.privacy, int(self.roster.class_counts.sum(axis=1).min())
+        assert taken is not None
+        most, so_far = (
+            releases_of(taken, self.training, samples, number) for number in (self.training.num_server_rounds, rounds)
+        )
+        noise = noise_of_batches(privacy.epsilon, privacy.delta, most)
+        return epsilon_of_batches(noise, privacy.delta, so_far)
 
     def output(self, server_round: int, arrays: list[FloatArray]) -> list[FloatArray]:
         return [self.method.server.output(arrays[0], self.plan(server_round)), *arrays[1:]]

@@ -123,14 +123,17 @@ def new_model(config: RunConfig, input_shape: tuple[int, ...]) -> FlatModel:
     """Return a model with the run's seeded initial weights; with the saddle's scalars where the loss has them.
 
     Raises:
-        ModelError: the run config's model cannot be built for samples of this shape.
+        ModelError: the run config's model cannot be built for samples of this shape, or cannot keep samples private.
     """
     training = config.training
     with _generator_lock:  # drawing the weights forks the generators, which a training client may be using
         module = build_model(config.run.model, input_shape, training.seed)
     if training.loss in SADDLES:
         module = SaddleNetwork(module)
-    return FlatModel(module, dtype=dtype_of(training), device=device_of(training))
+    model = FlatModel(module, dtype=dtype_of(training), device=device_of(training))
+    if config.privacy.epsilon:
+        model.check_records()
+    return model
 
 
 def is_problem(config: RunConfig) -> bool:

@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from apps.run_config.algorithm import RunConfig
 from apps.run_config.settings import ConfigError, Scalar
+from apps.sites.sample_privacy import check_epsilon
 from clients.secure_sum import QUESTIONS, Demands, SumClient
 from payloads.record import FloatArray, Payload
 from payloads.secure_sum import Present, make_ring, pack, purpose_of
@@ -41,6 +42,7 @@ def check_demands(node: Mapping[str, Scalar], config: RunConfig) -> None:
     Raises:
         ConfigError: names the key of the node config, and what the run has.
     """
+    check_epsilon(node, config)
     demanded = node.get("secure-sum", False)
     if not isinstance(demanded, bool):
         raise ConfigError("secure-sum", got=repr(demanded), allowed="true or false", hint="change the node config")

@@ -21,6 +21,7 @@ from problems.data.validation import validate
 
 # Means and variances over fewer rows reveal single rows.
 FEWEST_ROWS = 10
+_MOST_DEVIATIONS = 1e6
 _UNSCALED = "set standardise=false with columns that are scaled already"
 
 
@@ -89,7 +90,11 @@ class SiteRows:
                 got = "no means" if scaling is None else f"means of {len(scaling[0])} columns"
                 allowed = f"all sites' means of the {features.shape[1]} columns"
                 raise DataError("standardise", got=got, allowed=allowed, hint=_UNSCALED)
-            features = standardise(features, *scaling)
+            check_finite(features)
+            # No row is so many deviations away from the mean of all rows. Without the bound a server could find out by
+            # scalings of its own, under which a value does or does not overflow, what a row holds.
+            with np.errstate(over="ignore"):
+                features = np.clip(standardise(features, *scaling), -_MOST_DEVIATIONS, _MOST_DEVIATIONS)
         check_finite(features)
         return Samples(as_float32(features), self.labels[rows])
 

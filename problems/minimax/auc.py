@@ -134,6 +134,22 @@ class AUCOracle(Oracle):
         """The gradient at the point z = (x, y), over samples, features (..., n, *shape), that ``network`` scores. For a
         stack of C clients `weight` is (C, 1)."""
         logits, pull = network.forward(z, features)  # (n,)
+        slopes, to_a, to_b, to_dual = self.derivatives(z, logits, labels)
+        gradient = pull(slopes / labels.shape[-1])
+        gradient[..., -SCALARS:] = torch.cat([one.mean(-1, True) for one in (to_a, to_b, to_dual)], -1)
+        gradient[..., -1] += self.dual_slope(z)
+        return gradient
+
+    def derivatives(
+        self, z: Float[Tensor, "*stack d"], logits: Float[Tensor, "*stack n"], labels: Float[Tensor, "*stack n"]
+    ) -> tuple[Float[Tensor, "*stack n"], ...]:
+        """Return the derivatives of each sample's terms: in its logit, in a, in b and in lambda.
+
+        Args:
+            z: the point (x, y).
+            logits: the network's outputs there.
+            labels: 1 for a positive, else 0.
+        """
         scores = self.scores(logits)
         a, b, dual = z[..., -SCALARS:, None].unbind(-2)
         p, rest = self.prior, 1 - labels
@@ -141,7 +157,12 @@ class AUCOracle(Oracle):
         to_a, to_b = positive * (scores - a) * labels, negative * (scores - b) * rest
         linear = negative * rest - positive * labels  # (n,)
         slopes = 2 * (to_a + to_b + (1 + dual) * linear) * self.score.slope(scores)
-        gradient = pull(slopes / labels.shape[-1])
-        to_dual = 2 * (linear * scores).mean(-1, keepdim=True) - 2 * p * (1 - p) * dual
-        gradient[..., -SCALARS:] = torch.cat([-2 * to_a.mean(-1, True), -2 * to_b.mean(-1, True), to_dual], -1)
-        return gradient
+        return slopes, -2 * to_a, -2 * to_b, 2 * (linear * scores)
+
+    def dual_slope(self, z: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
+        """Return the derivative in lambda of the term that has no samples.
+
+        Args:
+            z: the point (x, y).
+        """
+        return -2 * self.prior * (1 - self.prior) * z[..., -1]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from problems.models.networks import MLP, Linear, LinearNoIntercept, SaddleNetwork
@@ -66,6 +66,27 @@ class DenseNetwork:
             return target
 
         return values[-1].squeeze(1), pull
+
+    def record_lengths(self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"]) -> Float64[Tensor, "b"]:
+        """Return the length of the gradient of each row's score; not finite where an intermediate value is not.
+
+        The gradient in a layer's weights is a product of two vectors, delta h^T, whose length is the product of theirs:
+        no gradient of a single row is ever made. Squares are taken in float64, in which they do not underflow.
+
+        Args:
+            weights: flat, see the class.
+            rows: flattened features.
+        """
+        layers, values = self.layers(weights), [rows]
+        for weight, bias in layers[:-1]:
+            assert bias is not None
+            values.append(torch.addmm(bias, values[-1], weight.t()).relu_())
+        squares, delta = torch.zeros(len(rows), dtype=torch.float64, device=rows.device), rows.new_ones(len(rows), 1)
+        for index, (weight, bias) in reversed(list(enumerate(layers))):
+            squares += delta.double().square().sum(1) * (values[index].double().square().sum(1) + (bias is not None))
+            if index:
+                delta = torch.mm(delta, weight).mul_(values[index] > 0)
+        return squares.sqrt_()
 
     def _linear(
         self, weights: Float[Tensor, "d"], rows: Float[Tensor, "b f"], gradient: Float[Tensor, "d"]

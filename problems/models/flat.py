@@ -16,9 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from problems.models.dense import Pullback, add_scaled, dense_network
@@ -27,6 +29,8 @@ from problems.models.zoo import ModelError, check_module
 
 # Batch sizes of predictions. On a CPU larger activations are allocated anew every time, which halves the speed.
 _CPU_BATCH, _DEVICE_BATCH = 128, 4096
+# Samples whose gradients are in memory at a time, where there is no closed form for their lengths.
+_RECORDS = 32
 
 
 class FlatModel:
@@ -194,6 +198,58 @@ class FlatModel:
 
         return scores.detach(), pull
 
+    def forward_records(
+        self, weights: Float[Tensor, "d"], features: Float[Tensor, "b *shape"]
+    ) -> tuple[Float[Tensor, "b"], Float64[Tensor, "b"], Pullback]:
+        """Score features as `forward` does, each sample by itself, with the length of each score's gradient.
+
+        Args:
+            weights: in place of the model's own.
+            features: of the samples; there must be some.
+
+        Returns:
+            The scores; the lengths, not finite where an intermediate value is not; and `pull`, as of `forward` but
+            without its options.
+
+        Raises:
+            ModelError: as of `check_records`.
+        """
+        self.check_records()
+        features = features.to(self.device, self.dtype)
+        if self.dense is not None:
+            scores, pull = self.forward(weights, features)
+            return scores, self.dense.record_lengths(weights, features.flatten(1)), pull
+        self._show(weights)
+        trained = {name: value.detach() for name, value in self.module.named_parameters() if value.requires_grad}
+
+        def score(trained: dict[str, Tensor], sample: Tensor) -> Tensor:
+            scores: Tensor = functional_call(self.module, trained, (sample.unsqueeze(0),))
+            return scores.squeeze(0)
+
+        each = vmap(grad_and_value(score), in_dims=(None, 0), chunk_size=_RECORDS)
+        parts, scores = each(trained, features)
+        gradients = self.gradient.new_zeros(len(features), self.dim)
+        for name, span in zip(self.parameter_names, self.spans, strict=True):
+            if name in parts:
+                gradients[:, span] = parts[name].reshape(len(features), -1)
+
+        def add_up(slopes: Tensor) -> Tensor:
+            return torch.mv(gradients.t(), slopes, out=self.gradient)
+
+        return scores, gradients.double().norm(dim=1), add_up
+
+    def check_records(self) -> None:
+        """Check that each sample's score depends on that sample and the weights alone.
+
+        Raises:
+            ModelError: samples of a batch affect each other (batch norm), or scores are random (dropout).
+        """
+        if self.stochastic or self.num_buffers or any(isinstance(c, _BatchNorm) for c in self.module.modules()):
+            got = f"{type(self.module).__name__}, whose scores in training are random or depend on the whole batch"
+            allowed = "a network without dropout and batch norm, of PyTorch's or this project's layers"
+            hint = "take linear, mlp or a network with group norm, or set privacy.epsilon to 0"
+            raise ModelError("model", got=got, allowed=allowed, hint=hint)
+
     def predict(self, features: Float[Tensor, "n *shape"]) -> Float[Tensor, "n"]:
         """Score features in eval mode, in batches: raw logits without a graph."""
         batch_size = _CPU_BATCH if self.device.type == "cpu" else _DEVICE_BATCH
@@ -283,7 +339,7 @@ class FlatModel:
 def _may_draw(module: nn.Module) -> bool:
     """Whether a forward pass may draw random numbers: dropout does, a foreign module may."""
     home = type(module).__module__
-    return isinstance(module, _DropoutNd) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
+    return isinstance(module, _DropoutNd | nn.RReLU) or not home.startswith(("torch.nn.", "problems.models.", "monai."))
 
 
 def _shows_bytes(array: FloatArray) -> bool:

@@ -21,9 +21,15 @@ TUTORIAL_SIDE = 18
 def channels_last(images: Float[Tensor, "b channels height width"]) -> Float[Tensor, "b channels height width"]:
     """The images with the channels of a pixel side by side in memory.
 
-    Convolutions keep this order, in which a CPU pools many times faster. On another device the images stay as they are.
+    Convolutions keep this order, in which a CPU pools many times faster. On another device the images stay as they are,
+    and so they do inside `torch.func.vmap`, which knows no such order.
     """
-    return images.clone(memory_format=torch.channels_last) if images.device.type == "cpu" else images
+    if images.device.type != "cpu":
+        return images
+    try:
+        return images.clone(memory_format=torch.channels_last)
+    except RuntimeError:
+        return images
 
 
 class Linear(nn.Module):

@@ -27,7 +27,7 @@ METRICS = (
 )
 # of the training rows, or of a problem without rows: a choice by these metrics uses no test row
 OF_TRAINING = (*COMPOSITE_METRICS, SUBOPTIMALITY, "grad_phi_sq")
-TRAINING_SECONDS = "training_seconds"  # of a vertical run's round, without joining and evaluation
+TRAINING_SECONDS = "training_seconds"
 # what a line of metrics.jsonl holds whether the round was evaluated or not
 BOOKKEEPING = frozenset(
     [
@@ -35,6 +35,8 @@ BOOKKEEPING = frozenset(
         *("dropped", "state_lost", "seconds", "server_seconds"),
     ]
 )
+# what only some runs have there: a vertical run the seconds without joining and evaluation, others spent budgets
+OF_SOME_RUNS = frozenset([TRAINING_SECONDS, "epsilon", "pool_epsilon"])
 UNTOLD = (*SHOWING_KEYS, "run-name", "resume")  # keys by which runs are not told apart
 FINISHED, STOPPED, FAILED, UNFINISHED = "finished", "stopped", "failed", "unfinished"
 STOPPED_EARLY = "stopped early"  # beginning of failure.json's reason if a sweep ended a run before its last round
@@ -147,7 +149,7 @@ def evaluation(line: Mapping[str, Any]) -> dict[str, float]:
     Returns:
         Metric -> value; empty if the round was not evaluated.
     """
-    return {name: value for name, value in line.items() if name not in BOOKKEEPING and name != TRAINING_SECONDS}
+    return {name: value for name, value in line.items() if name not in BOOKKEEPING | OF_SOME_RUNS}
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:

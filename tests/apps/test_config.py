@@ -104,6 +104,7 @@ def valid(key: str) -> st.SearchStrategy[Any]:
         "partition-rows": st.just(""),  # of that partition only
         "client-weights": st.just("examples"),  # the other word is not for every strategy
         "privacy.secure-sum": st.just(False),  # not every strategy can have sums
+        "privacy.epsilon": st.just(0.0),  # nor a budget
         "fedx.bins": st.integers(2, 2**16),
         "model": st.sampled_from([*sorted(MODELS), "package.module:factory"]),
         "loss": st.just("auto"),

@@ -264,6 +264,9 @@ def test_rows_are_scaled_by_all_sites_means_or_not_at_all(tmp_path: Path) -> Non
         rows.samples(rows.train_rows, None)
     with pytest.raises(DataError, match="got means of 1 columns"):
         rows.samples(rows.train_rows, (np.zeros(1), np.ones(1)))
+    # a scaling of a server's own must not find out by an overflow what a row holds
+    extreme = rows.samples(rows.train_rows, (np.zeros(2), np.full(2, 1e-308))).features
+    assert np.abs(extreme).max() == 1e6
     with pytest.raises(DataError, match="training rows: got 8, allowed: 10 or more, since the means of fewer"):
         read_own(few, spec(feature_columns="age"), 0).statistics()
 

@@ -1,0 +1,73 @@
+"""What a node does for `privacy.epsilon`: it puts a guard before its client's samples, and keeps the guard's ledger.
+
+The ledger stands in the node's context, so that a server that asks for a round twice is refused. The key
+``largest-epsilon`` of the node config says what the owner demands of a run.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Context
+
+from apps.run_config.algorithm import RunConfig
+from apps.run_config.settings import ConfigError, Scalar
+from clients.base import MethodClient, PayloadClient
+from methods.private import Guard, Ledger, releases_of
+from payloads.flower_internals import values_of
+from payloads.wire import find
+from privacy.budget import noise_of_batches
+
+SPENT = "samples-spent"
+
+
+def check_epsilon(node: Mapping[str, Scalar], config: RunConfig) -> None:
+    """Refuse a run that may tell more of a sample than the owner allows, before any data is read.
+
+    Raises:
+        ConfigError: names the key of the node config, and what the run has.
+    """
+    largest = node.get("largest-epsilon")
+    if largest is None:
+        return
+    if isinstance(largest, bool) or not isinstance(largest, int | float) or not largest > 0:
+        raise ConfigError("largest-epsilon", got=repr(largest), allowed="a number > 0", hint="change the node config")
+    epsilon = config.privacy.epsilon
+    if not 0 < epsilon <= largest:
+        got = f"a run with privacy.epsilon={epsilon:g}"
+        allowed = f"above 0 and at most {largest:g}, which this site's node config demands"
+        raise ConfigError("largest-epsilon", got=got, allowed=allowed, hint="set privacy.epsilon")
+
+
+def guard_samples(client: PayloadClient[Any], config: RunConfig, context: Context) -> None:
+    """Put a guard before a client's samples, if the run has a budget.
+
+    Raises:
+        ConfigError: delta is so large that a site could tell one of its samples and keep the budget.
+        ModelError: the model's scores of a sample depend on others, or are random.
+    """
+    privacy, training = config.privacy, config.training
+    if not privacy.epsilon:
+        return
+    assert isinstance(client, MethodClient)
+    assert client.method.taken is not None
+    taken, samples = client.method.taken, len(client.site)
+    if privacy.delta * samples > 1:
+        got, allowed = f"{privacy.delta:g}", f"at most 1 / {samples}, one over this site's number of training rows"
+        raise ConfigError("privacy.delta", got=got, allowed=allowed, hint="set a smaller one")
+    most = releases_of(taken, training, samples, training.num_server_rounds)
+    spent = dict(find(context.state, SPENT, ConfigRecord) or {})
+    noise = spent.pop("noise", None) or noise_of_batches(privacy.epsilon, privacy.delta, most)
+    ledger = Ledger(most, taken.of_batch, **spent)  # type: ignore[arg-type]
+    client.protect(Guard(privacy.clip, noise, max(most.rate * samples, 1.0), ledger))  # type: ignore[arg-type]
+
+
+def keep_ledger(client: PayloadClient[Any], context: Context) -> None:
+    """Keep what a client has released, for the next message.
+
+    Args:
+        client: with a guard or without.
+        context: the node's.
+    """
+    if isinstance(client, MethodClient) and (guard := client.guard):
+        spent: dict[str, Any] = {"noise": guard.noise, "batches": guard.ledger.batches, "whole": guard.ledger.whole}
+        values_of(context.state)[SPENT] = ConfigRecord(spent)

@@ -1,0 +1,286 @@
+"""Differential privacy of a site's samples (M. Abadi et al., "Deep Learning with Differential Privacy", CCS 2016,
+Algorithm 1): a method of which every gradient is a mean over single samples gets, in the place of
+
+    (1/b) sum_{j in batch} g_j,
+
+    (1/b) ( sum_{j in batch} g_j min(1, C / |g_j|)  +  N(0, (s C)^2 I) ),
+
+where each sample is in a batch with chance b / n, independently. All that leaves the site follows from such gradients,
+so that the method itself is unchanged. A term of f_i without samples, such as a ridge, is added afterwards.
+
+| paper | here |
+|---|---|
+| C | ``privacy.clip`` |
+| sigma | ``noise`` |
+| lot, L | a batch, ``batch-size`` |
+
+Neighbouring data sets differ in one sample, which one of them has zeroed: its gradient is 0. The numbers of samples of
+each class are known to all. The draws and the noise come from the system's generator, not from the run's seed, which
+everybody knows. A method may take several gradients on one batch; each then has noise larger by the square root of
+their number, so that together they tell no more than one.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from methods.method import SampleGradients
+from methods.samples import Batch, SampleObjective, Slope
+from payloads.settings import TrainingSettings
+from privacy.budget import Releases
+from problems.errors import InputError
+from problems.minimax.auc import AUCOracle
+from problems.models.flat import FlatModel
+from problems.randomness import Purpose, secret_normal
+from problems.sampling import Indices, PoissonSampler, rate_of
+from problems.site import Site
+
+_CHUNK = 1024  # samples whose activations are in memory at a time
+
+
+class BudgetError(InputError, ValueError):
+    """A site was asked for more gradients than the run's budget is for."""
+
+
+def releases_of(taken: SampleGradients, training: TrainingSettings, samples: int, rounds: int) -> Releases:
+    """Count what a method releases of a site's samples.
+
+    Args:
+        taken: says which gradients it takes.
+        training: has the batches of a round.
+        samples: the site's.
+        rounds: how many have been.
+    """
+    batches = rounds * training.local_steps + (taken.first if rounds else 0)
+    return Releases(rate_of(training.batch_size, samples), batches, rounds * taken.whole)
+
+
+@dataclass
+class Ledger:
+    """Counts what a site has released, and refuses more than it may.
+
+    Attributes:
+        most: what it may release.
+        of_batch: the most gradients on one batch.
+        batches, whole: the batches drawn so far, and the gradients over all samples.
+        left: the gradients that the newest batch is still good for.
+    """
+
+    most: Releases
+    of_batch: int = 1
+    batches: int = 0
+    whole: int = 0
+    left: int = 0
+
+    def draw(self) -> None:
+        """Count a batch.
+
+        Raises:
+            BudgetError: it is one too many.
+        """
+        self.batches, self.left = self.batches + 1, self.of_batch
+        self._check()
+
+    def release(self, *, whole: bool) -> None:
+        """Count a gradient.
+
+        Args:
+            whole: whether it is over all samples, not on the newest batch.
+
+        Raises:
+            BudgetError: it is one too many.
+        """
+        self.whole += whole
+        self.left -= not whole
+        self._check()
+
+    def _check(self) -> None:
+        if self.batches > self.most.batches or self.whole > self.most.whole or self.left < 0:
+            got = f"a request for more than {self.most.batches} batches or {self.most.whole} gradients over all samples"
+            allowed = "as many as a run of num-server-rounds has, for which the noise was computed"
+            raise BudgetError("privacy.epsilon", got=got, allowed=allowed, hint="start a new run")
+
+
+def refuse_phase(phase: str) -> BudgetError:
+    """Make the error of a phase that takes something else of samples than guarded gradients.
+
+    Args:
+        phase: its name.
+    """
+    allowed = "none, since it is not covered by the budget"
+    return BudgetError("privacy.epsilon", got=f"the phase {phase!r}", allowed=allowed, hint="set privacy.epsilon to 0")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What stands between a site's samples and the gradients that its client sees.
+
+    Attributes:
+        clip: C.
+        noise: s, if there is one gradient on each batch.
+        batch: b, the mean number of samples in a batch.
+        ledger: of the site.
+    """
+
+    clip: float
+    noise: float
+    batch: float
+    ledger: Ledger
+
+    def sum(
+        self,
+        model: FlatModel,
+        w: Float[Tensor, "d"],
+        samples: tuple[Tensor, Float[Tensor, "n"]],
+        derivatives: Callable[..., tuple[Tensor, ...]],
+    ) -> Float[Tensor, "d"]:
+        """Sum the clipped gradients of samples.
+
+        A sample of whose gradient anything is not finite is left out, so that no sample changes the sum by more than C,
+        whatever w is.
+
+        Args:
+            model: scores the samples.
+            w: its weights; the last of them may be others, such as a saddle's scalars.
+            samples: features and labels; there may be none.
+            derivatives: (scores, labels) -> each sample's derivatives in its score and in the last weights.
+
+        Returns:
+            The sum, in float64.
+        """
+        total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
+        for features, labels in zip(*(torch.split(part, _CHUNK) for part in samples), strict=True):
+            if not len(labels):
+                continue
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores, lengths, pull = model.forward_records(w, features)
+            slopes, *others = derivatives(scores, labels)
+            outside = torch.stack(others) if others else slopes.new_zeros(0, len(labels))
+            lengths = lengths.mul_(slopes.abs()).square_().add_(outside.double().square().sum(0)).sqrt_()
+            usable = lengths.isfinite()
+            if not usable.all():
+                total += self.sum(model, w, (features[usable], labels[usable]), derivatives)
+                continue
+            factors = (self.clip / lengths.clamp_(min=self.clip)).to(slopes.dtype)
+            total += pull(slopes * factors)
+            if others:
+                total[-len(others) :] += outside @ factors
+        return total
+
+    def blur(
+        self,
+        total: Float64[Tensor, "d"],
+        like: Float[Tensor, "d"],
+        frozen: tuple[tuple[int, int], ...],
+        whole: int = 0,
+    ) -> Float[Tensor, "d"]:
+        """Make a sum of clipped gradients the noisy mean.
+
+        Args:
+            total: the sum, overwritten.
+            like: has the number type of the mean.
+            frozen: the parts of it that are 0 whatever the samples are, and stay so.
+            whole: the number of the site's samples, if the sum is over all of them; 0: it is over a batch.
+        """
+        noise = torch.from_numpy(secret_normal(len(total))).to(total.device)
+        for start, stop in frozen:
+            noise[start:stop] = 0
+        times = 1 if whole else self.ledger.of_batch
+        deviation = self.noise * self.clip * math.sqrt(times)
+        return total.div_(whole or self.batch).add_(noise.mul_(deviation / self.batch)).to(like.dtype)
+
+
+class PrivateSamples(SampleObjective):
+    """The objective of single samples, with gradients that keep each sample private.
+
+    Args:
+        plain: the objective without privacy.
+        guard: of the site.
+    """
+
+    def __init__(self, plain: SampleObjective, guard: Guard) -> None:
+        self.model, self.loss, self.ridge, self.guard = plain.model, plain.loss, plain.ridge, guard
+        self.model.check_records()
+
+    def gradient(self, w: Float[Tensor, "d"], batch: Batch, slope: Slope | None = None) -> Float[Tensor, "d"]:
+        assert slope or self.loss
+        own = slope or self.loss.slope  # type: ignore[union-attr]
+        self.guard.ledger.release(whole=False)
+        total = self.guard.sum(self.model, w, batch, lambda scores, labels: (own(scores, labels),))
+        gradient = self.guard.blur(total, w, self.model.frozen)
+        return gradient if self.ridge is None else gradient.addcmul_(w, self.ridge)
+
+    def descend(self, w: Float[Tensor, "d"], batch: Batch, eta: float) -> None:
+        w.sub_(self.gradient(w, batch), alpha=eta)
+
+
+class PrivateAUC(AUCOracle):
+    """The oracle of AUC maximisation, with gradients in (w, a, b, lambda) that keep each sample private.
+
+    Args:
+        plain: the oracle without privacy.
+        guard: of the site.
+    """
+
+    def __init__(self, plain: AUCOracle, guard: Guard) -> None:
+        super().__init__(plain.model, plain.features, plain.labels, score=plain.score)
+        self.guard = guard
+        self.model.check_records()
+
+    def gradient(self, z: Float[Tensor, "d"], rows: Int64[np.ndarray, "b"] | None) -> Float[Tensor, "d"]:
+        self.guard.ledger.release(whole=rows is None)
+        total = self.guard.sum(self.model, z, self._batch(rows), partial(self.derivatives, z))
+        gradient = self.guard.blur(total, z, self.model.frozen, whole=self.num_samples if rows is None else 0)
+        gradient[-1] += self.dual_slope(z)
+        return gradient
+
+    def class_sums(self) -> tuple[Float[Tensor, "2"], Float[Tensor, "2"]]:
+        raise refuse_phase("sums of scores by class")
+
+    def value(self) -> float:
+        raise refuse_phase("the value of f_i")
+
+
+@dataclass(frozen=True, eq=False)
+class PrivateSite(Site):
+    """A site whose batches nobody can foresee."""
+
+    ledger: Ledger = field(kw_only=True)
+
+    @classmethod
+    def of(cls, site: Site, ledger: Ledger) -> Self:
+        """Make one of a site's data, which it shares."""
+        own = {one.name: getattr(site, one.name) for one in fields(site) if one.init}
+        return cls(**own, ledger=ledger)
+
+    def is_one_batch(self, batch_size: int) -> bool:
+        """No: even a batch of all samples is drawn, and counted."""
+        return False
+
+    def sampler(self, indices: Indices, batch_size: int, seed: int, purpose: Purpose) -> Any:
+        return PoissonSampler(indices, batch_size, self.ledger.draw)
+
+
+def protect(objective: Any, guard: Guard) -> PrivateSamples | PrivateAUC:
+    """Put a guard before an objective's samples.
+
+    Args:
+        objective: a client's, whose gradients are means over single samples.
+        guard: of the site.
+
+    Raises:
+        ModelError: scores of a sample depend on others, or are random.
+        TypeError: another objective.
+    """
+    if type(objective) is AUCOracle:
+        return PrivateAUC(objective, guard)
+    if type(objective) is SampleObjective:
+        return PrivateSamples(objective, guard)
+    raise TypeError(f"{type(objective).__name__} is not a mean over single samples")
