@@ -95,7 +95,9 @@ class Choosing(Runs):
         if not best.finished:
             reason = f"no value for {search.line.title} works: {points[0].reason}"
             raise RunFailedError(f"--tune: {reason}; give other values")
-        return Choice(at=search.at, values=best.values, grid=search.grid, points=points)
+        seeds = len(search.points[0][1])
+        own = None if seeds == self.tune.seeds else seeds
+        return Choice(at=search.at, values=best.values, seeds=own, grid=search.grid, points=points)
 
     def _point(self, values: dict[str, Scalar], runs: Sequence[PlannedRun]) -> Point:
         records = [self.records[run.name] for run in runs if run.name in self.records]
@@ -114,7 +116,7 @@ class Choosing(Runs):
                 f"only with a metric of the training problem: {', '.join(OF_TRAINING)}"
             )
             raise ConfigError(f"{self._here}.validation-fraction", got=0, allowed=allowed, hint=PAGE)
-        methods = list(dict.fromkeys(line.method for line in lines))
+        methods = [run.name for run in self.expansion.experiment.runs]
         for method in self.tune.methods:
             if method not in methods:
                 raise ConfigError(f"{self._here}.methods", got=repr(method), allowed=", ".join(methods), hint=PAGE)
@@ -138,7 +140,7 @@ class Choosing(Runs):
         grid, points = self.tune.grid_of(line.method), []
         for values in itertools.product(*grid.values()):
             point = {key: value for keys, value in zip(grid, values, strict=True) for key in keys_of(keys)}
-            seeds = range(FIRST_SEED, FIRST_SEED + self.tune.seeds)
+            seeds = range(FIRST_SEED, FIRST_SEED + self.tune.seeds_of(line.at))
             points.append((point, [self._trial(line, point, seed) for seed in seeds]))
         return _Search(line, {key: value for key, value in line.at.items() if key not in self.tune.at}, grid, points)
 

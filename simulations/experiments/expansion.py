@@ -91,6 +91,8 @@ def expand(
     lines = [_check(experiment, line, here) for line in kept]
     _check_distinct(here, lines, experiment.x == ["clients"])
     everywhere = [{**line.at, DATASET: line.origin} for line in every]
+    for number, one in enumerate(experiment.tune.seeds_at if experiment.tune else []):
+        _check_some_run_has(one.at, everywhere, f"{here}: tune.seeds-at[{number}].at")
     paper = _paper(experiment, lines, everywhere, here)
     claims = _claims(experiment, lines, everywhere, here)
     used = seeds or chosen.seeds or experiment.seeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -40,6 +41,13 @@ def _flat_grid(nested: Any) -> Any:
 Grid = Annotated[dict[str, list[Scalar]], BeforeValidator(_flat_grid)]
 
 
+class SeedsAt(Settings):
+    """The number of seeds for runs with the coordinates ``at``."""
+
+    at: dict[str, Scalar] = Field(min_length=1)
+    seeds: Count
+
+
 class TuningProfile(Settings):
     """The fields in which a profile differs from `Tuning`."""
 
@@ -57,6 +65,7 @@ class Tuning(Settings):
     metric: str = ""  # empty: the experiment's first
     mode: Literal["", "max", "min"] = ""  # empty: what is better for the metric
     seeds: Count = 1
+    seeds_at: list[SeedsAt] = Field(default_factory=list)  # in place of `seeds`; the last that fits counts
     validation_fraction: float = Field(0.2, ge=0, lt=1)
     # what is tried
     grid: Grid = Field(default_factory=dict)
@@ -69,12 +78,18 @@ class Tuning(Settings):
         """A copy with the fields that a profile sets.
 
         Returns:
-            The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added.
+            The copy; the profile's ``methods`` replace all others if it sets a ``grid``, else they are added. If it
+                sets ``seeds``, they hold everywhere.
         """
         own = self.profiles.get(name, TuningProfile())  # type: ignore[call-overload]
         there = own.model_dump(exclude_unset=True)
         methods = {**({} if "grid" in there else self.methods), **own.methods}
-        return self.model_copy(update={**there, "methods": methods})
+        seeds_at = [] if "seeds" in there else self.seeds_at
+        return self.model_copy(update={**there, "methods": methods, "seeds_at": seeds_at})
+
+    def seeds_of(self, at: Mapping[str, Scalar]) -> int:
+        """How many seeds each point of the grid has, for runs with the coordinates ``at``."""
+        return next((one.seeds for one in reversed(self.seeds_at) if one.at.items() <= at.items()), self.seeds)
 
     def grid_of(self, method: str) -> Grid:
         """The grid that is tried for a method.

@@ -162,6 +162,26 @@ methods."Local SGD" = {}
     assert len(smoke.runs) == 1
 
 
+def test_runs_may_have_more_seeds_than_others(command: Line, runs: Runs, tmp_path: Path) -> None:
+    """A profile with a number of its own has it everywhere; ``methods`` may name what ``--only`` leaves out."""
+    out, runs.aucs = tmp_path / "out", peak
+    text = 'seeds-at = [{ at = { K = 2 }, seeds = 4 }, { at = { K = 2, method = "FedX" }, seeds = 3 }]\n'
+    text = TUNE + text + 'methods."Local SGD" = { learning-rate = [1.0] }\n[tune.profiles.smoke]\nseeds = 1\n'
+    path = write(tmp_path, adding(text))
+    assert command("reproduce", path, "--tune", "--out", out, "--only", 'method="FedX"')[0] == 0
+    assert command("reproduce", path, "--tune", "--out", out)[0] == 0
+    found = read_tuned(out / "tuned.toml").chosen
+    assert [(one.seeds, {point.finished for point in one.points}) for one in found] == [
+        (None, {2}),
+        (3, {3}),
+        (None, {2}),
+        (4, {4}),
+    ]
+    assert "round, the mean of 2 to 4 seeds, on a validation split" in (out / "table.md").read_text()
+    smoke = Choosing(expand(read_experiment(path), "smoke"), tmp_path / "smoke")
+    assert {run.seed for run in smoke.runs.values()} == {1000}
+
+
 def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: Path) -> None:
     """Nor one of which a seed fails or diverges, however good the others are."""
 
@@ -193,6 +213,7 @@ def test_a_value_that_fails_is_not_chosen(command: Line, runs: Runs, tmp_path: P
         ("[tune]\ngrid.learning-rate = 0.1\n", r"tune.grid: learning-rate: got 0.1, allowed: a list"),
         ("[tune]\ngrid.learning-rate = [0.1, 0.1]\n", r"where a value occurs twice"),
         (TUNE + "methods.FedY = {}\n", r"tune.methods: got 'FedY', allowed: FedX, Local SGD"),
+        (TUNE + "seeds-at = [{ at = { K = 7 }, seeds = 3 }]\n", r"tune.seeds-at\[0\].at: got K = 7, which no run has"),
         (TUNE + "at = { K = 7 }\n", r"tune.at: got K = 7, with which no search chooses values for FedX digits K = 1"),
         (TUNE + "validation-fraction = 1.0\n", r"tune.validation-fraction: got 1.0"),
         (TUNE + "validation-fraction = 0.0\n", r"validation-fraction: got 0.*allowed: a number above 0, since 'auc'"),
@@ -237,7 +258,8 @@ def test_shipped_values_are_the_best_of_their_grid(path: Path, tmp_path: Path) -
     assert [(one.at, one.grid) for one in tuned.chosen] == [(one.at, one.grid) for one in choosing.searches]
     best = min if tuned.mode == "min" else max
     for choice in tuned.chosen:
-        means = [point.mean for point in choice.points if point.mean is not None and point.finished == tuned.seeds]
+        seeds = choice.seeds or tuned.seeds
+        means = [point.mean for point in choice.points if point.mean is not None and point.finished == seeds]
         assert choice.score.mean == best(means)
     assert expand(find_experiment(name), profile, data_dir=Path("/data"), tuned=tuned).runs
 

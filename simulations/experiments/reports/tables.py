@@ -224,7 +224,9 @@ def as_markdown(
 
 def tuned_sentence(tuned: Tuned) -> str:
     """How run-config values were chosen, for people."""
-    number = "one seed" if tuned.seeds == 1 else f"the mean of {tuned.seeds} seeds"
+    counts = sorted({choice.seeds or tuned.seeds for choice in tuned.chosen})
+    among = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    number = "one seed" if among == "1" else f"the mean of {among} seeds"
     by = f"Chosen by {tuned.metric} ({tuned.mode}imum) after the last round, {number}"
     if not tuned.validation_fraction:
         return f"{by}; it is not measured on test rows."
