@@ -1,0 +1,209 @@
+"""The tables and the picture of docs/benchmark.md, from the rows of `reproduce benchmark`.
+
+    PYTHONPATH=. python benchmarks/which_strategy.py [RUNS_CSV ...]
+
+Each RUNS_CSV is the runs.csv of a reproduction that was made on this machine: its rows go to docs/figures/benchmark/, a
+file a task, with this machine as a further column. Then tables and picture are made anew of all files there.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from apps.training import versions
+from problems.randomness import stream
+from simulations.experiments.experiment import Case, find_experiment
+from simulations.experiments.lines import settings
+from simulations.results.compare import csv_text
+from simulations.results.paired import LEAST_SEEDS
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmark.md"
+FOLDER = PAGE.parent / "figures" / "benchmark"
+PICTURE = FOLDER.with_suffix(".svg")
+BEGIN, END = "<!-- benchmarks/which_strategy.py writes from here -->\n", "<!-- to here -->\n"
+BASE = "Local SGD"
+METRICS = {"auc": "AUC", "pauc_fpr30": "partial AUC", "average_precision": "average precision"}  # the first decides
+RESAMPLES, LIMIT = 10_000, 2.0  # LIMIT: in pooled standard deviations
+AHEAD, NOISE, BEHIND = "ahead", "within the noise", "**behind**"
+COLOURS = {AHEAD: "#8cc5e3", NOISE: "#ececec", BEHIND: "#f2a582"}
+EXPERIMENT = find_experiment("benchmark")
+STEPS = ("learning-rate", "sgdam.gamma-x", "scgdam.gamma-x", "fedsgda.primal-step")
+METHODS = [run.name for run in EXPERIMENT.runs]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A method's AUC minus Local SGD's, seed by seed: the mean, and the ends of its bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+    verdict: str
+
+    @property
+    def cells(self) -> list[str]:
+        return [f"{self.mean:+.4f}", f"{self.low:+.4f} to {self.high:+.4f}", self.verdict]
+
+
+def compare(ours: Mapping[str, float], base: Mapping[str, float]) -> Gap | None:
+    """Compare two methods, seed -> value each; None if not all seeds of both have finished."""
+    if ours.keys() != base.keys() or len(base) < LEAST_SEEDS:
+        return None
+    values = np.array([[side[seed] for seed in base] for side in (ours, base)])  # (2, seeds)
+    gaps = values[0] - values[1]
+    drawn = stream(0, "bootstrap").integers(len(gaps), size=(RESAMPLES, len(gaps)))
+    low, high = np.percentile(gaps[drawn].mean(axis=1), [2.5, 97.5])
+    mean, pooled = gaps.mean(), np.sqrt(values.var(axis=1, ddof=1).mean())
+    verdict = NOISE if abs(mean) <= LIMIT * pooled else AHEAD if mean > 0 else BEHIND
+    return Gap(float(mean), float(low), float(high), verdict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A case of the experiment, and its runs, a row each."""
+
+    case: Case
+    rows: list[dict[str, str]]
+
+    @property
+    def name(self) -> str:
+        return str(self.case.at["task"])
+
+    def ends(self, method: str, metric: str = "auc") -> dict[str, float]:
+        """Seed -> the last value."""
+        return {row["seed"]: float(row[metric]) for row in self.rows if row["method"] == method}
+
+    def gap(self, method: str) -> Gap | None:
+        return compare(self.ends(method), self.ends(BASE))
+
+    def section(self) -> list[str]:
+        """What the task is, and a row for each method, the best first."""
+        facts = {"clients": self.case.clients or EXPERIMENT.clients, **self.case.config}
+        tuning = EXPERIMENT.tune.seeds_of(self.case.at) if EXPERIMENT.tune else 0
+        rows = f"figures/{FOLDER.name}/{file_of(self.name)}"
+        made = " and ".join(dict.fromkeys(_environment(row) for row in self.rows))
+        columns = ["method", "step", "AUC", f"to {BASE}", "95 % interval", "verdict", *[*METRICS.values()][1:]]
+        ranked = sorted(METHODS, key=lambda method: -float(np.mean([*self.ends(method).values()] or [0.0])))
+        return [
+            f"### {self.name}\n",
+            f"{', '.join(settings(facts))}; {tuning} tuning seeds. [Rows]({rows}): {made}.\n",
+            *_table(columns, [self._cells(method) for method in ranked]),
+        ]
+
+    def _cells(self, method: str) -> list[str]:
+        rows = [row for row in self.rows if row["method"] == method]
+        auc, *others = (_mean([float(row[metric]) for row in rows]) for metric in METRICS)
+        gap = self.gap(method)
+        unjudged = ["", "", "" if method == BASE else f"{len(rows)} of {LEAST_SEEDS} seeds finished"]
+        return [method, _step(rows), auc, *(gap.cells if gap and method != BASE else unjudged), *others]
+
+
+def _environment(row: Mapping[str, str]) -> str:
+    return ", ".join([*(f"{name} {row[name]}" for name in versions() if name in row), row["machine"]])
+
+
+def _step(rows: Sequence[Mapping[str, str]]) -> str:
+    """The step that was chosen: eta gamma for methods that have an eta, which is 0.3."""
+    chosen = ((key, row[key]) for row in rows for key in STEPS if row.get(key))
+    return next((f"{float(value) * (0.3 if 'gamma' in key else 1):.2g}" for key, value in chosen), "-")
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{np.mean(values):.4f} +- {np.std(values, ddof=1):.4f}" if len(values) > 1 else "-"
+
+
+def file_of(task: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-") + ".csv"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows)]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def read_tasks(folder: Path) -> list[Task]:
+    """The tasks that have a file, in the order of the experiment."""
+    paths = {folder / file_of(str(case.at["task"])): case for case in EXPERIMENT.axes["task"]}
+    return [Task(case, read(path)) for path, case in paths.items() if path.is_file()]
+
+
+def take(path: Path, folder: Path) -> None:
+    """Copy a reproduction's rows into the folder, a file a task."""
+    cpu = re.search("model name\t: (.+)", Path("/proc/cpuinfo").read_text()) if sys.platform == "linux" else None
+    machine = f"{os.cpu_count()} cores of {cpu[1] if cpu else platform.processor()}"
+    rows = [{**row, "machine": machine} for row in read(path)]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        text = csv_text([row for row in rows if row["task"] == task])
+        (folder / file_of(task)).write_text(text, "utf-8")
+
+
+def write(tasks: Sequence[Task]) -> str:
+    """What stands between the page's markers."""
+    rows = []
+    for method in METHODS:
+        gaps = {task.name: gap for task in tasks if (gap := task.gap(method))}
+        counts = [str(sum(gap.verdict == one for gap in gaps.values())) for one in COLOURS]
+        extremes = [end(gaps, key=lambda name: gaps[name].mean, default="") for end in (max, min)]
+        told = [f"{gaps[name].cells[0]} ({name})" if gaps else "-" for name in extremes]
+        rows += [[method, *counts, *told]] if method != BASE else []
+    columns = ["method", "ahead", "within the noise", "behind", "best", "worst"]
+    parts = [*_table(columns, rows), f"\n![{_caption(tasks)}](figures/{PICTURE.name})\n"]
+    return "\n".join([*parts, *("\n".join(task.section()) + "\n" for task in tasks)])
+
+
+def _caption(tasks: Sequence[Task]) -> str:
+    verdicts = [gap.verdict for task in tasks for method in METHODS if method != BASE and (gap := task.gap(method))]
+    counts = ", ".join(f"{verdicts.count(one)} {one.strip('*')}" for one in COLOURS)
+    return f"The difference to {BASE} of each method in each task: {counts}"
+
+
+def draw(tasks: Sequence[Task], path: Path) -> None:
+    """A field for each method and task in the colour of its verdict, with the difference if it is outside the noise."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+
+    methods = [method for method in METHODS if method != BASE]
+    figure = Figure(figsize=(3.2 + 0.75 * len(tasks), 1.9 + 0.28 * len(methods)), layout="constrained")
+    axes = figure.subplots()
+    for x, task in enumerate(tasks):
+        for y, method in enumerate(methods):
+            gap = task.gap(method)
+            if gap is None or gap.verdict != NOISE:
+                colour, text = (COLOURS[gap.verdict], gap.cells[0]) if gap else ("white", "-")
+                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, color=colour))
+                axes.text(x, y, text, ha="center", va="center", fontsize=8)
+    axes.set_facecolor(COLOURS[NOISE])
+    axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(methods) - 0.5, -0.5), title=f"AUC minus that of {BASE}")
+    axes.set_xticks(range(len(tasks)), [task.name for task in tasks], rotation=40, ha="right", rotation_mode="anchor")
+    axes.set_yticks(range(len(methods)), methods)
+    patches = [Patch(color=colour, label=verdict.strip("*")) for verdict, colour in COLOURS.items()]
+    figure.legend(handles=patches, loc="outside lower center", ncols=3, frameon=False)
+    with rc_context({"svg.hashsalt": "benchmark", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"]}):
+        figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> None:
+    for path in sys.argv[1:]:
+        take(Path(path), FOLDER)
+    tasks = read_tasks(FOLDER)
+    draw(tasks, PICTURE)
+    before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
+    PAGE.write_text(before + BEGIN + write(tasks) + END + rest.partition(END)[2], "utf-8")
+
+
+if __name__ == "__main__":
+    main()

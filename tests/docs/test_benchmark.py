@@ -1,0 +1,65 @@
+"""docs/benchmark.md says what its rows say."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simulations.results.compare import csv_text
+from tests.docs.markdown import PROJECT
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(PROJECT / "benchmarks"))
+    return importlib.import_module("which_strategy")
+
+
+def test_page_and_picture_are_those_of_the_rows(script: Any) -> None:
+    tasks = script.read_tasks(script.FOLDER)
+    assert len(tasks) == len([*script.FOLDER.iterdir()]) > 0
+    assert script.PAGE.read_text("utf-8").partition(script.BEGIN)[2] == script.write(tasks) + script.END
+    gaps = [gap for task in tasks for name in script.METHODS if name != script.BASE and (gap := task.gap(name))]
+    picture = script.PICTURE.read_text("utf-8")
+    assert [gap for gap in gaps if gap.verdict != script.NOISE and f">{gap.cells[0]}<" not in picture] == []
+
+
+@pytest.mark.parametrize(
+    ("lead", "verdict"),
+    [(0.03, "ahead"), (0.02, "within the noise"), (-0.02, "within the noise"), (-0.03, "**behind**")],
+)
+def test_a_verdict_takes_two_pooled_deviations(script: Any, lead: float, verdict: str) -> None:
+    """Both have a deviation of 0.0114; the third seed makes the differences unequal."""
+    base = dict(zip("01234", (0.80, 0.81, 0.82, 0.82, 0.83), strict=True))
+    ours = dict(zip("01234", (lead + value for value in (0.80, 0.82, 0.81, 0.82, 0.83)), strict=True))
+    gap = script.compare(ours, base)
+    assert (gap.verdict, gap.mean) == (verdict, pytest.approx(lead))
+    assert lead - 0.01 < gap.low < lead < gap.high < lead + 0.01
+    assert script.compare(ours, {"0": 0.8}) is None
+
+
+def test_a_reproductions_rows_are_taken(script: Any, tmp_path: Path) -> None:
+    """A method that lost seeds has no verdict, and one without runs no mean."""
+    rows = [
+        {"task": "offset-sites", "method": method, "seed": seed, "learning-rate": rate, "sgdam.gamma-x": gamma}
+        | {
+            "clients": 16,
+            **dict.fromkeys(script.METRICS, 0.5 + seed / 100),
+            "seconds": 1.5,
+            "torch": "2.5",
+            "loss_inner": "",
+        }
+        for method, rate, gamma, seeds in (("Local SGD", 0.3, "", 5), ("LocalSGDAM", "", 3.33, 4))
+        for seed in range(seeds)
+    ]
+    (tmp_path / "runs.csv").write_text(csv_text(rows))
+    script.take(tmp_path / "runs.csv", tmp_path)
+    (task,) = script.read_tasks(tmp_path)
+    _, told, _, _, first, second, third, *_ = task.section()
+    assert "clients = 16" in told
+    assert "(figures/benchmark/offset-sites.csv): torch 2.5, " in told
+    mean = "0.5200 +- 0.0158"
+    assert first == f"| Local SGD | 0.3 | {mean} |  |  |  | {mean} | {mean} |"
+    assert second.startswith("| LocalSGDAM | 1 | 0.5150 +- 0.0129 |  |  | 4 of 5 seeds finished |")
+    assert "| - | - |  |  | 0 of 5 seeds finished | - | - |" in third
