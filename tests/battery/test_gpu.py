@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,10 @@ from methods.fedx import FEDX1
 from methods.method import Task
 from methods.pairwise import FedXSettings, PairwiseRisk
 from methods.predictions import FedXPool
-from payloads.settings import TrainingSettings
+from methods.private import Guard, Ledger, protect
+from methods.samples import SampleObjective
+from payloads.settings import Settings, TrainingSettings
+from privacy.budget import Releases
 from problems.models import FlatModel, build_model
 from simulations.engines.stacked.networks import StackedNetwork
 from simulations.engines.stacked.pairs import PairStacking
@@ -67,3 +71,18 @@ def test_local_steps_do_not_synchronise(stacked: bool) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert len(carry.history) == 4
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "tutorial-cnn"])
+def test_clipped_gradients_of_samples_are_those_of_the_cpu(name: str) -> None:
+    shape, found = (1, 18, 18), []
+    features, labels = np.random.default_rng(0).normal(size=(20, *shape)), np.arange(20) % 2
+    for device in ("cpu", DEVICE):
+        site = Site.from_arrays(0, features, labels, dtype=torch.float64, device=device)
+        model = FlatModel(build_model(name, shape, 0), dtype=torch.float64, device=device)
+        plain = SampleObjective(model, site, "cross-entropy", TrainingSettings(), Settings())
+        guard = Guard(0.3, 0.0, 10.0, Ledger(Releases(0.5, 1), left=1))
+        f: Any = protect(plain, guard)
+        found.append(f.gradient(model.parameters.clone(), site.samples(site.everyone)).cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=1e-12)
+    assert float(found[0].norm()) > 0
