@@ -16,6 +16,7 @@ from simulations.results.output import format_metric
 
 LEAST_SEEDS = 5
 LEVEL = 0.05
+_NO_SPREAD = 1e-150  # the square of less than this is 0
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ def difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differen
     mean = float(gaps.mean())
     if len(common) == 1:
         return Difference(1, mean, None, None, None)
-    if np.ptp(gaps) <= np.finfo(np.float64).eps * np.abs(values).max():
+    if np.ptp(gaps) <= max(np.finfo(np.float64).eps * np.abs(values).max(), _NO_SPREAD):
         # apart from rounding all seeds have the same difference: there is no spread for a test
-        return Difference(len(common), mean, mean, mean, 0.0 if gaps.any() else 1.0)
+        return Difference(len(common), mean, mean, mean, 0.0 if mean else 1.0)
     from scipy import stats  # takes most of a second, which every command would wait for
 
     with warnings.catch_warnings():

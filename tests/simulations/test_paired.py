@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from simulations.results.paired import LEAST_SEEDS, Difference, difference
@@ -21,6 +21,7 @@ def seeds(values: list[float]) -> dict[int, float]:
 
 
 @given(VALUES)
+@example([(0.0, 0.0), (0.0, 5e-324)])
 def test_the_interval_leaves_zero_outside_where_p_is_small(pairs: list[tuple[float, float]]) -> None:
     one, other = (seeds(list(side)) for side in zip(*pairs, strict=True))
     found, back = difference(one, other), difference(other, one)
