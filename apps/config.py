@@ -22,7 +22,7 @@ from apps.run_config.settings import (
     flatten,
 )
 from clients.base import MethodClient
-from methods.coda import CodaSettings
+from methods.method import SampleGradients
 from payloads.settings import PrivacySettings, Settings, TrainingSettings, kebab
 from problems.data import SPARSE_LOGISTIC, UNLABELLED, DataError, DataSpec, validate
 from problems.errors import did_you_mean
@@ -180,7 +180,8 @@ def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Priva
     """Refuse a budget for samples where more than noisy gradients of single samples would be sent."""
     if not privacy.epsilon:
         return
-    if not keeps_samples_private(algorithm):
+    taken = taken_of(algorithm)
+    if taken is None:
         allowed = f"0, since its clients send more of samples than sums over them; or with {', '.join(_private())}"
         given, hint = f"strategy {strategy!r}", "set strategy to one of them, or privacy.epsilon to 0"
         if algorithm.table == "fedx":
@@ -188,21 +189,21 @@ def _check_budget(strategy: str, algorithm: Algorithm, loss: str, privacy: Priva
     elif loss not in (*SAMPLE_LOSSES, RATIO_LOSS, AUC_MINIMAX):
         given, allowed = f"loss {loss!r}", "0, since its gradients are no sums over samples that can be clipped"
         hint = "leave out loss, or set privacy.epsilon to 0"
-    elif isinstance(family, CodaSettings) and family.stage_rounds and family.restart_dual:
-        given, allowed = "coda.restart-dual=true", "0, since sites then send sums of their samples' scores"
-        hint = "set coda.restart-dual to false"
+    elif uncovered := algorithm.strategy.phases_of(family).keys() - taken.phases:
+        given, allowed = f"the phase {', '.join(uncovered)}", "0, since sites send more of samples in it than gradients"
+        hint = algorithm.strategy.sums_instead
     else:
         return
     raise ConfigError("privacy.epsilon", got=f"{privacy.epsilon:g} with {given}", allowed=allowed, hint=hint)
 
 
-def keeps_samples_private(algorithm: Algorithm) -> bool:
-    """Whether an algorithm can have a budget for its samples, ``privacy.epsilon``."""
-    return issubclass(algorithm.client, MethodClient) and algorithm.client.method.taken is not None
+def taken_of(algorithm: Algorithm) -> SampleGradients | None:
+    """What an algorithm takes of samples; None where it cannot have a budget for them, ``privacy.epsilon``."""
+    return algorithm.client.method.taken if issubclass(algorithm.client, MethodClient) else None
 
 
 def _private() -> list[str]:
-    return [name for name, row in ALGORITHMS.items() if keeps_samples_private(row)]
+    return [name for name, row in ALGORITHMS.items() if taken_of(row)]
 
 
 def _strategies_for(loss: str) -> list[str]:

@@ -57,7 +57,7 @@ class MinimaxStrategy(MethodStrategy):
 class StagewiseStrategy(MinimaxStrategy):
     """Base of CoDA and CODASCA: the exchange from which a new stage's lambda is computed."""
 
-    sums_instead = "set coda.stage-rounds to 0"
+    sums_instead = "set coda.stage-rounds to 0, or coda.restart-dual to false"
 
     @classmethod
     def phases_of(cls, settings: Settings) -> dict[str, type[Payload]]:

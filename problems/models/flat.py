@@ -205,16 +205,12 @@ class FlatModel:
 
         Args:
             weights: in place of the model's own.
-            features: of the samples; there must be some.
+            features: of the samples; there must be some, and `check_records` must allow the model.
 
         Returns:
             The scores; the lengths, not finite where an intermediate value is not; and `pull`, as of `forward` but
             without its options.
-
-        Raises:
-            ModelError: as of `check_records`.
         """
-        self.check_records()
         features = features.to(self.device, self.dtype)
         if self.dense is not None:
             scores, pull = self.forward(weights, features)

@@ -7,8 +7,6 @@ run keeps epsilon, too many right guesses are improbable, so that a number of ri
     python -m simulations.attacks.canaries
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Float64
 from scipy.stats import binom
@@ -58,7 +56,7 @@ def _chance(epsilon: float, right: int, guesses: int, delta: float, canaries: in
     return float(tail[0]) + 2 * canaries * delta * worst
 
 
-def watch(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[Float64[np.ndarray, m], Bool[np.ndarray, m]]:
+def watch(epsilon: float, share: float = 1.0, seed: int = 0) -> tuple[Float64[np.ndarray, "m"], Bool[np.ndarray, "m"]]:
     """Train one site's linear model with a budget, on canaries each of which has a feature of its own.
 
     Args:

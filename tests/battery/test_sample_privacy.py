@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from apps.client_app import app as client_app
-from apps.config import ConfigError, keeps_samples_private, parse_run_config
+from apps.config import ConfigError, parse_run_config, taken_of
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from apps.sites.sample_privacy import SPENT, check_epsilon
@@ -15,7 +15,7 @@ from payloads.wire import CONFIG, PHASE
 from simulations.engines.in_process import task_identity
 from tests.battery.federation import SMALL, federate, save_npz
 
-PRIVATE = [name for name, row in ALGORITHMS.items() if keeps_samples_private(row)]
+PRIVATE = [name for name, row in ALGORITHMS.items() if taken_of(row)]
 BUDGET = {"dataset": "breast-cancer", "privacy.epsilon": 2.0, "privacy.delta": 1e-4}
 
 
