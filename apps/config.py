@@ -144,11 +144,13 @@ def _without_effect(flat: Mapping[str, Scalar], algorithm: Algorithm, dataset: s
 
 
 def _without_auto(flat: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """The model and number type for the data set and strategy, where the config has none or "auto"."""
+    """The model, number type and step for the data set and strategy, where the config has none or "auto"."""
     own = {**_AUTO, **_AUTO_OF.get(flat.get("dataset", ""), {})}
-    row = ALGORITHMS.get(str(flat.get("strategy", "")))
-    if row is not None and own["dtype"] not in row.strategy.number_types:
-        own["dtype"] = row.strategy.number_types[0]
+    row = ALGORITHMS.get(str(flat.get("strategy", RunSettings.model_fields["strategy"].default)))
+    if row is not None:
+        own["learning-rate"] = row.strategy.default_step
+        if own["dtype"] not in row.strategy.number_types:
+            own["dtype"] = row.strategy.number_types[0]
     return {key: value for key, value in own.items() if flat.get(key, "auto") == "auto"}
 
 

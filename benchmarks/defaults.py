@@ -1,15 +1,17 @@
 """Checks that defaults hold: every strategy whose clients hold rows, untuned, on very different data sets.
 
-    python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps] [--smoke]
+    python benchmarks/defaults.py [--out FOLDER] [--data-dir DIR] [--only STRATEGY ...] [--steps]
+        [--seeds S ...] [--rounds R] [--stack N] [--smoke]
 
-Each run has 10 rounds and trains with its defaults, on every data set that is bundled or in or below --data-dir and on
-an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). A run is healthy if no site is missing in
-any round and it does not collapse: its last AUC is at least .6, and at most .05 below its best one.
+Each run has 10 rounds (or --rounds) and trains with its defaults, on every data set that is bundled or in or below
+--data-dir and on an unscaled table whose 20 columns are log-normal (3,000 rows, 20 % positive). A run is healthy if no
+site is missing in any round and it does not collapse: its last AUC is at least .6, and at most .05 below its best one.
 
 Without --steps: models linear and mlp, 3 and 8 clients, seeds 0 to 2; no run may be ill. With --steps: 4 clients, seeds
 0 and 1, and besides its default the strategy's own step sizes .003 to 1; the default's mean AUC may be at most .02
 below that of the best step.
 
+Other --seeds repeat the whole with them; --stack trains clients as one, which is faster and changes rounding only.
 FOLDER/runs.jsonl gets a line for each run; runs that it has are not repeated. --smoke: the log-normal table, linear, 3
 clients and one seed.
 """
@@ -34,13 +36,14 @@ from apps.config import Scalar
 from apps.registry import ALGORITHMS
 from apps.server_app import RunFailedError
 from problems.errors import InputError
+from simulations.arguments import stack_of
 from simulations.engines.launch import run
 
 HORIZONTAL = [name for name, row in ALGORITHMS.items() if not row.strategy.vertical]
 BUNDLED, LOG_NORMAL = ["digits", "breast-cancer"], "log-normal"
 FILES = ["uci-credit", "w8a", "heart-disease", "fashion-mnist"]
 STEPS = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0]
-ROUNDS, EVERY = 10, 2
+EVALUATIONS = 5
 LOWEST, FALL, BEHIND = 0.6, 0.05, 0.02
 WORST = 15
 KEYS = ("dataset", "strategy", "model", "clients", "seed", "step")
@@ -83,21 +86,22 @@ def cells(options: Any, strategies: list[str]) -> Iterator[dict[str, Any]]:
     steps: list[float | None] = [None]
     if options.steps:
         clients, seeds, steps = [4], [0, 1], [None, *STEPS]
+    seeds = options.seeds or seeds
     if options.smoke:
         sets, models, clients, seeds = [LOG_NORMAL], ["linear"], clients[:1], [0]
     for values in itertools.product(sets, strategies, models, clients, seeds, steps):
         yield dict(zip(KEYS, values, strict=True))
 
 
-def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
+def play(cell: dict[str, Any], folder: Path, options: Any) -> dict[str, Any]:
     """Run a cell; returns it with its last and best AUC, and in how many rounds a site was missing."""
     config: dict[str, Scalar] = {
-        **data_of(cell["dataset"], folder, data_dir),
+        **data_of(cell["dataset"], folder, options.data_dir),
         "strategy": cell["strategy"],
         "model": cell["model"],
         "seed": cell["seed"],
-        "num-server-rounds": ROUNDS,
-        "evaluate-every": EVERY,
+        "num-server-rounds": options.rounds,
+        "evaluate-every": options.rounds // EVALUATIONS,
         "checkpoint-every": 0,
         "pictures": False,
         **({} if cell["step"] is None else steps_of(cell["strategy"], cell["step"])),
@@ -105,9 +109,9 @@ def play(cell: dict[str, Any], folder: Path, data_dir: str) -> dict[str, Any]:
     out = folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     try:
-        record = run(config, out, cell["clients"], quiet=True)
+        record = run(config, out, cell["clients"], stack=options.stack, quiet=True)
     except (RunFailedError, InputError) as error:
-        return {**cell, "auc": 0.0, "best": 0.0, "missing": ROUNDS, "why": str(error).splitlines()[0][:200]}
+        return {**cell, "auc": 0.0, "best": 0.0, "missing": options.rounds, "why": str(error).splitlines()[0][:200]}
     aucs = list(record.curve("auc").values())[1:]
     missing = sum(line.get("clients_answered", 0) < line.get("clients_asked", 0) for line in record.lines)
     return {**cell, "auc": aucs[-1], "best": max(aucs), "missing": missing, "why": ""}
@@ -118,7 +122,7 @@ def ill(found: dict[str, Any]) -> str:
     if found["why"]:
         return str(found["why"])
     if found["missing"]:
-        return f"sites missing in {found['missing']} of {ROUNDS} rounds"
+        return f"sites missing in {found['missing']} rounds"
     fallen = found["auc"] < max(LOWEST, found["best"] - FALL)
     return f"AUC {found['auc']:.3f}, at best {found['best']:.3f}" if fallen else ""
 
@@ -149,7 +153,7 @@ def played(options: Any, folder: Path) -> list[dict[str, Any]]:
     for cell in cells(options, options.only):
         found = done.get(named(cell, *KEYS))
         if found is None:
-            found = play(cell, folder, options.data_dir)
+            found = play(cell, folder, options)
             with books.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
         results.append(found)
@@ -161,6 +165,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder of the books; runs in it are not repeated")
     parser.add_argument("--only", nargs="+", choices=HORIZONTAL, default=HORIZONTAL, help="these strategies")
     parser.add_argument("--steps", action="store_true", help="the default beside the best of the strategy's own steps")
+    parser.add_argument("--seeds", nargs="+", type=int, help="these seeds")
+    parser.add_argument("--rounds", type=int, default=10, help="of each run, 5 at least")
+    parser.add_argument("--stack", type=stack_of, default=1, help="how many clients train as one: auto or a number")
     options = parser.parse_args()
     print(f"data: synthetic, {', '.join(BUNDLED + FILES if options.data_dir else BUNDLED)}")
     with tempfile.TemporaryDirectory() as scratch:

@@ -62,7 +62,9 @@ class TrainingSettings(Settings):
     batch_size: int = Field(
         32, ge=0, description="samples a local step takes, an integer >= 0 (0: all); pairwise strategies have their own"
     )
-    learning_rate: float = Field(0.1, gt=0, description="step size of a local step, a number > 0")
+    learning_rate: float = Field(
+        0.1, gt=0, description="step size of a local step, a number > 0, or in a run config auto: the strategy's own"
+    )
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor of each learning-rate drop, in (0, 1]")
     lr_decay_every: int = Field(
         0, ge=0, description="drop the learning rate every so many local steps, an integer >= 0 (0: never)"

@@ -41,6 +41,7 @@ class LocalPair(PairwiseStrategy):
     """Averages the models and, for non-linear f, the momenta; no prediction leaves a site."""
 
     method = LOCAL_PAIR
+    default_step = 0.1  # with larger steps an mlp fits too closely to small sites, of 30 to 200 rows
 
 
 class FedX1(PairwiseStrategy):
@@ -135,6 +136,7 @@ class FedX2(FedX1):
     """Algorithms 2 and 3 (non-linear f): the pool carries u, and the momenta are averaged with the models."""
 
     method = FEDX2
+    default_step = LocalPair.default_step
     linear_only = False
 
     def check_payload(self, payload: FedXPredictions) -> None:

@@ -46,6 +46,7 @@ class MinimaxStrategy(MethodStrategy):
 
     weighted_gradients = True
     unread: ClassVar[tuple[str, ...]] = ("server_learning_rate",)
+    default_step = 0.1  # larger ones let the saddle point of a linear model with many features swing
     default_loss = AUC_MINIMAX
 
     def meet(self, roster: Roster) -> None:

@@ -50,6 +50,8 @@ class Family:
     # travels, and the metrics are those the clients measured
     vertical = False
     number_types: ClassVar[tuple[str, ...]] = ("float32", "float64")
+    # what `learning-rate = "auto"` means
+    default_step: ClassVar[float] = 0.3
     # the strategy's own keys of step sizes
     own_steps: ClassVar[tuple[str, ...]] = ()
     # the common settings that change nothing in a run of this strategy

@@ -52,7 +52,7 @@ def test_pyproject_names_every_key_and_no_other() -> None:
 
 @pytest.mark.parametrize("key", sorted(FIELDS))
 def test_the_default_in_pyproject_is_the_models(key: str) -> None:
-    default = "auto" if key in ("model", "dtype") else FIELDS[key].default
+    default = "auto" if key in ("model", "dtype", "learning-rate") else FIELDS[key].default
     assert IN_PYPROJECT[key] == default
     assert type(IN_PYPROJECT[key]) is type(default)
     assert known_keys()[key]

@@ -55,7 +55,7 @@ strategy = "fedx1"
 [[runs]]
 name = "Local SGD"
 strategy = "local-sgd"
-learning-rate = 0.3
+learning-rate = 0.4
 
 [[paper-values]]
 method = "FedX"

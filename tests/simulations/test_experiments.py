@@ -65,7 +65,7 @@ def test_runs_are_methods_times_cases_times_seeds(tmp_path: Path) -> None:
         (method, f"K = {k}", f"{method} {k}", "digits", 2) for method in ("FedX", "Local SGD") for k in (1, 2)
     ]
     shared = {"model": "linear", "num-server-rounds": 2, "checkpoint-every": 0, "fedx.gamma": 0.5}
-    own = {"strategy": "local-sgd", "learning-rate": 0.3, "local-steps": 2, "seed": 1}
+    own = {"strategy": "local-sgd", "learning-rate": 0.4, "local-steps": 2, "seed": 1}
     assert expansion.runs[-1].config == {**shared, **own}
 
 
@@ -79,11 +79,11 @@ def test_a_profile_cuts_down(tmp_path: Path) -> None:
 CONFIG = ("fedx.gamma = 0.5", "fedx.gamma = 0.5\nlearning-rate = 0.2")
 CASE = ("local-steps = 1 }", "local-steps = 1, learning-rate = 0.4, clients = 4 }")
 PROFILE = ("num-server-rounds = 1", "num-server-rounds = 1\nlearning-rate = 0.5\nclients = 5")
-METHOD = ("learning-rate = 0.3", "learning-rate = 0.3\nclients = 3")
+METHOD = ("learning-rate = 0.4", "learning-rate = 0.4\nclients = 3")
 OWN = (METHOD[0], f"{METHOD[1]}\nprofiles.smoke = {{ learning-rate = 0.6 }}")
 
 
-LEVELS = [([CONFIG], 0.3, 2), ([CONFIG, METHOD], 0.3, 3), ([METHOD, CASE], 0.4, 4)]
+LEVELS = [([CONFIG], 0.4, 2), ([CONFIG, METHOD], 0.4, 3), ([METHOD, CASE], 0.4, 4)]
 LEVELS += [([METHOD, CASE, PROFILE], 0.5, 5), ([OWN, CASE, PROFILE], 0.6, 5)]
 
 
@@ -98,7 +98,7 @@ def test_axes_are_combined_and_a_method_may_have_its_own(tmp_path: Path) -> None
     expansion = expanded(
         tmp_path,
         ("[axes]", '[axes]\ndataset = ["digits", "breast-cancer"]'),
-        ("learning-rate = 0.3", "axes.steps = [{ at = { K = 1, note = true } }]"),
+        ("learning-rate = 0.4", "axes.steps = [{ at = { K = 1, note = true } }]"),
     )
     sets = ("digits", "breast-cancer")
     assert [(line.method, line.dataset, line.setting, line.panel) for line in expansion.lines] == [
@@ -156,10 +156,10 @@ def test_a_papers_value_on_other_data_is_left_out(tmp_path: Path) -> None:
         ("fedx.gamma = 0.5", "fedx.gamma = 5.0", ["'small', FedX", "fedx.gamma", "got 5.0"]),
         ("fedx.gamma = 0.5", "fedx.gamma = [0.5, 1]", ["config: fedx.gamma: got [0.5, 1]", "axes"]),
         ("fedx.gamma = 0.5", "seed = 3", ["config: seed: got 3, allowed: none, since the command sets it"]),
-        ("learning-rate = 0.3", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
-        ("learning-rate = 0.3", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
-        ("learning-rate = 0.3", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
-        ("learning-rate = 0.3", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
+        ("learning-rate = 0.4", "axis = 3", ["Local SGD digits K = 1: axis: got an unknown"]),
+        ("learning-rate = 0.4", 'engine = "nonfederated"', ["Local SGD digits K = 1: strategy: got 'local-sgd'"]),
+        ("learning-rate = 0.4", 'engine = "nonfederated"\nclients = 3', ["runs[1]: clients: got 3", "leave it out"]),
+        ("learning-rate = 0.4", "axes.local-step = [3]", ["Local SGD digits K = 1, local-step = 3: local-step: got"]),
         ('name = "Local SGD"', 'name = "FedX"', ["'FedX digits K = 1', which would both be curve 'FedX 1'"]),
         ('name = "Local SGD"', 'name = "Fedx"', ["one run directory, fedx_digits_k-1_seed-0", "'Fedx digits K = 1'"]),
         ('curve = "{method} {K}"', 'curve = "{method} {k}"', ["curve: got {k}", "coordinate"]),

@@ -142,7 +142,7 @@ def test_finished_runs_are_not_run_again(command: Line, runs: Runs, tmp_path: Pa
     assert [name.endswith("seed-1") for name in runs.names] == [True] * 4
 
 
-RATE = "learning-rate = 0.3"
+RATE = "learning-rate = 0.4"
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def reproduce(*arguments: object) -> list[str]:
 @slow
 def test_the_command(tmp_path: Path) -> None:
     """Its runs are those of `run` and `centralized`, bit for bit; --json is all of stdout."""
-    path = write(tmp_path, ("learning-rate = 0.3", 'engine = "centralized"'))
+    path = write(tmp_path, ("learning-rate = 0.4", 'engine = "centralized"'))
     command = reproduce(path, "--out", tmp_path / "out", "--profile", "smoke", "--json")
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     assert [row["seeds"] for row in json.loads(done.stdout)["rows"]] == [1] * 4

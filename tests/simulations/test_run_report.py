@@ -28,7 +28,7 @@ def written(command: Line, *arguments: object) -> tuple[str, Page]:
 
 
 def test_a_run_with_a_missing_site(command: Line, tmp_path: Path) -> None:
-    config = {"strategy": "local-sgd", "num-server-rounds": 2, "learning-rate": 0.3}
+    config = {"strategy": "local-sgd", "num-server-rounds": 2, "learning-rate": 0.2}
     run, _ = federate(tmp_path / "<i>one", config, tamper=lose)
     text, page = written(command, run.path)
     assert (run.path / "report.html").read_text("utf-8") == text
@@ -41,7 +41,7 @@ def test_a_run_with_a_missing_site(command: Line, tmp_path: Path) -> None:
     for told in ("in-process", f"{result['bytes_up'] / 1e6:.3f} MB", f"flwr {result['versions']['flwr']}"):
         assert told in page.text
     departing = {row["key"]: (row["value"], row["default"]) for row in page.table("key")}
-    assert departing["learning-rate"] == ("0.3", "0.1")
+    assert departing["learning-rate"] == ("0.2", "0.3")
     assert not {"strategy", "seed", "run-name"} & {*departing}
     assert {"metrics.jsonl", "result.json"} < {row["file"] for row in page.table("file")}
     assert written(command, run.path)[0] == text
